@@ -1,0 +1,41 @@
+"""The few types that every layer shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+"""A host array. Device arrays enter through the backends only."""
+
+IntArray: TypeAlias = NDArray[np.int64]
+
+
+class Rows(NamedTuple):
+    """Rows of one chunk, as stored.
+
+    Attributes:
+        X: features, shape (n, d), C-contiguous, in the stored dtype.
+        y: targets, shape (n,) or (n, c), or None where the source has none.
+    """
+
+    X: Array
+    y: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the target column is, known without reading rows.
+
+    Attributes:
+        name: the column's name.
+        dtype: its stored dtype; strings are ``object``.
+        outputs: trailing shape: () for one value a row, (c,) for c values.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    outputs: tuple[int, ...] = ()
