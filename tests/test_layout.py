@@ -1,0 +1,70 @@
+"""What the import linter cannot say about the layout: doors, file names, file lengths, and what an import may cost."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "streamkern"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Each of these enters through its own files, so that replacing it, or doing without it, is a change in one place.
+DOORS = {
+    "cupy": {"backends/cupy.py"},
+    "dask": {"storage/dask.py", "execute/dask.py"},
+    "distributed": {"execute/dask.py"},
+    "numba": {"backends/numba.py", "backends/cuda.py"},
+    "pyarrow": {"storage/parquet.py"},
+    "sklearn": {"estimators.py"},
+    "zarr": {"storage/zarr.py"},
+}
+GRAB_BAGS = {"util", "utils", "helper", "helpers", "common", "misc"}
+LONGEST = 650
+
+
+def imported(source: str) -> set[str]:
+    """Return the top-level packages that a module imports, wherever in the file it does so."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_imports_are_found_wherever_they_stand():
+    source = "import a.b as c, d\nfrom e.f import g\nfrom . import h\ndef i():\n    from j import k\n"
+    assert imported(source) == {"a", "d", "e", "j"}
+
+
+@pytest.mark.parametrize("dependency", sorted(DOORS))
+def test_a_dependency_enters_through_its_own_files(dependency: str):
+    users = {str(file.relative_to(PACKAGE)) for file in FILES if dependency in imported(file.read_text())}
+    assert users <= DOORS[dependency]
+
+
+def test_no_module_is_a_grab_bag():
+    assert [file for file in FILES if GRAB_BAGS & {file.stem, file.parent.name}] == []
+
+
+def test_no_file_is_longer_than_a_sitting():
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in FILES}
+    assert lengths  # an empty list would pass everything above as well
+    assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
+
+
+def test_no_package_is_empty():
+    packages = [file.parent for file in FILES if file.name == "__init__.py"]
+    assert [package for package in packages if not [f for f in package.glob("*.py") if f.name != "__init__.py"]] == []
+
+
+def test_importing_the_library_does_not_import_what_is_optional():
+    program = "import sys, streamkern; print(*sorted({'distributed', 'cupy', 'pandas'} & sys.modules.keys()))"
+    out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert out.stdout.split() == []
