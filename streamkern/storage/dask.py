@@ -1,0 +1,117 @@
+"""Dask arrays as a Source."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import dask.array as da
+import numpy as np
+
+from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.storage.arrays import named, require_as_long, require_rows
+from streamkern.storage.base import digest
+from streamkern.storage.layout import as_rows, as_target, check_chunk, feature_dtype, target_of
+from streamkern.types import Array, IntArray, Rows, Target
+
+
+def is_dask_array(value: object) -> TypeGuard[da.Array]:
+    """Whether ``value`` is a Dask array."""
+    return isinstance(value, da.Array)
+
+
+class DaskArraySource:
+    """Rows of a Dask array, chunked along the first axis as it is.
+
+    A read computes one row block in the calling thread: parallelism belongs to whoever asks for chunks.
+
+    Args:
+        X: features, shape (n, ...), at least two axes; rows are flattened.
+        y: targets, a Dask or NumPy array of shape (n,) or (n, c), or None.
+        columns: names of the flattened features.
+        target_name: what to call the target.
+
+    Raises:
+        DataError: a dtype or shape that cannot be rows, or X and y of different lengths.
+        UsageError: chunk sizes are unknown, or ``columns`` does not name every feature once.
+    """
+
+    def __init__(
+        self, X: da.Array, y: Any = None, columns: Sequence[str] | None = None, target_name: str = "target"
+    ) -> None:
+        require_known(X, "X")
+        require_rows(X.shape, "X")
+        self.dtype: np.dtype[Any] = feature_dtype(X.dtype, "X")
+        self.n_features = math.prod(X.shape[1:])
+        self.columns = named(columns, self.n_features)
+        self.target: Target | None = None
+        self._y: da.Array | None = None
+        if y is not None:
+            y = y if is_dask_array(y) else da.from_array(np.asarray(y), chunks=-1)  # type: ignore[no-untyped-call]
+            require_known(y, "y")
+            require_as_long(X.shape[0], y.shape, "y")
+            self.target = target_of(target_name, y.dtype, y.shape[1:], "y")
+            self._y = y.rechunk({0: X.chunks[0]})
+        self._X = X
+        # Dask allows blocks of no rows; a chunk has at least one.
+        self._blocks = [i for i, rows in enumerate(X.chunks[0]) if rows]
+        self.bounds: IntArray = np.cumsum([0, *(rows for rows in X.chunks[0] if rows)], dtype=np.int64)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the arrays' Dask tokens, which stand for their graphs."""
+        y_name = None if self._y is None else self._y.name
+        return digest("dask", self._X.name, y_name, self.bounds.tolist(), self.dtype.str, self.columns, self.target)
+
+    def read(self, chunk: int) -> Rows:
+        """Rows of one chunk; see ``Source.read``."""
+        a, b = check_chunk(chunk, self.bounds)
+        X = as_rows(self._compute(self._X, chunk))
+        if X.shape != (b - a, self.n_features) or X.dtype != self.dtype:
+            raise DataError(
+                f"the block computed is {X.dtype}{X.shape}",
+                where=self.where(chunk),
+                expected=f"{self.dtype}{(b - a, self.n_features)}, as the Dask array declares",
+                remedy="correct dtype=, chunks= or meta= where the array is made (map_blocks, from_delayed)",
+            )
+        if self._y is None or self.target is None:
+            return Rows(X, None)
+        y = as_target(self._compute(self._y, chunk), self.target)
+        if y.shape != (b - a, *self.target.outputs):
+            raise DataError(
+                f"the target block computed has shape {y.shape}",
+                where=self.where(chunk),
+                expected=f"{(b - a, *self.target.outputs)}, as the Dask array declares",
+                remedy="correct chunks= where the target is made (map_blocks, from_delayed)",
+            )
+        return Rows(X, y)
+
+    def where(self, chunk: int) -> str:
+        """The chunk in words."""
+        a, b = check_chunk(chunk, self.bounds)
+        return f"Dask array {self._X.name}, block {self._blocks[chunk]}, rows {a} to {b - 1}"
+
+    def _compute(self, array: da.Array, chunk: int) -> Array:
+        try:
+            return np.asarray(array.blocks[self._blocks[chunk]].compute(scheduler="synchronous"))
+        except MemoryError:
+            raise
+        except Exception as error:  # the graph is the user's: anything can come out of it
+            raise StorageError(
+                f"computing a block failed: {type(error).__name__}: {error}",
+                where=self.where(chunk),
+                expected="a graph that computes without a cluster's futures",
+                remedy="compute this block by hand to see the traceback; do not pass arrays persisted on a cluster",
+            ) from error
+
+
+def require_known(array: da.Array, name: str) -> None:
+    """Raises UsageError if the array does not know how many rows its chunks have."""
+    if any(math.isnan(size) for size in array.shape):
+        raise UsageError(
+            f"the Dask array {name} does not know its chunk sizes",
+            where=name,
+            expected="known sizes: the position of a row must be known before it is read",
+            remedy=f"call {name}.compute_chunk_sizes() first",
+        )

@@ -1,0 +1,201 @@
+"""What every format agrees on: which dtypes may be features or targets, how names are chosen, how large a chunk is."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from streamkern.errors import DataError, UsageError
+from streamkern.types import Array, IntArray, Rows, Target
+
+# A read has a fixed cost of 0.3-0.5 ms, so small chunks are read several at a time; above some tens of megabytes the
+# time goes into fresh pages.
+CHUNK_BYTES = 4 << 20
+
+FORMAT = 1
+"""Version of the training layout in zarr and parquet."""
+
+
+def rows_per_chunk(row_bytes: int) -> int:
+    """Rows of ``row_bytes`` bytes that make a chunk worth reading, at least one."""
+    return max(1, CHUNK_BYTES // max(1, row_bytes))
+
+
+def merged(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Neighbouring pieces of ``sizes`` bytes joined into reads.
+
+    Returns:
+        (first, last + 1) pieces of each read, in order, up to ``CHUNK_BYTES`` together; a larger piece stands alone.
+    """
+    reads: list[tuple[int, int]] = []
+    first, total = 0, 0
+    for i, size in enumerate(sizes):
+        if i > first and total + size > CHUNK_BYTES:
+            reads.append((first, i))
+            first, total = i, 0
+        total += size
+    if first < len(sizes):
+        reads.append((first, len(sizes)))
+    return reads
+
+
+def feature_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
+    """``dtype`` in native byte order if it can be a feature.
+
+    Raises:
+        DataError: it is not boolean, integer or floating up to 64 bits.
+    """
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise DataError(
+            f"features of dtype {dtype} cannot be used",
+            where=where,
+            expected="bool, integers, or float16/float32/float64",
+            remedy="encode it as numbers, or choose the numeric columns with columns=[...]",
+        )
+    return dtype.newbyteorder("=")
+
+
+def target_of(name: str, dtype: np.dtype[Any], outputs: tuple[int, ...], where: str) -> Target:
+    """The target's description; strings of any width become ``object``.
+
+    Raises:
+        DataError: it is neither numeric nor boolean nor a string, or has more than one trailing axis.
+    """
+    if dtype.kind in "UTO":
+        dtype = np.dtype(object)
+    elif dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise DataError(
+            f"target {name!r} of dtype {dtype} cannot be used",
+            where=where,
+            expected="numbers, booleans or strings",
+            remedy="convert the target, or name another one",
+        )
+    if len(outputs) > 1:
+        raise DataError(
+            f"target {name!r} has {len(outputs) + 1} axes",
+            where=where,
+            expected="shape (n,) or (n, c)",
+            remedy="flatten the target to one row of values a sample",
+        )
+    return Target(name, dtype.newbyteorder("="), outputs)
+
+
+def unknown_name(kind: str, name: str, names: Iterable[str], where: str) -> DataError:
+    """The error for a column or array that is not there: close matches first."""
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+    listed = close + [other for other in names if other not in close]
+    shown = ", ".join(listed[:20]) + (f", and {len(listed) - 20} more" if len(listed) > 20 else "")
+    return DataError(
+        f"{kind} {name!r} is not there",
+        where=where,
+        expected=f"one of: {shown}" if listed else "a named column; there are none",
+        remedy=f"did you mean {close[0]!r}?" if close else f"name a {kind} that is there",
+    )
+
+
+def positions(wanted: Sequence[str], names: Sequence[str] | None, where: str) -> IntArray:
+    """Where each wanted feature stands among ``names``, shape (len(wanted),).
+
+    Raises:
+        UsageError: the features have no names, or a name is wanted twice.
+        DataError: a wanted name is not there.
+    """
+    if names is None:
+        raise UsageError(
+            "columns cannot be chosen: these features have no names",
+            where=where,
+            expected="columns=None",
+            remedy="leave columns out, or store names with the data (write_zarr(..., columns=[...]))",
+        )
+    require_distinct(wanted, where)
+    index = {name: i for i, name in enumerate(names)}
+    for name in wanted:
+        if name not in index:
+            raise unknown_name("column", name, names, where)
+    return np.array([index[name] for name in wanted], dtype=np.int64)
+
+
+def require_distinct(names: Sequence[str], where: str) -> None:
+    """Raises UsageError if the list of names is empty or one is given twice."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not names:
+        raise UsageError(
+            f"column {twice[0]!r} is given twice" if twice else "no columns are given",
+            where=where,
+            expected="each column once, at least one",
+            remedy="correct columns=[...]",
+        )
+
+
+def check_chunk(chunk: int, bounds: IntArray) -> tuple[int, int]:
+    """First and last + 1 row of ``chunk``.
+
+    Raises:
+        IndexError: there is no such chunk.
+    """
+    if not 0 <= chunk < len(bounds) - 1:
+        raise IndexError(f"chunk {chunk} of a source of {len(bounds) - 1} chunks")
+    return int(bounds[chunk]), int(bounds[chunk + 1])
+
+
+def as_rows(X: Array) -> Array:
+    """Rows flattened to shape (n, prod of the rest), C-contiguous, native byte order; a view where possible."""
+    X = np.ascontiguousarray(X, dtype=X.dtype.newbyteorder("="))
+    return X.reshape(len(X), math.prod(X.shape[1:]))
+
+
+def as_target(y: Array, target: Target) -> Array:
+    """Target values in the dtype that ``target`` promises, C-contiguous."""
+    return np.ascontiguousarray(y.astype(target.dtype, copy=False))
+
+
+def blocks_of(X: Any, y: Any, rows: int | None) -> Iterator[Rows]:
+    """Blocks of exactly ``rows`` rows (the last one shorter) from arrays or from an iterator of (X, y) blocks.
+
+    ``rows=None`` takes as many rows as make a chunk worth reading. Rows keep their shape.
+
+    Raises:
+        DataError: X and y differ in length, or a block is unlike the first.
+    """
+    pieces = [(X, y)] if hasattr(X, "shape") else X
+    held: list[tuple[Array, Array | None]] = []
+    count, like = 0, None
+    for number, (X_piece, y_piece) in enumerate(pieces):
+        X_piece = np.asarray(X_piece)
+        y_piece = None if y_piece is None else np.asarray(y_piece)
+        here = (X_piece.dtype, X_piece.shape[1:], None if y_piece is None else (y_piece.dtype.kind, y_piece.shape[1:]))
+        like = like or here
+        if here != like or (y_piece is not None and len(y_piece) != len(X_piece)):
+            raise DataError(
+                f"a block has X {X_piece.dtype}{X_piece.shape} and y {None if y_piece is None else y_piece.shape}",
+                where=f"block {number}",
+                expected=f"X {like[0]} of {like[1]} a row, and {'no y' if like[2] is None else 'one target a row'}",
+                remedy="give every block the same dtype and width, and one target a row",
+            )
+        if rows is None:
+            rows = rows_per_chunk(X_piece.dtype.itemsize * math.prod(X_piece.shape[1:]))
+        start = 0
+        while start < len(X_piece) or (number == 0 and start == 0):
+            take = min(rows - count, len(X_piece) - start)
+            part = slice(start, start + take)
+            held.append((X_piece[part], None if y_piece is None else y_piece[part]))
+            count, start = count + take, start + take
+            if count == rows:
+                yield _joined(held)
+                held, count = [], 0
+            if take == 0:
+                break
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: list[tuple[Array, Array | None]]) -> Rows:
+    if len(held) == 1:
+        return Rows(*held[0])
+    targets = [y for _, y in held if y is not None]
+    return Rows(np.concatenate([X for X, _ in held]), np.concatenate(targets) if targets else None)

@@ -1,0 +1,200 @@
+"""One zarr array whose reads are checked: a missing, truncated or corrupt chunk is an error that names it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
+from zarr.codecs import ShardingCodec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import LocalStore
+
+from streamkern.errors import StorageError
+from streamkern.types import Array
+
+KEPT_BYTES = 32 << 20
+"""Decoded bytes kept of an array whose stored chunks are longer than a read (labels in one large chunk)."""
+
+
+class StoredArray:
+    """One zarr array whose reads either give what was written or say which chunk is at fault."""
+
+    def __init__(self, array: zarr.Array[Any], url: str, sparse: bool) -> None:
+        self.array, self.sparse = array, sparse
+        self.where = f"{url}, array {array.path}" if array.path else url
+        self.dtype = np.dtype(array.dtype)
+        self._fill = array.metadata.fill_value
+        self._kept: OrderedDict[int, Array] = OrderedDict()
+        self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": OrderedDict(), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
+
+    def read_kept(self, a: int, b: int) -> Array:
+        """Rows a to b, from kept blocks where a stored chunk is longer than that and would be decoded repeatedly."""
+        rows = self.array.chunks[0]
+        if b - a >= rows:
+            return self.read(a, b)
+        parts = []
+        for stored in range(a // rows, -(-b // rows)):
+            start = stored * rows
+            parts.append(self._keep(stored)[max(a, start) - start : b - start])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def key_of_row(self, row: int) -> str:
+        """The key of the first stored chunk (or shard) that holds the row."""
+        return self._key((row // self._outer[0], *(0 for _ in self.array.shape[1:])))
+
+    def identity(self) -> list[Any]:
+        """What tells this array from another without reading it."""
+        metadata = {name: value for name, value in self.array.metadata.to_dict().items() if name != "attributes"}
+        files: list[Any] = []
+        store = self.array.store
+        if isinstance(store, LocalStore):
+            root = os.path.join(store.root, self.array.path)
+            for folder, folders, names in os.walk(root):
+                folders.sort()
+                for name in sorted(names):
+                    if name not in ("zarr.json", ".zarray", ".zattrs"):
+                        found = os.stat(path := os.path.join(folder, name))
+                        files.append((os.path.relpath(path, root), found.st_size, found.st_mtime_ns))
+        return [self.array.path, metadata, files]
+
+    @property
+    def _outer(self) -> tuple[int, ...]:
+        return self.array.shards or self.array.chunks
+
+    def _key(self, coords: tuple[int, ...]) -> str:
+        key = self.array.metadata.encode_chunk_key(coords)
+        return f"{self.array.path}/{key}" if self.array.path else key
+
+    def _keep(self, stored: int) -> Array:
+        with self._lock:
+            if stored in self._kept:
+                self._kept.move_to_end(stored)
+                return self._kept[stored]
+        rows = self.array.chunks[0]
+        block = self.read(stored * rows, min((stored + 1) * rows, self.array.shape[0]))
+        with self._lock:
+            self._kept[stored] = block
+            row_bytes = math.prod(self.array.shape[1:]) * self.dtype.itemsize
+            while len(self._kept) > max(1, KEPT_BYTES // (rows * row_bytes)):
+                self._kept.popitem(last=False)
+        return block
+
+    def read(self, a: int, b: int) -> Array:
+        """Rows a to b.
+
+        Raises:
+            StorageError: a stored chunk is missing or does not decode.
+        """
+        try:
+            block = np.asarray(self.array[a:b])
+        except MemoryError:
+            raise
+        except Exception as error:  # codecs and stores raise whatever they like
+            raise self._explained(a, b, error) from error
+        if not self.sparse:
+            self._require_stored(a, b, block)
+        return block
+
+    def _stored_chunks(self, a: int, b: int) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+        """Coordinates of the (inner) chunks that hold rows a to b, and the region of each, cut to these rows."""
+        shape, chunks = self.array.shape, self.array.chunks
+        grid = [range(a // chunks[0], -(-b // chunks[0]))]
+        grid += [range(-(-size // step)) for size, step in zip(shape[1:], chunks[1:], strict=True)]
+        for coords in itertools.product(*grid):
+            region = [
+                slice(c * step, min((c + 1) * step, size)) for c, step, size in zip(coords, chunks, shape, strict=True)
+            ]
+            region[0] = slice(max(a, region[0].start), min(b, region[0].stop))
+            yield coords, tuple(region)
+
+    def _require_stored(self, a: int, b: int, block: Array) -> None:
+        """A chunk that is not there reads as its fill value: ask the store about chunks that hold nothing else."""
+        for coords, region in self._stored_chunks(a, b):
+            part = block[slice(region[0].start - a, region[0].stop - a), *region[1:]]
+            if not _is_all(part, self._fill):
+                continue
+            key = self._key(self._outer_of(coords))
+            try:
+                present = sync(self._is_stored(key, coords))
+            except Exception as error:
+                raise self._explained(a, b, error) from error
+            if not present:
+                raise StorageError(
+                    f"chunk {key} is not stored",
+                    where=f"{self.where}, rows {region[0].start} to {region[0].stop - 1}",
+                    expected="every chunk of the array: one that is missing would read as rows of its fill value",
+                    remedy="restore the chunk or write the array again; if its writer leaves out chunks that hold only "
+                    "the fill value (zarr's default), give the array the attribute streamkern: "
+                    '{"sparse": true}, or open it with open_zarr(..., sparse=True)',
+                )
+
+    def _outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(c * step // outer for c, step, outer in zip(coords, self.array.chunks, self._outer, strict=True))
+
+    async def _is_stored(self, key: str, coords: tuple[int, ...]) -> bool:
+        store = self.array.store
+        if self.array.shards is None:
+            return await store.exists(key)
+        index = await self._shard_index(store, key)
+        if index is None:
+            return await store.exists(key)
+        per_shard = index.shape[:-1]
+        return bool((index[tuple(c % n for c, n in zip(coords, per_shard, strict=True))] != ~np.uint64(0)).any())
+
+    async def _shard_index(self, store: Store, key: str) -> Array | None:
+        """(offset, length) of every inner chunk of a shard; None where the shard or a plain index is not there."""
+        codec = getattr(self.array.metadata, "codecs", (None,))[0]
+        if not isinstance(codec, ShardingCodec):
+            return None
+        names = [str(index_codec.to_dict()["name"]) for index_codec in codec.index_codecs]
+        if names not in (["bytes"], ["bytes", "crc32c"]):
+            return None
+        per_shard = [outer // inner for outer, inner in zip(self._outer, self.array.chunks, strict=True)]
+        size = 16 * math.prod(per_shard)
+        stored_size = size + 4 * (len(names) - 1)
+        at_start = codec.index_location.value == "start"
+        part = RangeByteRequest(0, stored_size) if at_start else SuffixByteRequest(stored_size)
+        found = await store.get(key, default_buffer_prototype(), part)
+        if found is None:
+            return None
+        return np.frombuffer(found.to_bytes()[:size], dtype="<u8").reshape(*per_shard, 2)
+
+    def _explained(self, a: int, b: int, error: Exception) -> StorageError:
+        """The error of a failed read, by the first stored chunk that fails alone."""
+        culprit, rows = self.key_of_row(a), (a, b - 1)
+        for coords, region in self._stored_chunks(a, b):
+            try:
+                self.array[region]
+            except Exception as alone:
+                culprit, rows, error = self._key(self._outer_of(coords)), (region[0].start, region[0].stop - 1), alone
+                break
+        return StorageError(
+            f"chunk {culprit} cannot be read: {type(error).__name__}: {error}",
+            where=f"{self.where}, rows {rows[0]} to {rows[1]}",
+            expected="a chunk that decodes to what the array's metadata says",
+            remedy="the chunk is truncated, corrupt or unreachable: restore it from a copy, or write it again",
+        )
+
+
+def _is_all(part: Array, fill: Any) -> bool:
+    """Whether the chunk holds the fill value and nothing else; looks at one value first, which mostly settles it."""
+    fill = part.dtype.type() if fill is None else fill
+    first = part[(0,) * part.ndim]
+    if fill != fill:
+        return bool(first != first) and bool((part != part).all())
+    return bool(first == fill) and bool((part == fill).all())
