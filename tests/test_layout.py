@@ -21,7 +21,7 @@ DOORS = {
     "numba": {"backends/numba.py", "backends/cuda.py"},
     "pyarrow": {"storage/parquet.py"},
     "sklearn": {"estimators.py"},
-    "zarr": {"storage/zarr.py"},
+    "zarr": {"storage/zarr.py", "storage/zarr_array.py"},
 }
 GRAB_BAGS = {"util", "utils", "helper", "helpers", "common", "misc"}
 LONGEST = 650
