@@ -1,0 +1,95 @@
+"""Rows at rest: zarr, parquet, NumPy and Dask arrays as chunks that can be read in any order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from streamkern.errors import StorageError, UsageError
+from streamkern.storage.arrays import ArraySource
+from streamkern.storage.base import Source
+from streamkern.storage.dask import DaskArraySource, is_dask_array
+from streamkern.storage.parquet import ParquetSource, open_parquet, write_parquet
+from streamkern.storage.parquet_files import SUFFIXES
+from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr
+
+__all__ = [
+    "ArraySource",
+    "DaskArraySource",
+    "ParquetSource",
+    "Source",
+    "ZarrSource",
+    "open_parquet",
+    "open_source",
+    "open_zarr",
+    "write_parquet",
+    "write_zarr",
+]
+
+_ZARR_FILES = ("zarr.json", ".zgroup", ".zarray")
+
+
+def open_source(
+    data: Any,
+    *,
+    target: Any = None,
+    columns: Sequence[str] | None = None,
+    format: str | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> Source:
+    """Open rows wherever they are.
+
+    Args:
+        data: a path or URL of a zarr group or array, or of a parquet file, directory or glob; or a NumPy or Dask array.
+        target: name of the target (several for parquet); for an array, the array of targets.
+        columns: features to use, in this order; for an array, the names of its features.
+        format: "zarr" or "parquet" where the path does not tell.
+        storage_options: for fsspec URLs.
+
+    Raises:
+        StorageError: nothing there, or nothing that is known.
+        DataError: what is there cannot be rows.
+        UsageError: parameters that contradict each other.
+    """
+    if not isinstance(data, str | os.PathLike):
+        if is_dask_array(data):
+            return DaskArraySource(data, target, columns)
+        return ArraySource(data, target, columns)
+    url = os.fspath(data)
+    format = _format_of(url) if format is None else format
+    if format == "zarr":
+        return open_zarr(url, target, columns, storage_options)
+    if format == "parquet":
+        return open_parquet(url, target, columns, storage_options)
+    raise UsageError(f"format {format!r} is not known", where=url, expected="'zarr' or 'parquet'", remedy="correct it")
+
+
+def _format_of(url: str) -> str:
+    name = url.rstrip("/")
+    if name.endswith(SUFFIXES) or any(sign in name for sign in "*?["):
+        return "parquet"
+    if name.endswith(".zarr"):
+        return "zarr"
+    if "://" not in url or url.startswith("file://"):
+        path = Path(url.removeprefix("file://"))
+        if any((path / marker).exists() for marker in _ZARR_FILES):
+            return "zarr"
+        if path.is_dir() and any(found.suffix in SUFFIXES for found in path.rglob("*")):
+            return "parquet"
+        if not path.exists():
+            raise StorageError(
+                "there is nothing at this path",
+                where=url,
+                expected=f"a directory with {', '.join(_ZARR_FILES)} (zarr), or {', '.join('*' + s for s in SUFFIXES)} "
+                "files (parquet)",
+                remedy=f"check the path; relative paths start at {os.getcwd()}",
+            )
+    raise StorageError(
+        "neither zarr nor parquet is recognised here",
+        where=url,
+        expected=f"a path that ends in .zarr or {', '.join(SUFFIXES)}, or a directory that holds "
+        f"{', '.join(_ZARR_FILES)} or parquet files",
+        remedy="say which with format='zarr' or format='parquet'",
+    )

@@ -1,0 +1,484 @@
+"""Parquet datasets as a Source, and the parquet layout that reads fastest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.storage.arrays import named, require_rows
+from streamkern.storage.base import digest
+from streamkern.storage.layout import (
+    FORMAT,
+    as_rows,
+    as_target,
+    blocks_of,
+    check_chunk,
+    feature_dtype,
+    merged,
+    positions,
+    require_distinct,
+    target_of,
+    unknown_name,
+)
+from streamkern.storage.parquet_files import DataFile, DatasetFiles
+from streamkern.types import Array, IntArray, Rows, Target
+
+_MARK = b"streamkern"
+
+
+def open_parquet(
+    url: str | os.PathLike[str],
+    target: str | Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> ParquetSource:
+    """Open a parquet file, a directory of them (with hive partitions), or a glob as rows.
+
+    The features are the columns of numbers or booleans, one a feature; or one column that holds a row's features as a
+    list, a fixed-size list, or the fixed-size binary that `write_parquet` writes.
+
+    Args:
+        url: a local path, or any fsspec URL.
+        target: the column of targets, or several for c values a row; a partition key may be one. Strings stay strings.
+            Default: what `write_parquet` noted, else none.
+        columns: features to use, in this order; partition keys are features only if they are named here.
+        storage_options: for fsspec.
+
+    Raises:
+        StorageError: no files, or a file without a whole footer.
+        DataError: columns that cannot be features or target, or files that differ in their columns.
+        UsageError: ``columns`` that cannot be chosen.
+    """
+    files = DatasetFiles(os.fspath(url), storage_options)
+    first = files.files[0]
+    marks = _marks(first.schema)
+    target = marks.get("target") if target is None else target
+    targets = [] if target is None else [target] if isinstance(target, str) else list(target)
+    partitions = {
+        key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
+    }
+    types = {**{field.name: field.type for field in first.schema}, **partitions}
+    for name in targets:
+        if name not in types:
+            raise unknown_name("target", name, types, first.path)
+    if columns is not None or targets:
+        require_distinct([*(columns or ()), *targets], first.path)
+    chosen = [name for name in first.schema.names if name not in targets and name not in partitions]
+    wanted = None
+    if columns is not None:
+        missing = next((name for name in columns if name not in types), None)
+        if missing is None:
+            chosen = list(columns)
+        elif len(chosen) == 1 and _is_vector(types[chosen[0]]):
+            wanted = columns
+        else:
+            raise unknown_name("column", missing, [name for name in types if name not in targets], first.path)
+    if not chosen:
+        raise DataError("no columns are left to be features", where=first.path, remedy="name fewer targets")
+    vectors = [name for name in chosen if _is_vector(types[name])]
+    if vectors and len(chosen) > 1:
+        raise DataError(
+            f"column {vectors[0]!r} holds a row's features, and there are others: {', '.join(chosen)}",
+            where=first.path,
+            expected="one column of lists or binaries, or columns of numbers",
+            remedy=f"pass columns=[{vectors[0]!r}], and target= for the column of targets",
+        )
+    _require_alike(files.files, [*chosen, *targets] if columns is not None else None, [*chosen, *targets], partitions)
+    layout: _Columns | _Vector
+    if vectors:
+        layout = _vector(files, vectors[0], types[vectors[0]], marks, wanted)
+    else:
+        dtypes = [_number(types[name], f"{first.path}, column {name!r}") for name in chosen]
+        layout = _Columns(tuple(chosen), np.result_type(*dtypes))
+    return ParquetSource(files, layout, targets, _target(targets, types, first.path), partitions)
+
+
+class ParquetSource:
+    """Rows of parquet files; made by `open_parquet`. A chunk is a row group, or several small ones of one file."""
+
+    def __init__(
+        self,
+        files: DatasetFiles,
+        layout: _Columns | _Vector,
+        targets: Sequence[str],
+        target: Target | None,
+        partitions: dict[str, pa.DataType],
+    ) -> None:
+        self._files, self._layout, self._targets, self._partitions = files, layout, targets, partitions
+        self.target, self.dtype = target, layout.dtype
+        self.columns: tuple[str, ...] | None = layout.columns
+        self.n_features: int = layout.n_features
+        row_bytes = layout.row_bytes
+        self._reads: list[tuple[int, range]] = []
+        lengths = [0]
+        for i, file in enumerate(files.files):
+            for start, stop in merged([rows * row_bytes for rows in file.rows]):
+                if rows := sum(file.rows[start:stop]):
+                    self._reads.append((i, range(start, stop)))
+                    lengths.append(rows)
+        self.bounds: IntArray = np.cumsum(lengths, dtype=np.int64)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of every file's name, size, time and footer, and of the choice of columns."""
+        files = [(file.name, file.size, file.mtime_ns, file.footer) for file in self._files.files]
+        return digest("parquet", files, self._layout.identity(), list(self._targets), self.target)
+
+    def read(self, chunk: int) -> Rows:
+        """Rows of one chunk; see ``Source.read``."""
+        a, b = check_chunk(chunk, self.bounds)
+        i, groups = self._reads[chunk]
+        file = self._files.files[i]
+        stored = [name for name in (*self._layout.stored, *self._targets) if name not in self._partitions]
+        table = self._files.read(file, groups, stored)
+
+        def column(name: str) -> pa.ChunkedArray:
+            if name in self._partitions:
+                value = pa.scalar(file.partitions[name]).cast(self._partitions[name])
+                return pa.chunked_array([pa.repeat(value, b - a)])
+            values = table.column(name)
+            if values.null_count:
+                self._fail(chunk, name, pc.index(pc.is_null(values), True).as_py(), "is null")
+            return values
+
+        def fail(name: str, row: int, what: str) -> None:
+            self._fail(chunk, name, row, what)
+
+        X = self._layout.rows(column, b - a, fail)
+        if self.target is None:
+            return Rows(X, None)
+        values = [_plain(column(name)).to_numpy() for name in self._targets]
+        y = np.stack(values, axis=1) if self.target.outputs else values[0]
+        return Rows(X, as_target(y, self.target))
+
+    def where(self, chunk: int) -> str:
+        """The chunk in words."""
+        a, b = check_chunk(chunk, self.bounds)
+        i, groups = self._reads[chunk]
+        names = f"row group {groups[0]}" if len(groups) == 1 else f"row groups {groups[0]} to {groups[-1]}"
+        return f"{self._files.files[i].path}, {names}, rows {a} to {b - 1}"
+
+    def _fail(self, chunk: int, name: str, row: int, what: str) -> None:
+        i, groups = self._reads[chunk]
+        file, inside = self._files.files[i], row
+        for group in groups:
+            if inside < file.rows[group]:
+                break
+            inside -= file.rows[group]
+        raise DataError(
+            f"column {name!r} {what}",
+            where=f"{file.path}, row group {group}, row {inside} of it (row {self.bounds[chunk] + row} of the dataset)",
+            expected="a value in every row, as many in each row",
+            remedy=f"fill or drop such rows before training, or leave the column {name!r} out with columns=[...]",
+        )
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """One column a feature."""
+
+    columns: tuple[str, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def n_features(self) -> int:
+        return len(self.columns)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.n_features * self.dtype.itemsize
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        return self.columns
+
+    def identity(self) -> list[Any]:
+        return [self.columns, self.dtype.str]
+
+    def rows(self, column: Callable[[str], pa.ChunkedArray], n: int, fail: Callable[[str, int, str], None]) -> Array:
+        X = np.empty((n, self.n_features), dtype=self.dtype)
+        for j, name in enumerate(self.columns):
+            X[:, j] = _plain(column(name)).to_numpy()
+        return X
+
+
+@dataclass(frozen=True)
+class _Vector:
+    """One column that holds all features of a row: fixed-size binary, fixed-size list, or list."""
+
+    name: str
+    width: int
+    dtype: np.dtype[Any]
+    columns: tuple[str, ...] | None
+    pick: tuple[int, ...] | None
+
+    @property
+    def n_features(self) -> int:
+        return self.width if self.pick is None else len(self.pick)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * self.dtype.itemsize
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def identity(self) -> list[Any]:
+        return [self.name, self.width, self.dtype.str, self.columns, self.pick]
+
+    def rows(self, column: Callable[[str], pa.ChunkedArray], n: int, fail: Callable[[str, int, str], None]) -> Array:
+        parts, start = [], 0
+        for part in column(self.name).chunks:
+            parts.append(self._part(part, start, fail))
+            start += len(part)
+        X = parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.width), self.dtype), *parts])
+        return X if self.pick is None else np.ascontiguousarray(X[:, self.pick])
+
+    def _part(self, part: pa.Array, start: int, fail: Callable[[str, int, str], None]) -> Array:
+        if pa.types.is_fixed_size_binary(part.type):
+            offset = part.offset * part.type.byte_width
+            flat = np.frombuffer(part.buffers()[1], self.dtype, count=len(part) * self.width, offset=offset)
+            return flat.reshape(len(part), self.width)
+        if not pa.types.is_fixed_size_list(part.type):
+            lengths = np.diff(part.offsets.to_numpy())
+            ragged = np.flatnonzero(lengths != self.width)
+            if len(ragged):
+                row = int(ragged[0])
+                fail(self.name, start + row, f"has {lengths[row]} values where other rows have {self.width}")
+        values = part.flatten()
+        if values.null_count:
+            fail(
+                self.name, start + pc.index(pc.is_null(values), True).as_py() // self.width, "holds a null in its list"
+            )
+        return as_rows(values.to_numpy(zero_copy_only=False).reshape(len(part), self.width))
+
+
+def write_parquet(
+    path: str | os.PathLike[str],
+    X: Any,
+    y: Any = None,
+    target: str = "target",
+    row_group_rows: int | None = None,
+    columns: Sequence[str] | None = None,
+) -> None:
+    """Write rows as one parquet file of the layout that reads fastest: a fixed-size binary column for all features.
+
+    Row groups are about 4 MiB, with a checksum on every page. The file appears under its name when it is whole.
+
+    Args:
+        path: a local path; a file that is there is replaced.
+        X: features, shape (n, ...); or an iterable of (X, y) blocks.
+        y: targets, shape (n,), or (n, c), which makes c columns ``target_0``, ...; None with an iterable.
+        target: name of the target column.
+        row_group_rows: rows a row group.
+        columns: names of the flattened features.
+
+    Raises:
+        StorageError: the file cannot be written.
+        DataError: rows that cannot be stored.
+        UsageError: parameters that contradict each other.
+    """
+    if target == "X":
+        raise UsageError("the target cannot be called 'X'", remedy="that is the features' name: choose another")
+    path = Path(path)
+    blocks = blocks_of(X, y, row_group_rows)
+    first = next(blocks, None)
+    if first is None:
+        raise DataError("no blocks at all", where=str(path), remedy="give one block of no rows for an empty dataset")
+    require_rows(first.X.shape, "X")
+    dtype = feature_dtype(first.X.dtype, "X")
+    width = math.prod(first.X.shape[1:])
+    outputs: list[str] = []
+    if first.y is not None:
+        trailing = target_of(target, first.y.dtype, first.y.shape[1:], "y").outputs
+        outputs = [f"{target}_{j}" for j in range(trailing[0])] if trailing else [target]
+    marks = {
+        "format": FORMAT,
+        "dtype": dtype.str,
+        "shape": first.X.shape[1:],
+        "target": target if outputs == [target] else outputs or None,
+        "columns": named(columns, width),
+    }
+
+    def table(block: Rows) -> pa.Table:
+        flat = as_rows(block.X).astype(dtype, copy=False)
+        stored = [pa.Array.from_buffers(pa.binary(width * dtype.itemsize), len(flat), [None, pa.py_buffer(flat)])]
+        if block.y is not None:
+            y = block.y.astype(object) if block.y.dtype.kind in "UT" else block.y
+            stored += [pa.array(y[:, j]) for j in range(len(outputs))] if y.ndim == 2 else [pa.array(y)]
+        return pa.table(stored, names=["X", *outputs])
+
+    head = table(first)
+    schema = head.schema.with_metadata({_MARK: json.dumps(marks).encode()})
+    # The point makes a directory scan pass over it.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with pq.ParquetWriter(
+            unfinished,
+            schema,
+            use_dictionary=False,
+            compression="lz4",
+            write_statistics=False,
+            write_page_checksum=True,
+        ) as writer:
+            while head is not None:
+                if head.num_rows:
+                    writer.write_table(head.cast(schema), row_group_size=head.num_rows)
+                block = next(blocks, None)
+                head = None if block is None else table(block)
+        with open(unfinished, "rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            f"the file cannot be written: {error}",
+            where=str(path),
+            remedy="free disk space or choose another place, then write again",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+def _marks(schema: pa.Schema) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads((schema.metadata or {}).get(_MARK, b"{}")))
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    is_type = pa.types
+    return bool(
+        is_type.is_fixed_size_binary(kind)
+        or is_type.is_fixed_size_list(kind)
+        or is_type.is_list(kind)
+        or is_type.is_large_list(kind)
+    )
+
+
+def _number(kind: pa.DataType, where: str) -> np.dtype[Any]:
+    """The NumPy dtype of a column of numbers or booleans.
+
+    Raises:
+        DataError: it is something else.
+    """
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return _numpy_dtype(kind)
+    raise DataError(
+        f"a column of {kind} cannot be a feature",
+        where=where,
+        expected="numbers or booleans",
+        remedy="encode it as numbers, or choose the numeric columns with columns=[...]; a target is named with target=",
+    )
+
+
+def _numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return dtype
+
+
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values without their dictionary."""
+    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+
+
+def _partition_type(values: Sequence[str]) -> pa.DataType:
+    return pa.int64() if all(value.removeprefix("-").isdecimal() for value in values) else pa.string()
+
+
+def _target(names: Sequence[str], types: dict[str, pa.DataType], where: str) -> Target | None:
+    if not names:
+        return None
+    dtypes = []
+    for name in names:
+        kind = types[name]
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+        number = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if not number and (not text or len(names) > 1):
+            raise DataError(
+                f"target {name!r} is a column of {kind}",
+                where=where,
+                expected="numbers, booleans or strings" if len(names) == 1 else "numbers in each of several targets",
+                remedy="convert the target, or name another one",
+            )
+        dtypes.append(np.dtype(object) if text else _numpy_dtype(kind))
+    return target_of(",".join(names), np.result_type(*dtypes), (len(names),) if len(names) > 1 else (), where)
+
+
+def _vector(
+    files: DatasetFiles, name: str, kind: pa.DataType, marks: dict[str, Any], wanted: Sequence[str] | None
+) -> _Vector:
+    where = f"{files.files[0].path}, column {name!r}"
+    if pa.types.is_fixed_size_binary(kind):
+        dtype = feature_dtype(np.dtype(marks.get("dtype", "V1")), where) if "dtype" in marks else None
+        width = math.prod(marks.get("shape", [0]))
+        if dtype is None or width * dtype.itemsize != kind.byte_width or width == 0:
+            raise DataError(
+                f"{kind} without a matching dtype and shape",
+                where=where,
+                expected='schema metadata under the key "streamkern": {"dtype": ..., "shape": [...]}',
+                remedy="write the file with write_parquet, or add that metadata",
+            )
+    else:
+        dtype = _number(kind.value_type, where)
+        width = kind.list_size if pa.types.is_fixed_size_list(kind) else _list_width(files, name)
+    names = named(marks.get("columns"), width)
+    pick = None if wanted is None else tuple(positions(wanted, names, where).tolist())
+    return _Vector(name, width, dtype, names if wanted is None else tuple(wanted), pick)
+
+
+def _list_width(files: DatasetFiles, name: str) -> int:
+    """Values in the rows of the first row group that has rows: the footer counts them, so that none is read."""
+    for file in files.files:
+        for rows, values in files.values_in_lists(file, name):
+            if rows:
+                return max(1, round(values / rows))
+    return 1
+
+
+def _require_alike(
+    files: Sequence[DataFile], used: Sequence[str] | None, needed: Sequence[str], partitions: dict[str, pa.DataType]
+) -> None:
+    """Raises DataError naming both files if a later one differs from the first in a used column (None: in any)."""
+    first = files[0]
+    names = first.schema.names if used is None else [name for name in used if name not in partitions]
+    like = {name: first.schema.field(name).type for name in names}
+    layout = {key: _marks(first.schema).get(key) for key in ("dtype", "shape")}
+    for file in files[1:]:
+        there = {field.name: field.type for field in file.schema}
+        compared = names if used is not None else sorted({*names, *there})
+        what = next(
+            (
+                f"column {name!r} is {there.get(name, 'missing')} and {like.get(name, 'missing')}"
+                for name in compared
+                if there.get(name) != like.get(name)
+            ),
+            None,
+        )
+        if what is None and {key: _marks(file.schema).get(key) for key in layout} != layout:
+            what = "the dtype or shape of their rows differs"
+        if what is None and set(file.partitions) != set(first.partitions):
+            what = "their partition keys differ"
+        if what is not None:
+            raise DataError(
+                f"two files differ: {what}",
+                where=f"{file.path} and {first.path}",
+                expected="the same columns of the same types in every file",
+                remedy="write them again alike, open them apart, or choose common columns with columns=[...]",
+            )
