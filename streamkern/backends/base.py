@@ -1,0 +1,211 @@
+"""What a backend promises: the few loops over blocks of rows that NumPy expressions are too slow for.
+
+Every function is single-threaded, keeps no state and gives the same bits whatever thread it runs on: parallelism is
+across blocks. Arrays named ``out`` and ``S`` are written in place. Two-dimensional arrays may be row-strided views
+(a tile of a larger buffer), as long as the elements of a row are contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from streamkern.errors import UsageError
+from streamkern.types import Array, IntArray
+
+Profile: TypeAlias = Callable[[Array], Array]
+"""A user's radial profile: squared distances to kernel values, elementwise, in NumPy."""
+
+RADIAL_KINDS = ("laplace", "matern32", "matern52", "gaussian", "cauchy", "exponential_power")
+"""Radial profiles every backend knows. With r = ‖x − z‖, σ = ``bandwidth`` and γ = ``exponent``:
+
+======================  ==========================================
+``laplace``             exp(−r/σ)
+``matern32``            (1 + t) exp(−t),            t = √3 r/σ
+``matern52``            (1 + t + t²/3) exp(−t),     t = √5 r/σ
+``gaussian``            exp(−r²/(2σ²))
+``cauchy``              1/(1 + r²/σ²)
+``exponential_power``   exp(−(r/σ)^γ)
+======================  ==========================================
+"""
+
+
+class Backend(Protocol):
+    """Where the elementwise arithmetic of a block runs."""
+
+    @property
+    def name(self) -> str:
+        """The backend's name, as ``get_backend`` and reports say it."""
+        ...
+
+    def assemble(
+        self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike
+    ) -> None:
+        """Gather, convert and scale: ``out[i] = float32(raw[index[i]]) * scale + offset``.
+
+        Args:
+            raw: stored rows, shape (N, d); any integer, floating or bool dtype.
+            index: shape (n,), rows of ``raw`` in [0, N), in any order, with repetitions.
+            out: shape (n, d), float32, overwritten.
+            scale: a number or shape (d,), used in float32.
+            offset: a number or shape (d,), used in float32.
+
+        Raises:
+            UsageError: the shapes disagree or an index is out of range.
+        """
+        ...
+
+    def add_noise(
+        self, out: NDArray[np.float32], row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float
+    ) -> None:
+        """Add Gaussian noise: ``out[i] += sigma * normal(seed, copies[i], row_ids[i])``, see ``rng.normal_rows``.
+
+        Args:
+            out: shape (n, d), float32, changed in place.
+            row_ids: shape (n,), int64.
+            copies: one copy number, or one a row, shape (n,).
+            seed: any integer, taken modulo 2⁶⁴.
+            sigma: standard deviation, in the units of ``out``.
+
+        Raises:
+            UsageError: the shapes disagree.
+        """
+        ...
+
+    def assemble_noisy(
+        self,
+        raw: Array,
+        index: IntArray,
+        out: NDArray[np.float32],
+        *,
+        scale: ArrayLike,
+        offset: ArrayLike,
+        row_ids: IntArray,
+        copies: int | IntArray,
+        seed: int,
+        sigma: float,
+    ) -> None:
+        """``assemble``, then ``add_noise``, in one pass over ``out``; the same result to the bit.
+
+        Args:
+            raw: as in ``assemble``.
+            index: as in ``assemble``.
+            out: as in ``assemble``.
+            scale: as in ``assemble``.
+            offset: as in ``assemble``.
+            row_ids: shape (n,), the ids of the rows of ``out`` (not of ``raw``).
+            copies: as in ``add_noise``.
+            seed: as in ``add_noise``.
+            sigma: as in ``add_noise``, in the units of ``out``, that is after scaling.
+
+        Raises:
+            UsageError: the shapes disagree or an index is out of range.
+        """
+        ...
+
+    def finite_rows(self, X: Array) -> int:
+        """Return the first row of ``X`` (n, d) that holds a NaN or an infinity, or -1 where there is none."""
+        ...
+
+    def row_norms(self, X: Array) -> NDArray[np.float32]:
+        """Return the squared norm of each row of ``X`` (n, d), summed in float64: shape (n,), in the dtype of X.
+
+        Args:
+            X: float32 or float64.
+
+        Raises:
+            UsageError: another dtype.
+        """
+        ...
+
+    def radial(
+        self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
+    ) -> None:
+        """Turn inner products into kernel values in place: S holds X Zᵀ on entry and k(X, Z) on exit.
+
+        Squared distances are ``max(x_norms[:, None] + z_norms - 2 S, 0)``, a NaN staying a NaN. In float32 they carry a
+        rounding error of a few 1e-7 of the squared norms, which the square root magnifies near x = z: centre the
+        data, and set the diagonal of k(Z, Z) exactly. A value below the smallest normal number is 0, because subnormal
+        numbers make the matrix product that follows many times slower.
+
+        Args:
+            S: shape (b, p), float32 or float64.
+            x_norms: squared norms of X, shape (b,).
+            z_norms: squared norms of Z, shape (p,).
+            kind: one of ``RADIAL_KINDS``, or a NumPy function of squared distances.
+            params: ``bandwidth`` σ > 0, and ``exponent`` γ in (0, 2] for ``exponential_power``. A function
+                reads neither.
+
+        Raises:
+            UsageError: unknown kind, a parameter that is missing or out of range, or shapes that disagree.
+        """
+        ...
+
+
+def radial_coefficients(kind: str, params: Mapping[str, float]) -> tuple[float, float, float]:
+    """Return the three numbers (a, b, c) of a radial kind's formula, checked.
+
+    With s the squared distance and t = √(a s): (1 + b t + c t²) exp(−t) for ``laplace`` and the Matern kinds; for
+    the others exp(−a s), 1/(1 + a s) and exp(−(a s)^b) in the order of ``RADIAL_KINDS``.
+
+    Raises:
+        UsageError: unknown kind, or a parameter that is missing or out of range.
+    """
+    if kind not in RADIAL_KINDS:
+        raise UsageError(f"Unknown radial kernel {kind!r}.", expected=f"one of {', '.join(RADIAL_KINDS)}")
+    bandwidth = _parameter(params, "bandwidth", np.inf)
+    inverse = bandwidth**-2.0
+    match kind:
+        case "matern32":
+            return 3.0 * inverse, 1.0, 0.0
+        case "matern52":
+            return 5.0 * inverse, 1.0, 1.0 / 3.0
+        case "gaussian":
+            return inverse / 2.0, 0.0, 0.0
+        case "exponential_power":
+            return inverse, _parameter(params, "exponent", 2.0) / 2.0, 0.0
+        case _:
+            return inverse, 0.0, 0.0
+
+
+def _parameter(params: Mapping[str, float], name: str, upper: float) -> float:
+    value = params.get(name)
+    if value is None or not 0.0 < value <= upper or not np.isfinite(value):
+        bound = "a positive number" + (f", at most {upper:g}" if np.isfinite(upper) else "")
+        raise UsageError(f"The kernel's {name} is {value}.", where=name, expected=bound)
+    return float(value)
+
+
+def check_gather(raw: Array, index: IntArray, out: Array) -> None:
+    """Check what a compiled gather would otherwise read out of bounds.
+
+    Raises:
+        UsageError: the shapes disagree or an index is out of range.
+    """
+    if raw.ndim != 2 or out.shape != (len(index), raw.shape[1]):
+        raise UsageError(
+            f"Cannot gather {len(index)} rows of an array of shape {raw.shape} into one of shape {out.shape}.",
+            expected=f"an output of shape ({len(index)}, {raw.shape[-1]})",
+        )
+    if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(raw)):
+        raise UsageError(
+            f"Row indices run from {index.min()} to {index.max()} where there are {len(raw)} rows.",
+            where="index",
+            expected=f"indices in [0, {len(raw)})",
+        )
+
+
+def check_radial(S: Array, x_norms: Array, z_norms: Array) -> None:
+    """Check that norms fit a tile of inner products.
+
+    Raises:
+        UsageError: the shapes disagree, or the tile is not of a floating dtype.
+    """
+    if S.ndim != 2 or (len(x_norms), len(z_norms)) != S.shape or S.dtype not in (np.float32, np.float64):
+        raise UsageError(
+            f"Norms of {len(x_norms)} and {len(z_norms)} rows do not fit a {S.dtype} tile of shape {S.shape}.",
+            expected="S of shape (len(x_norms), len(z_norms)), float32 or float64",
+        )

@@ -1,0 +1,496 @@
+"""The CPU backend: loops that LLVM turns into vector instructions.
+
+Three rules hold for every loop here. No fast-math, so that the order of operations is the one written and the bits do
+not depend on the vector width. No branch, conversion or library call inside an innermost loop that has no vector form:
+exponential, logarithm, sine and cosine are float32 polynomials on the number's own bits. No compilation at import: a
+loop is compiled, or read from Numba's cache, when it is first called, once for the types listed with it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.core.imputils import impl_ret_borrowed
+from numba.extending import intrinsic, overload
+from numpy.typing import ArrayLike, NDArray
+
+from streamkern.backends.base import RADIAL_KINDS, Profile, check_gather, check_radial, radial_coefficients
+from streamkern.errors import UsageError
+from streamkern.rng import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL, seed_words
+from streamkern.types import Array, IntArray
+
+_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
+
+f32, u32, u64, i32 = np.float32, np.uint32, np.uint64, np.int32
+
+
+class _Loop:
+    """A function compiled when it is first called: an import stays cheap, and no run compiles what it does not use."""
+
+    def __init__(self, function: Callable[..., Any], signatures: list[Any]) -> None:
+        self._function = function
+        self._signatures = signatures
+        self._lock = threading.Lock()
+        self._compiled: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self._compiled is None:
+            with self._lock:
+                if self._compiled is None:
+                    self._compiled = numba.njit(self._signatures, **_OPTIONS)(self._function)
+        return self._compiled(*args)
+
+
+def _loop(signature: Callable[[Any], Any], *dtypes: Any) -> Callable[[Callable[..., Any]], _Loop]:
+    return lambda function: _Loop(function, [signature(dtype) for dtype in dtypes])
+
+
+def _rows(dtype: Any, *, readonly: bool = False) -> types.Array:
+    """Two-dimensional, row-strided; read-only accepts writable arrays too."""
+    return types.Array(dtype, 2, "A", readonly=readonly)
+
+
+def _vector(dtype: Any) -> types.Array:
+    return types.Array(dtype, 1, "C", readonly=True)
+
+
+# ------------------------------------------------------------------------------------------------------- intrinsics
+
+
+@intrinsic
+def _bits(typingctx: Any, x: Any) -> Any:
+    """The bits of a float32, as uint32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
+def _from_bits(typingctx: Any, x: Any) -> Any:
+    """The float32 that has these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic
+def _dense(typingctx: Any, row: Any) -> Any:
+    """Tell the compiler that a vector is contiguous: one row of a row-strided array. The caller has checked it."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    return row.copy(layout="C")(row), generate
+
+
+# ----------------------------------------------------------------------------------------- float32 functions on bits
+
+# Minimax fits (Lawson's iteration on the extrema of Chebyshev polynomials), each in the variable and on the interval
+# that its function reduces to. The error given is that of the polynomial in exact arithmetic, relative to the result.
+_EXP = (f32(0.5000000095), f32(0.1666651884), f32(0.0416662058), f32(0.008368889459), f32(0.001395049127))  # 3.1e-9
+_LOG = (
+    *(f32(0.3333331673), f32(-0.2500081041), f32(0.2000228631), f32(-0.1662455392)),
+    *(f32(0.1418119102), f32(-0.1312875524), f32(0.1288165437), f32(-0.07859618716)),
+)  # 5.9e-9
+_SIN = (f32(-0.1666665494), f32(0.008332178143), f32(-0.0001951729857))  # 3.6e-9
+_COS = (f32(0.04166664687), f32(-0.001388736751), f32(2.443845117e-05))  # 9.5e-11
+
+_ZERO, _HALF, _ONE = f32(0), f32(0.5), f32(1)
+_LOG2_E = f32(1 / math.log(2))
+_LN2_HIGH = f32(355 / 512)  # nine bits: a product with a whole number below 2**15 is exact
+_LN2_LOW = f32(math.log(2) - 355 / 512)
+_SHIFTER = f32(1.5 * 2**23)  # adding it leaves the nearest whole number in the low bits
+_SHIFTER_BITS = u32(_SHIFTER.view(u32))
+_EXP_LOWEST = f32(-87.33654)  # the logarithm of the smallest normal number
+_EXP_LOWEST_64 = -708.39641
+_TINY = np.finfo(f32).tiny
+_INFINITY = f32(np.inf)
+_SQRT_HALF_BITS = u32(f32(math.sqrt(0.5)).view(u32))
+_MANTISSA = u32(0x7FFFFF)
+
+
+@numba.njit(**_OPTIONS)
+def _exp32(x: Any) -> Any:
+    """Exponential of a float32 ``x <= 0``: 1 at 0, 0 where it would be subnormal, NaN for NaN."""
+    shifted = x * _LOG2_E + _SHIFTER
+    n = shifted - _SHIFTER
+    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
+    q = _EXP[0] + r * (_EXP[1] + r * (_EXP[2] + r * (_EXP[3] + r * _EXP[4])))
+    power = _from_bits(u32((_bits(shifted) - _SHIFTER_BITS + u32(127)) << u32(23)))  # 2**n
+    y = (_ONE + (r + (r * r) * q)) * power
+    return _ZERO if x < _EXP_LOWEST else y
+
+
+@numba.njit(**_OPTIONS)
+def _log32(x: Any) -> Any:
+    """Logarithm of a positive normal float32."""
+    shifted = u32(_bits(x) - _SQRT_HALF_BITS)
+    e = f32(i32(shifted) >> i32(23))
+    f = _from_bits(u32((shifted & _MANTISSA) + _SQRT_HALF_BITS)) - _ONE  # x = 2**e (1 + f), √½ <= 1 + f < √2
+    q = _LOG[4] + f * (_LOG[5] + f * (_LOG[6] + f * _LOG[7]))
+    q = _LOG[0] + f * (_LOG[1] + f * (_LOG[2] + f * (_LOG[3] + f * q)))
+    f2 = f * f
+    return e * _LN2_HIGH + (f + (f * (f2 * q) - _HALF * f2 + e * _LN2_LOW))
+
+
+@numba.njit(**_OPTIONS)
+def _power32(x: Any, y: Any) -> Any:
+    """x**y of a float32 ``x >= 0`` with 0 < y <= 1; a subnormal x counts as 0."""
+    power = _exp32(y * _log32(x))  # computed for every x, so that the choice is a blend and not a branch
+    return power if (x >= _TINY) & (x < _INFINITY) else x
+
+
+# ------------------------------------------------------------------------------------------------------------- noise
+
+_M0, _M1 = map(u64, PHILOX_MULTIPLIERS)
+_W0, _W1 = map(u32, PHILOX_WEYL)
+_LOW_WORD = u64(0xFFFFFFFF)
+_BATCH = 512  # counters at a time: the buffers, 16 KiB, stay in the first-level cache
+_EIGHTH_TURN, _QUARTER_SHIFT = u32(1 << 29), u32(30)
+_ANGLE_UNIT = f32(2 * math.pi / 2**32)
+_UNIFORM_UNIT = f32(2.0**-23)
+_MINUS_TWO = f32(-2)
+_SIGN = u32(1 << 31)
+
+
+@numba.njit(**_OPTIONS)
+def _count(words: Any, blocks: int, low: Any, high: Any, copy: Any) -> None:
+    """The counters of one row."""
+    w0, w1, w2, w3 = _dense(words[0]), _dense(words[1]), _dense(words[2]), _dense(words[3])
+    for j in range(blocks):
+        w0[j], w1[j], w2[j], w3[j] = u32(j), low, high, copy
+
+
+@numba.njit(**_OPTIONS)
+def _philox(words: Any, m: int, k0: Any, k1: Any) -> None:
+    """Philox4x32-10 of the first m counters of ``words`` (4, batch), in place."""
+    # In 64-bit lanes, one multiplication an instruction. Only its operand is cut to 32 bits; the rest at the end.
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    for t in range(m):
+        c0, c1, c2, c3 = u64(w0[t]), u64(w1[t]), u64(w2[t]), u64(w3[t])
+        a, b = k0, k1
+        for _ in range(PHILOX_ROUNDS):
+            p0 = (c0 & _LOW_WORD) * _M0
+            p1 = (c2 & _LOW_WORD) * _M1
+            c0, c1, c2, c3 = (p1 >> u64(32)) ^ c1 ^ u64(a), p1, (p0 >> u64(32)) ^ c3 ^ u64(b), p0
+            a, b = u32(a + _W0), u32(b + _W1)
+        w0[t], w1[t], w2[t], w3[t] = u32(c0), u32(c1), u32(c2), u32(c3)
+
+
+@numba.njit(**_OPTIONS)
+def _box_muller(x: Any, y: Any) -> Any:
+    """Two normals from two words, as ``rng.normal_rows`` says."""
+    radius = math.sqrt(_MINUS_TWO * _log32((f32(x >> u32(9)) + _HALF) * _UNIFORM_UNIT))
+    quarter = u32(u32(y + _EIGHTH_TURN) >> _QUARTER_SHIFT)  # the angle is quarter turns and at most an eighth of a turn
+    r = f32(i32(u32(y - u32(quarter << _QUARTER_SHIFT)))) * _ANGLE_UNIT
+    z = r * r
+    sine = r + r * (z * (_SIN[0] + z * (_SIN[1] + z * _SIN[2])))
+    cosine = _ONE - _HALF * z + (z * z) * (_COS[0] + z * (_COS[1] + z * _COS[2]))
+    odd = (quarter & u32(1)) != u32(0)
+    along = sine if odd else cosine
+    across = cosine if odd else sine
+    along = _from_bits(u32(_bits(along) ^ (u32(u32(quarter + u32(1)) << _QUARTER_SHIFT) & _SIGN)))
+    across = _from_bits(u32(_bits(across) ^ (u32(quarter << _QUARTER_SHIFT) & _SIGN)))
+    return radius * along, radius * across
+
+
+@numba.njit(**_OPTIONS)
+def _normals(words: Any, m: int, noise: Any) -> None:
+    """The four normals of each of m blocks of words, counter by counter."""
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    for t in range(m):
+        noise[4 * t], noise[4 * t + 1] = _box_muller(w0[t], w1[t])
+        noise[4 * t + 2], noise[4 * t + 3] = _box_muller(w2[t], w3[t])
+
+
+@_loop(
+    lambda dtype: types.void(
+        _rows(dtype, readonly=True),
+        _vector(types.int64),
+        _rows(types.float32),
+        _vector(types.float32),
+        _vector(types.float32),
+        _vector(types.int64),
+        _vector(types.int64),
+        types.uint32,
+        types.uint32,
+        types.float32,
+    ),
+    types.uint8,
+    types.float32,
+)
+def _assemble_noisy(
+    raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, k0: Any, k1: Any, sigma: Any
+) -> None:
+    n, d = out.shape
+    blocks = (d + 3) // 4
+    # Several narrow rows, or one wide one, share a batch of counters, so that the vectors are full at any width.
+    step = max(1, _BATCH // max(1, blocks))
+    words = np.empty((4, step * blocks), u32)
+    noise = np.empty(4 * step * blocks, f32)
+    for start in range(0, n, step):
+        stop = min(n, start + step)
+        for i in range(start, stop):
+            _count(words[:, (i - start) * blocks :], blocks, u32(ids[i]), u32(ids[i] >> 32), u32(copies[i]))
+        counters = (stop - start) * blocks
+        _philox(words, counters, k0, k1)
+        _normals(words, counters, noise)
+        for i in range(start, stop):
+            row, source = _dense(out[i]), _dense(raw[index[i]])
+            normal = noise[4 * blocks * (i - start) :]
+            for j in range(d):
+                row[j] = (f32(source[j]) * scale[j] + offset[j]) + sigma * normal[j]
+
+
+# ---------------------------------------------------------------------------------------------- gather, check, norms
+
+
+@_loop(
+    lambda dtype: types.void(
+        _rows(dtype, readonly=True),
+        _vector(types.int64),
+        _rows(types.float32),
+        _vector(types.float32),
+        _vector(types.float32),
+    ),
+    types.uint8,
+    types.float32,
+)
+def _assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
+    n, d = out.shape
+    for i in range(n):
+        row, source = _dense(out[i]), _dense(raw[index[i]])
+        for j in range(d):
+            row[j] = f32(source[j]) * scale[j] + offset[j]
+
+
+@_loop(lambda dtype: types.int64(_rows(dtype, readonly=True), dtype), types.uint32, types.uint64)
+def _first_row_with_exponent(bits: Any, exponent: Any) -> Any:
+    """The first row with an element whose exponent bits are all set, that is a NaN or an infinity."""
+    n, d = bits.shape
+    for i in range(n):
+        row = _dense(bits[i])
+        found = 0
+        for j in range(d):
+            found |= (row[j] & exponent) == exponent
+        if found:
+            return i
+    return -1
+
+
+_LANES = 64  # partial sums of a row: enough independent additions to hide their latency
+
+
+@_loop(lambda dtype: types.void(_rows(dtype, readonly=True), types.Array(dtype, 1, "C")), types.float32, types.float64)
+def _row_norms(X: Any, out: Any) -> None:
+    n, d = X.shape
+    lanes = np.empty(_LANES, np.float64)
+    for i in range(n):
+        row = _dense(X[i])
+        lanes[:] = 0.0
+        for start in range(0, d, _LANES):
+            for j in range(min(_LANES, d - start)):
+                x = np.float64(row[start + j])
+                lanes[j] += x * x
+        total = 0.0
+        for j in range(min(_LANES, d)):
+            total += lanes[j]
+        out[i] = total
+
+
+# ------------------------------------------------------------------------------------------------------ radial tiles
+
+_SQUARED_DISTANCES = -1
+_GAUSSIAN, _CAUCHY, _EXPONENTIAL_POWER = (RADIAL_KINDS.index(k) for k in ("gaussian", "cauchy", "exponential_power"))
+
+
+def _exp(x: Any) -> Any:
+    """Exponential of ``x <= 0`` in the precision of x; 0 where it would be subnormal."""
+
+
+@overload(_exp, strict=False)
+def _overload_exp(x: Any) -> Any:
+    if x == types.float32:
+        return lambda x: _exp32(x)
+    return lambda x: 0.0 if x < _EXP_LOWEST_64 else math.exp(x)
+
+
+def _power(x: Any, y: Any) -> Any:
+    """x**y of ``x >= 0`` and 0 < y <= 1, in the precision of x."""
+
+
+@overload(_power, strict=False)
+def _overload_power(x: Any, y: Any) -> Any:
+    if x == types.float32:
+        return lambda x, y: _power32(x, y)
+    return lambda x, y: x**y
+
+
+@_loop(
+    lambda dtype: types.void(_rows(dtype), _vector(dtype), _vector(dtype), types.int64, _vector(dtype)),
+    types.float32,
+    types.float64,
+)
+def _radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any) -> None:
+    zero, one = S.dtype.type(0), S.dtype.type(1)
+    a, b, c = coefficients[0], coefficients[1], coefficients[2]
+    for i in range(S.shape[0]):
+        row, x_norm = _dense(S[i]), x_norms[i]
+        # Two passes over a row that is in the first-level cache cost less than a compiled loop for every kind.
+        for j in range(S.shape[1]):
+            squared = (x_norm + z_norms[j]) - (row[j] + row[j])
+            row[j] = zero if squared < zero else squared  # this way round, a NaN stays a NaN
+        if kind == _SQUARED_DISTANCES:
+            continue
+        if kind == _GAUSSIAN:
+            for j in range(S.shape[1]):
+                row[j] = _exp(-(a * row[j]))
+        elif kind == _CAUCHY:
+            for j in range(S.shape[1]):
+                row[j] = one / (one + a * row[j])
+        elif kind == _EXPONENTIAL_POWER:
+            for j in range(S.shape[1]):
+                row[j] = _exp(-_power(a * row[j], b))
+        else:
+            for j in range(S.shape[1]):
+                t = math.sqrt(a * row[j])
+                row[j] = (one + t * (b + t * c)) * _exp(-t)
+
+
+# ------------------------------------------------------------------------------------------------------- the backend
+
+
+class NumbaBackend:
+    """The CPU default: compiled, vectorised, single-threaded loops that release the GIL."""
+
+    name = "numba"
+
+    def assemble(
+        self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike
+    ) -> None:
+        """Gather, convert and scale; see ``Backend.assemble``."""
+        check_gather(raw, index, out)
+        d = out.shape[1]
+        source = _gatherable(raw)
+        if source is not None:
+            _assemble(source, _contiguous(index, np.int64), out, _spread(scale, d), _spread(offset, d))
+            return
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which finite_rows finds
+            out[...] = raw[index]
+        out *= _spread(scale, d)
+        out += _spread(offset, d)
+
+    def add_noise(
+        self, out: NDArray[np.float32], row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float
+    ) -> None:
+        """Add Gaussian noise; see ``Backend.add_noise``."""
+        here = np.arange(len(out))
+        self.assemble_noisy(
+            out, here, out, scale=1, offset=-0.0, row_ids=row_ids, copies=copies, seed=seed, sigma=sigma
+        )
+
+    def assemble_noisy(
+        self,
+        raw: Array,
+        index: IntArray,
+        out: NDArray[np.float32],
+        *,
+        scale: ArrayLike,
+        offset: ArrayLike,
+        row_ids: IntArray,
+        copies: int | IntArray,
+        seed: int,
+        sigma: float,
+    ) -> None:
+        """``assemble`` and ``add_noise`` in one pass; see ``Backend.assemble_noisy``."""
+        check_gather(raw, index, out)
+        n, d = out.shape
+        if len(row_ids) != n:
+            raise UsageError(f"{len(row_ids)} row ids do not fit {n} rows.", where="row_ids")
+        source = _gatherable(raw)
+        if source is None:
+            self.assemble(raw, index, out, scale=scale, offset=offset)
+            source, index, scale, offset = out, np.arange(n), 1, -0.0
+        low, high = seed_words(seed)
+        _assemble_noisy(
+            source,
+            _contiguous(index, np.int64),
+            out,
+            _spread(scale, d),
+            _spread(offset, d),
+            _contiguous(row_ids, np.int64),
+            _contiguous(np.broadcast_to(np.asarray(copies), (n,)), np.int64),
+            low,
+            high,
+            sigma,
+        )
+
+    def finite_rows(self, X: Array) -> int:
+        """Return the first row with a NaN or an infinity, or -1; see ``Backend.finite_rows``."""
+        if X.dtype.kind != "f":
+            return -1
+        if X.dtype not in (np.float32, np.float64):
+            X = X.astype(np.float32)
+        bits = np.uint32 if X.dtype == np.float32 else np.uint64
+        X = _dense_rows(X)
+        return int(_first_row_with_exponent(X.view(bits), X.dtype.type(np.inf).view(bits)))
+
+    def row_norms(self, X: Array) -> Array:
+        """Return the squared norm of each row; see ``Backend.row_norms``."""
+        if X.dtype not in (np.float32, np.float64):
+            raise UsageError(f"Row norms of {X.dtype} values.", expected="float32 or float64")
+        out = np.empty(len(X), X.dtype)
+        _row_norms(_dense_rows(X), out)
+        return out
+
+    def radial(
+        self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
+    ) -> None:
+        """Turn inner products into kernel values in place; see ``Backend.radial``."""
+        check_radial(S, x_norms, z_norms)
+        if isinstance(kind, str):
+            coefficients = radial_coefficients(kind, params)
+            code = RADIAL_KINDS.index(kind)
+        else:
+            code, coefficients = _SQUARED_DISTANCES, (0.0, 0.0, 0.0)
+        dtype = S.dtype
+        _radial(S, _contiguous(x_norms, dtype), _contiguous(z_norms, dtype), code, np.array(coefficients, dtype))
+        if not isinstance(kind, str):
+            S[...] = kind(S)
+
+
+def _contiguous(vector: Array, dtype: Any) -> Array:
+    return np.ascontiguousarray(vector, dtype=dtype)
+
+
+def _spread(value: ArrayLike, d: int) -> Array:
+    """A number, or one a column, as float32 of shape (d,)."""
+    return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=np.float32), (d,)))
+
+
+def _has_dense_rows(X: Array) -> bool:
+    return X.flags.aligned and (X.shape[1] <= 1 or X.strides[1] == X.itemsize)
+
+
+def _dense_rows(X: Array) -> Array:
+    return X if _has_dense_rows(X) else np.ascontiguousarray(X)
+
+
+def _gatherable(raw: Array) -> Array | None:
+    """``raw`` as the gather loops read it, without a copy; None where NumPy must convert the rows first."""
+    if raw.dtype in (np.bool_, np.uint8):
+        raw = raw.view(np.uint8)
+    elif raw.dtype != np.float32:
+        return None
+    return raw if _has_dense_rows(raw) else None
