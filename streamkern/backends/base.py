@@ -179,11 +179,16 @@ def _parameter(params: Mapping[str, float], name: str, upper: float) -> float:
     return float(value)
 
 
+def has_dense_rows(X: Array) -> bool:
+    """Whether the elements of each row of X (n, d) lie side by side, whatever the distance between rows."""
+    return X.size == 0 or (bool(X.flags.aligned) and (X.shape[1] == 1 or X.strides[1] == X.itemsize))
+
+
 def check_gather(raw: Array, index: IntArray, out: Array) -> None:
-    """Check what a compiled gather would otherwise read out of bounds.
+    """Check what a compiled gather would otherwise read or write out of bounds.
 
     Raises:
-        UsageError: the shapes disagree or an index is out of range.
+        UsageError: the shapes disagree, an index is out of range, or the output cannot be written row by row.
     """
     if raw.ndim != 2 or out.shape != (len(index), raw.shape[1]):
         raise UsageError(
@@ -196,16 +201,26 @@ def check_gather(raw: Array, index: IntArray, out: Array) -> None:
             where="index",
             expected=f"indices in [0, {len(raw)})",
         )
+    _check_written(out, np.float32)
 
 
 def check_radial(S: Array, x_norms: Array, z_norms: Array) -> None:
-    """Check that norms fit a tile of inner products.
+    """Check that norms fit a tile of inner products, and that the tile can be written row by row.
 
     Raises:
-        UsageError: the shapes disagree, or the tile is not of a floating dtype.
+        UsageError: the shapes disagree, or the tile cannot be written.
     """
-    if S.ndim != 2 or (len(x_norms), len(z_norms)) != S.shape or S.dtype not in (np.float32, np.float64):
+    if S.ndim != 2 or (len(x_norms), len(z_norms)) != S.shape:
         raise UsageError(
-            f"Norms of {len(x_norms)} and {len(z_norms)} rows do not fit a {S.dtype} tile of shape {S.shape}.",
-            expected="S of shape (len(x_norms), len(z_norms)), float32 or float64",
+            f"Norms of {len(x_norms)} and {len(z_norms)} rows do not fit a tile of shape {S.shape}.",
+            expected="S of shape (len(x_norms), len(z_norms))",
+        )
+    _check_written(S, np.float32, np.float64)
+
+
+def _check_written(X: Array, *dtypes: type[np.floating]) -> None:
+    if X.dtype not in dtypes or not has_dense_rows(X) or not X.flags.writeable:
+        raise UsageError(
+            f"Cannot write to an array of {X.dtype} with strides {X.strides}, writeable: {X.flags.writeable}.",
+            expected=f"a writeable array of {' or '.join(t.__name__ for t in dtypes)} with contiguous rows",
         )

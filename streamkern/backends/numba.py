@@ -21,7 +21,14 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 from numpy.typing import ArrayLike, NDArray
 
-from streamkern.backends.base import RADIAL_KINDS, Profile, check_gather, check_radial, radial_coefficients
+from streamkern.backends.base import (
+    RADIAL_KINDS,
+    Profile,
+    check_gather,
+    check_radial,
+    has_dense_rows,
+    radial_coefficients,
+)
 from streamkern.errors import UsageError
 from streamkern.rng import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL, seed_words
 from streamkern.types import Array, IntArray
@@ -126,9 +133,10 @@ def _exp32(x: Any) -> Any:
     shifted = x * _LOG2_E + _SHIFTER
     n = shifted - _SHIFTER
     r = (x - n * _LN2_HIGH) - n * _LN2_LOW
-    q = _EXP[0] + r * (_EXP[1] + r * (_EXP[2] + r * (_EXP[3] + r * _EXP[4])))
+    r2 = r * r
+    q = (_EXP[0] + r * _EXP[1]) + r2 * ((_EXP[2] + r * _EXP[3]) + r2 * _EXP[4])
     power = _from_bits(u32((_bits(shifted) - _SHIFTER_BITS + u32(127)) << u32(23)))  # 2**n
-    y = (_ONE + (r + (r * r) * q)) * power
+    y = (_ONE + (r + r2 * q)) * power
     return _ZERO if x < _EXP_LOWEST else y
 
 
@@ -136,11 +144,12 @@ def _exp32(x: Any) -> Any:
 def _log32(x: Any) -> Any:
     """Logarithm of a positive normal float32."""
     shifted = u32(_bits(x) - _SQRT_HALF_BITS)
-    e = f32(i32(shifted) >> i32(23))
+    e = f32(i32(i32(shifted) >> i32(23)))
     f = _from_bits(u32((shifted & _MANTISSA) + _SQRT_HALF_BITS)) - _ONE  # x = 2**e (1 + f), √½ <= 1 + f < √2
-    q = _LOG[4] + f * (_LOG[5] + f * (_LOG[6] + f * _LOG[7]))
-    q = _LOG[0] + f * (_LOG[1] + f * (_LOG[2] + f * (_LOG[3] + f * q)))
     f2 = f * f
+    low = (_LOG[0] + f * _LOG[1]) + f2 * (_LOG[2] + f * _LOG[3])
+    high = (_LOG[4] + f * _LOG[5]) + f2 * (_LOG[6] + f * _LOG[7])
+    q = low + (f2 * f2) * high
     return e * _LN2_HIGH + (f + (f * (f2 * q) - _HALF * f2 + e * _LN2_LOW))
 
 
@@ -165,11 +174,15 @@ _SIGN = u32(1 << 31)
 
 
 @numba.njit(**_OPTIONS)
-def _count(words: Any, blocks: int, low: Any, high: Any, copy: Any) -> None:
-    """The counters of one row."""
-    w0, w1, w2, w3 = _dense(words[0]), _dense(words[1]), _dense(words[2]), _dense(words[3])
-    for j in range(blocks):
-        w0[j], w1[j], w2[j], w3[j] = u32(j), low, high, copy
+def _count(words: Any, ids: Any, copies: Any, start: int, stop: int, blocks: Any) -> None:
+    """The counters of rows start to stop: (column block, row id low, row id high, copy)."""
+    w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
+    t = u64(0)  # an unsigned index is not a negative one, which would have to be tested for
+    for i in range(start, stop):
+        low, high, copy = u32(ids[i]), u32(ids[i] >> 32), u32(copies[i])
+        for j in range(u64(blocks)):
+            w0[t + j], w1[t + j], w2[t + j], w3[t + j] = u32(j), low, high, copy
+        t += u64(blocks)
 
 
 @numba.njit(**_OPTIONS)
@@ -191,7 +204,7 @@ def _philox(words: Any, m: int, k0: Any, k1: Any) -> None:
 @numba.njit(**_OPTIONS)
 def _box_muller(x: Any, y: Any) -> Any:
     """Two normals from two words, as ``rng.normal_rows`` says."""
-    radius = math.sqrt(_MINUS_TWO * _log32((f32(x >> u32(9)) + _HALF) * _UNIFORM_UNIT))
+    radius = math.sqrt(_MINUS_TWO * _log32((f32(i32(x >> u32(9))) + _HALF) * _UNIFORM_UNIT))
     quarter = u32(u32(y + _EIGHTH_TURN) >> _QUARTER_SHIFT)  # the angle is quarter turns and at most an eighth of a turn
     r = f32(i32(u32(y - u32(quarter << _QUARTER_SHIFT)))) * _ANGLE_UNIT
     z = r * r
@@ -241,16 +254,15 @@ def _assemble_noisy(
     noise = np.empty(4 * step * blocks, f32)
     for start in range(0, n, step):
         stop = min(n, start + step)
-        for i in range(start, stop):
-            _count(words[:, (i - start) * blocks :], blocks, u32(ids[i]), u32(ids[i] >> 32), u32(copies[i]))
+        _count(words, ids, copies, start, stop, blocks)
         counters = (stop - start) * blocks
         _philox(words, counters, k0, k1)
         _normals(words, counters, noise)
         for i in range(start, stop):
             row, source = _dense(out[i]), _dense(raw[index[i]])
-            normal = noise[4 * blocks * (i - start) :]
-            for j in range(d):
-                row[j] = (f32(source[j]) * scale[j] + offset[j]) + sigma * normal[j]
+            shift = u64(4 * blocks * (i - start))
+            for j in range(u64(d)):
+                row[j] = (f32(source[j]) * scale[j] + offset[j]) + sigma * noise[shift + j]
 
 
 # ---------------------------------------------------------------------------------------------- gather, check, norms
@@ -296,15 +308,20 @@ _LANES = 64  # partial sums of a row: enough independent additions to hide their
 def _row_norms(X: Any, out: Any) -> None:
     n, d = X.shape
     lanes = np.empty(_LANES, np.float64)
+    used, whole = u64(min(_LANES, d)), u64(d // _LANES * _LANES)
     for i in range(n):
         row = _dense(X[i])
-        lanes[:] = 0.0
-        for start in range(0, d, _LANES):
-            for j in range(min(_LANES, d - start)):
+        for j in range(used):
+            lanes[j] = 0.0
+        for start in range(u64(0), whole, u64(_LANES)):
+            for j in range(u64(_LANES)):
                 x = np.float64(row[start + j])
                 lanes[j] += x * x
+        for j in range(u64(d) - whole):
+            x = np.float64(row[whole + j])
+            lanes[j] += x * x
         total = 0.0
-        for j in range(min(_LANES, d)):
+        for j in range(used):
             total += lanes[j]
         out[i] = total
 
@@ -479,12 +496,8 @@ def _spread(value: ArrayLike, d: int) -> Array:
     return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=np.float32), (d,)))
 
 
-def _has_dense_rows(X: Array) -> bool:
-    return X.flags.aligned and (X.shape[1] <= 1 or X.strides[1] == X.itemsize)
-
-
 def _dense_rows(X: Array) -> Array:
-    return X if _has_dense_rows(X) else np.ascontiguousarray(X)
+    return X if has_dense_rows(X) else np.ascontiguousarray(X)
 
 
 def _gatherable(raw: Array) -> Array | None:
@@ -493,4 +506,4 @@ def _gatherable(raw: Array) -> Array | None:
         raw = raw.view(np.uint8)
     elif raw.dtype != np.float32:
         return None
-    return raw if _has_dense_rows(raw) else None
+    return raw if has_dense_rows(raw) else None

@@ -66,7 +66,8 @@ class NumpyBackend:
         if X.dtype not in (np.float32, np.float64):
             raise UsageError(f"Row norms of {X.dtype} values.", expected="float32 or float64")
         squared: Array = np.square(X, dtype=np.float64).sum(axis=1)
-        return squared.astype(X.dtype)
+        with np.errstate(over="ignore"):
+            return squared.astype(X.dtype)
 
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
