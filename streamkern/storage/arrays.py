@@ -85,7 +85,11 @@ class ArraySource:
         a, b = check_chunk(chunk, self.bounds)
         X = as_rows(self._X[a:b]).view()
         X.flags.writeable = False
-        return Rows(X, None if self._y is None else self._y[a:b])
+        if self._y is None:
+            return Rows(X, None)
+        y = self._y[a:b]
+        y.flags.writeable = False
+        return Rows(X, y)
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""

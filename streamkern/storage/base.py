@@ -50,9 +50,10 @@ class Source(Protocol):
         ...
 
     def read(self, chunk: int) -> Rows:
-        """Rows of one chunk.
+        """Rows of one chunk. They may be a read-only view of what is stored: copy before writing into them.
 
         Raises:
+            IndexError: there is no such chunk.
             StorageError: the chunk is missing, truncated or corrupt; the message names file and chunk.
             DataError: the rows are not what the metadata promised.
         """

@@ -22,6 +22,7 @@ from streamkern.errors import StorageError
 
 SUFFIXES = (".parquet", ".pq", ".parq")
 _FOOTERS_KEPT = 64
+_VERSIONS = ("ETag", "etag", "generation", "LastModified", "last_modified", "created")  # as S3, GCS and others call it
 _MAGIC = b"PAR1"
 
 
@@ -33,7 +34,7 @@ class DataFile:
         path: where the file system finds it.
         name: path relative to the dataset.
         size: in bytes.
-        mtime_ns: time of the last change where the file system is local, else None.
+        version: what tells this content from a later one: time of the last change in ns, or a remote store's tag.
         rows: rows of each row group.
         schema: its Arrow schema.
         footer: digest of its footer.
@@ -43,7 +44,7 @@ class DataFile:
     path: str
     name: str
     size: int
-    mtime_ns: int | None
+    version: str
     rows: tuple[int, ...]
     schema: pa.Schema
     footer: str
@@ -161,8 +162,8 @@ class DatasetFiles:
         rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
         folders = [part.partition("=") for part in name.split("/")[:-1]]
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
-        mtime_ns = os.stat(path).st_mtime_ns if self._local else None
-        return DataFile(path, name, size, mtime_ns, rows, footer.schema.to_arrow_schema(), digest, partitions)
+        version = os.stat(path).st_mtime_ns if self._local else [info.get(key) for key in _VERSIONS]
+        return DataFile(path, name, size, str(version), rows, footer.schema.to_arrow_schema(), digest, partitions)
 
     def _footer(self, path: str, size: int) -> tuple[pq.FileMetaData, str]:
         with self._lock:

@@ -1,0 +1,139 @@
+"""What every Source promises, as tests: subclass `SourceSuite` to hold a new one to it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from streamkern.storage.base import Source
+from streamkern.types import Array, Rows
+
+
+def read_all(source: Source) -> Rows:
+    """All rows of a source, chunk after chunk: X of shape (n, d), y of shape (n, ...) or None."""
+    chunks = [source.read(chunk) for chunk in range(len(source.bounds) - 1)]
+    X = np.concatenate([np.empty((0, source.n_features), source.dtype), *(rows.X for rows in chunks)])
+    if source.target is None:
+        return Rows(X, None)
+    none = np.empty((0, *source.target.outputs), source.target.dtype)
+    return Rows(X, np.concatenate([none, *(rows.y for rows in chunks if rows.y is not None)]))
+
+
+class SourceSuite:
+    """Conformance tests of a Source.
+
+    A subclass gives three fixtures: ``source``, opened over data that hold ``expected_X`` and ``expected_y`` in at
+    least three chunks; ``reopen``, which opens the same place again; and ``change``, which changes one stored value.
+    It may override the expected rows.
+    """
+
+    @pytest.fixture
+    def expected_X(self) -> Array:
+        """Rows of the source, shape (n, d), in the dtype it declares."""
+        return np.random.default_rng(7).normal(size=(101, 6)).astype(np.float32)
+
+    @pytest.fixture
+    def expected_y(self) -> Array | None:
+        """Targets of the source, shape (n,) or (n, c), or None."""
+        return np.random.default_rng(8).integers(0, 10, 101)
+
+    def test_is_a_source(self, source: Source) -> None:
+        """It has every member of the protocol."""
+        assert isinstance(source, Source)
+
+    def test_bounds_run_from_zero_to_the_number_of_rows(self, source: Source, expected_X: Array) -> None:
+        """Chunks hold at least one row each and leave none out."""
+        assert source.bounds.dtype == np.int64
+        assert source.bounds[0] == 0
+        assert source.bounds[-1] == len(expected_X)
+        assert (np.diff(source.bounds) > 0).all()
+        assert len(source.bounds) >= 4, "the suite needs at least three chunks"
+
+    def test_rows_are_those_stored_in_order(self, source: Source, expected_X: Array, expected_y: Array | None) -> None:
+        """Chunk after chunk gives every row once, at its place."""
+        rows = read_all(source)
+        np.testing.assert_array_equal(rows.X, expected_X)
+        if expected_y is None:
+            assert rows.y is None
+        else:
+            np.testing.assert_array_equal(rows.y, expected_y)
+
+    def test_a_chunk_is_what_the_metadata_says(self, source: Source, expected_X: Array) -> None:
+        """Shape, dtype and layout in memory are known before reading."""
+        assert source.dtype == expected_X.dtype
+        assert source.dtype.isnative
+        assert source.n_features == expected_X.shape[1]
+        if source.columns is not None:
+            assert len(set(source.columns)) == source.n_features
+        for chunk, n in enumerate(np.diff(source.bounds)):
+            X, y = source.read(chunk)
+            assert X.shape == (n, source.n_features)
+            assert X.dtype == source.dtype
+            assert X.flags.c_contiguous
+            assert (y is None) == (source.target is None)
+            if y is not None and source.target is not None:
+                assert y.shape == (n, *source.target.outputs)
+                assert y.dtype == source.target.dtype
+                assert y.flags.c_contiguous
+
+    def test_chunks_can_be_read_in_any_order_and_again(self, source: Source, expected_X: Array) -> None:
+        """A read does not depend on the reads before it."""
+        order = np.random.default_rng(0).permutation(np.repeat(np.arange(len(source.bounds) - 1), 2))
+        for chunk in order:
+            np.testing.assert_array_equal(
+                source.read(int(chunk)).X, expected_X[source.bounds[chunk] : source.bounds[chunk + 1]]
+            )
+
+    def test_what_is_read_cannot_spoil_what_is_stored(self, source: Source) -> None:
+        """Rows are either read-only or the reader's own."""
+        first = source.read(0)
+        before = [values.copy() for values in first if values is not None]
+        for values in first:
+            if values is not None and values.flags.writeable:
+                values[...] = values[::-1].copy()
+        after = [values for values in source.read(0) if values is not None]
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    def test_pickling_keeps_rows_and_fingerprint(self, source: Source, expected_X: Array) -> None:
+        """A source is sent to workers, also after it has been read and from there on again."""
+        source.read(0)
+        copy: Source = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(source))))
+        np.testing.assert_array_equal(read_all(copy).X, expected_X)
+        np.testing.assert_array_equal(copy.bounds, source.bounds)
+        assert copy.fingerprint == source.fingerprint
+        assert (copy.columns, copy.target, copy.dtype) == (source.columns, source.target, source.dtype)
+
+    def test_eight_threads_read_what_one_reads(self, source: Source, expected_X: Array) -> None:
+        """Reads are safe side by side."""
+        chunks = list(range(len(source.bounds) - 1)) * 8
+        with ThreadPoolExecutor(8) as pool:
+            for chunk, rows in zip(chunks, pool.map(source.read, chunks), strict=True):
+                np.testing.assert_array_equal(rows.X, expected_X[source.bounds[chunk] : source.bounds[chunk + 1]])
+
+    def test_fingerprint_is_stable_until_the_data_change(
+        self, source: Source, reopen: Callable[[], Source], change: Callable[[], None]
+    ) -> None:
+        """The same data opened twice have one fingerprint; a changed value gives another."""
+        before = source.fingerprint
+        assert len(bytes.fromhex(before)) >= 16
+        assert reopen().fingerprint == before
+        change()
+        assert reopen().fingerprint != before
+
+    def test_a_chunk_out_of_range_is_an_index_error(self, source: Source) -> None:
+        """Neither a negative number nor one past the end is a chunk."""
+        for chunk in (-1, len(source.bounds) - 1):
+            with pytest.raises(IndexError, match=str(chunk)):
+                source.read(chunk)
+
+    def test_where_tells_chunks_apart_and_names_their_rows(self, source: Source) -> None:
+        """An error can say which chunk it met."""
+        texts = [source.where(chunk) for chunk in range(len(source.bounds) - 1)]
+        assert len(set(texts)) == len(texts)
+        for chunk, text in enumerate(texts):
+            assert f"rows {source.bounds[chunk]} to {source.bounds[chunk + 1] - 1}" in text

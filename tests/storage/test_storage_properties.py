@@ -1,0 +1,108 @@
+"""Any chunking, row-group size and format gives the same rows at the same numbers."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from streamkern.storage import ArraySource, DaskArraySource, open_source, write_parquet, write_zarr
+from streamkern.storage.layout import CHUNK_BYTES, merged
+from streamkern.testing.source import read_all
+
+shapes = st.tuples(st.integers(0, 40), st.integers(1, 5))
+dtypes = st.sampled_from(["?", "u1", "i4", "i8", "f2", "f4", "f8"])
+rows = st.builds(
+    lambda shape, dtype, seed: np.random.default_rng(seed).integers(0, 2, shape).astype(dtype),
+    shapes,
+    dtypes,
+    st.integers(0, 1000),
+)
+
+
+def every_format(folder: Path, X, y, size: int, cut: int):
+    """The same rows through every door."""
+    yield ArraySource(X, y, chunk_rows=size)
+    yield DaskArraySource(da.from_array(X, chunks=(size, cut)), da.from_array(y, chunks=cut))
+    write_zarr(folder / "a.zarr", X, y, chunk_rows=size)
+    yield open_source(folder / "a.zarr")
+    blocks = [(X[a : a + cut], y[a : a + cut]) for a in range(0, max(1, len(X)), cut)]
+    write_zarr(folder / "b.zarr", iter(blocks), n_rows=len(X), chunk_rows=size)
+    yield open_source(folder / "b.zarr")
+    group = zarr.create_group(str(folder / "c.zarr"), zarr_format=2)
+    group.create_array("X", shape=X.shape, chunks=(size, cut), dtype=X.dtype, config={"write_empty_chunks": True})[
+        :
+    ] = X
+    group.create_array("target", shape=y.shape, chunks=cut, dtype=y.dtype, config={"write_empty_chunks": True})[:] = y
+    yield open_source(folder / "c.zarr", target="target")
+    sharded = zarr.create_group(str(folder / "d.zarr"))
+    options = {"shards": (size * 3, X.shape[1]), "chunks": (size, X.shape[1]), "config": {"write_empty_chunks": True}}
+    sharded.create_array("X", shape=X.shape, dtype=X.dtype, **options)[:] = X
+    sharded.create_array("target", shape=y.shape, chunks=cut, dtype=y.dtype, config={"write_empty_chunks": True})[:] = y
+    yield open_source(folder / "d.zarr", target="target")
+    write_parquet(folder / "e.parquet", X, y, row_group_rows=size)
+    yield open_source(folder / "e.parquet")
+    names = [f"c{j}" for j in range(X.shape[1])]
+    (folder / "f").mkdir()
+    for part, start in enumerate(range(0, max(1, len(X)), cut * 4)):
+        piece = slice(start, start + cut * 4)
+        table = pa.table({**dict(zip(names, X[piece].T, strict=True)), "target": y[piece]})
+        pq.write_table(table, folder / "f" / f"{part}.parquet", row_group_size=size)
+    yield open_source(folder / "f", target="target")
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
+    pq.write_table(pa.table({"x": lists, "target": y}), folder / "g.parquet", row_group_size=size)
+    yield open_source(folder / "g.parquet", target="target")
+    pq.write_table(
+        pa.table({"x": lists.cast(pa.list_(lists.type.value_type)), "target": y}),
+        folder / "h.parquet",
+        row_group_size=size,
+    )
+    if len(X):  # lists of no rows have no width
+        yield open_source(folder / "h.parquet", target="target")
+
+
+@settings(max_examples=25)
+@given(X=rows, size=st.integers(1, 12), cut=st.integers(1, 7))
+def test_every_format_and_chunking_gives_the_same_rows(X, size, cut):
+    y = np.arange(len(X)) * 3
+    with tempfile.TemporaryDirectory() as folder:
+        for source in every_format(Path(folder), X, y, size, cut):
+            found = read_all(source)
+            assert source.dtype == X.dtype
+            np.testing.assert_array_equal(found.X, X)
+            np.testing.assert_array_equal(found.y, y)
+
+
+@settings(max_examples=20)
+@given(
+    text=hnp.arrays(
+        object, st.integers(1, 30), elements=st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+    ),
+    size=st.integers(1, 12),
+)
+def test_text_targets_come_back_as_they_were(text, size):
+    X = np.ones((len(text), 2), np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        write_zarr(Path(folder) / "a.zarr", X, text, chunk_rows=size)
+        write_parquet(Path(folder) / "a.parquet", X, text, row_group_rows=size)
+        for name in ("a.zarr", "a.parquet"):
+            assert read_all(open_source(Path(folder) / name)).y.tolist() == text.tolist()
+
+
+@given(st.lists(st.integers(0, 2 * CHUNK_BYTES), max_size=50))
+def test_merged_reads_cover_every_piece_once_and_stay_small(sizes):
+    reads = merged(sizes)
+    assert [i for first, stop in reads for i in range(first, stop)] == list(range(len(sizes)))
+    for first, stop in reads:
+        assert stop - first == 1 or sum(sizes[first:stop]) <= CHUNK_BYTES
+    for (first, stop), (_, _) in itertools.pairwise(reads):
+        assert sum(sizes[first : stop + 1]) > CHUNK_BYTES

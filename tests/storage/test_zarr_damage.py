@@ -1,0 +1,193 @@
+"""Damaged zarr: every fault is one error that names the chunk and says what to do."""
+
+from __future__ import annotations
+
+import shutil
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr
+from zarr.codecs import BloscCodec, ZstdCodec
+
+from streamkern.errors import StorageError
+from streamkern.storage import open_source, open_zarr, write_zarr
+from streamkern.testing.source import read_all
+
+X = np.random.default_rng(0).normal(size=(100, 6))
+y = np.random.default_rng(1).integers(0, 10, 100)
+
+
+def stored_as(path, layout):
+    """Write X and y in 25-row chunks; returns the file that holds rows 50 to 74 of X, and its key."""
+    path = path / "rows.zarr"
+    version = 2 if layout.startswith("v2") else 3
+    group = zarr.create_group(str(path), zarr_format=version)
+    options = {
+        "v3 plain": {"compressors": None},
+        "v2 plain": {"compressors": None},
+        "v3 blosc": {"compressors": BloscCodec()},
+        "v3 sharded": {"shards": (50, 6), "compressors": BloscCodec()},
+        "v2 zstd": {"compressors": numcodecs.Zstd()},
+    }
+    stored = group.create_array("X", shape=X.shape, dtype=X.dtype, chunks=(25, 6), **options.get(layout, {}))
+    stored[:] = X
+    group.create_array("y", data=y, chunks=25)
+    key = {"v3 sharded": "X/c/1/0"}.get(layout, "X/2.0" if version == 2 else "X/c/2/0")
+    return path, path / key, key
+
+
+LAYOUTS = ["v3 zstd", "v3 blosc", "v3 plain", "v3 sharded", "v2 zstd", "v2 blosc", "v2 plain"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_missing_chunk_is_an_error_not_rows_of_zeros(tmp_path, layout):
+    path, chunk, key = stored_as(tmp_path, layout)
+    source = open_zarr(path, target="y")
+    np.testing.assert_array_equal(read_all(source).X, X)
+    chunk.unlink()
+    with pytest.raises(StorageError, match=f"chunk {key} is not stored") as raised:
+        read_all(source)
+    assert f"{path}, array X, rows 50 to 74" in str(raised.value)
+    assert "restore the chunk or write the array again" in str(raised.value)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [0, 1, 16, 40, 200])
+def test_a_truncated_chunk_is_named(tmp_path, layout, size):
+    path, chunk, key = stored_as(tmp_path, layout)
+    chunk.write_bytes(chunk.read_bytes()[:size])
+    with pytest.raises(StorageError, match=f"chunk {key} cannot be read") as raised:
+        read_all(open_zarr(path, target="y"))
+    assert "rows 50 to 74" in str(raised.value)
+    assert "truncated" in raised.value.remedy
+
+
+@pytest.mark.parametrize("name", ["Blosc", "BZ2", "GZip", "LZ4", "LZMA", "Zlib", "Zstd"])
+def test_no_truncation_gives_wrong_rows(tmp_path, name):
+    codec = getattr(numcodecs, name)()
+    array = zarr.create_array(str(tmp_path / "a"), data=X.round(1), chunks=(50, 6), compressors=codec, zarr_format=2)
+    source, chunk = open_zarr(tmp_path / "a"), tmp_path / "a" / "1.0"
+    whole = chunk.read_bytes()
+    assert array.nchunks == 2
+    for size in range(0, len(whole), 37):
+        chunk.write_bytes(whole[:size])
+        with pytest.raises(StorageError, match=r"chunk 1\.0 cannot be read"):
+            source.read(0)
+
+
+def test_an_inner_chunk_missing_from_its_shard_is_an_error(tmp_path):
+    path, _, key = stored_as(tmp_path, "v3 sharded")
+    array = zarr.open_group(path, mode="r+")["X"]
+    array[75:] = 0  # zarr leaves a chunk of zeros out of the shard
+    with pytest.raises(StorageError, match=f"chunk {key} is not stored(.|\n)*rows 75 to 99"):
+        read_all(open_zarr(path, target="y"))
+
+
+@pytest.mark.parametrize("name", ["X", "target"])
+def test_a_flipped_bit_is_found_by_the_checksum(tmp_path, name):
+    write_zarr(tmp_path / "a.zarr", X, y, chunk_rows=25)
+    chunk = tmp_path / "a.zarr" / name / ("c/2/0" if name == "X" else "c/2")
+    source = open_zarr(tmp_path / "a.zarr")
+    whole = bytearray(chunk.read_bytes())
+    for place in (0, len(whole) // 2, len(whole) - 1):
+        chunk.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(StorageError, match=f"chunk {name}/c/2"):
+            read_all(source)
+    chunk.write_bytes(whole)
+    np.testing.assert_array_equal(read_all(source).X, X)
+
+
+@pytest.mark.parametrize("codec", [BloscCodec(), ZstdCodec()])
+def test_garbage_never_escapes_as_a_codec_exception(tmp_path, codec):
+    array = zarr.create_array(str(tmp_path / "a"), data=X, chunks=(25, 6), compressors=codec)
+    assert array.nchunks == 4
+    for chunk in (tmp_path / "a" / "c").glob("*/*"):
+        chunk.write_bytes(np.random.default_rng(0).bytes(300))
+    with pytest.raises(StorageError, match="chunk c/0/0 cannot be read"):
+        open_zarr(tmp_path / "a").read(0)
+
+
+def test_a_missing_target_chunk_and_a_missing_column_are_named(tmp_path):
+    group = zarr.create_group(str(tmp_path / "a.zarr"))
+    for name, values in (("a", X[:, 0]), ("b", X[:, 1]), ("label", np.ones(100))):
+        group.create_array(name, data=values, chunks=30)
+    source = open_zarr(tmp_path / "a.zarr", target="label")
+    (tmp_path / "a.zarr" / "b" / "c" / "3").unlink()
+    with pytest.raises(StorageError, match=r"chunk b/c/3 is not stored(.|\n)*rows 90 to 99"):
+        read_all(source)
+    group["b"][90:] = X[90:, 1]
+    (tmp_path / "a.zarr" / "label" / "c" / "0").unlink()
+    with pytest.raises(StorageError, match="chunk label/c/0 is not stored"):
+        read_all(source)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_sparse_array_is_read_where_it_is_declared(tmp_path, version):
+    X = np.zeros((40, 3))
+    X[25] = 1
+    group = zarr.create_group(str(tmp_path / "a.zarr"), zarr_format=version)
+    group.create_array("X", data=X, chunks=(10, 3))
+    with pytest.raises(StorageError, match=r'"sparse": true(.|\n)*sparse=True'):
+        open_zarr(tmp_path / "a.zarr").read(0)
+    np.testing.assert_array_equal(read_all(open_zarr(tmp_path / "a.zarr", sparse=True)).X, X)
+    group["X"].attrs["streamkern"] = {"sparse": True}
+    np.testing.assert_array_equal(read_all(open_source(tmp_path / "a.zarr")).X, X)
+
+
+def test_stored_zeros_and_nans_are_no_missing_chunks(tmp_path):
+    write_zarr(tmp_path / "a.zarr", np.zeros((40, 3)), np.zeros(40), chunk_rows=10)
+    assert read_all(open_zarr(tmp_path / "a.zarr")).X.sum() == 0
+    array = zarr.create_array(
+        str(tmp_path / "b"),
+        shape=(40, 3),
+        chunks=(10, 3),
+        dtype="f4",
+        fill_value=np.nan,
+        config={"write_empty_chunks": True},
+    )
+    array[:] = np.nan
+    assert np.isnan(read_all(open_zarr(tmp_path / "b")).X).all()
+    (tmp_path / "b" / "c" / "1" / "0").unlink()
+    with pytest.raises(StorageError, match="c/1/0 is not stored"):
+        read_all(open_zarr(tmp_path / "b"))
+
+
+def test_a_path_that_is_not_there_or_not_zarr(tmp_path):
+    with pytest.raises(StorageError, match=r"nothing at this path(.|\n)*relative paths start at"):
+        open_zarr(tmp_path / "nowhere.zarr")
+    with pytest.raises(StorageError, match=r"no zarr array or group(.|\n)*zarr\.json"):
+        open_zarr(tmp_path)
+    with pytest.raises(StorageError, match="no file system for this URL"):
+        open_zarr("gopher://somewhere/a.zarr")
+
+
+def test_damaged_metadata_is_an_error_of_ours(tmp_path):
+    write_zarr(tmp_path / "a.zarr", X)
+    metadata = tmp_path / "a.zarr" / "zarr.json"
+    metadata.write_text(metadata.read_text()[:40])
+    with pytest.raises(StorageError, match="metadata is damaged"):
+        open_zarr(tmp_path / "a.zarr")
+    shutil.rmtree(tmp_path / "a.zarr")
+    with pytest.raises(StorageError, match="nothing at this path"):
+        open_source(tmp_path / "a.zarr")
+
+
+def test_a_layout_from_the_future_is_refused(tmp_path):
+    write_zarr(tmp_path / "a.zarr", X)
+    group = zarr.open_group(tmp_path / "a.zarr", mode="r+")
+    group.attrs["streamkern"] = {**group.attrs["streamkern"], "format": 2}
+    with pytest.raises(StorageError, match=r"format 2(.|\n)*update streamkern"):
+        open_zarr(tmp_path / "a.zarr")
+
+
+def test_a_chunk_too_large_for_memory_stays_a_memory_error(tmp_path, monkeypatch):
+    write_zarr(tmp_path / "a.zarr", X)
+    source = open_zarr(tmp_path / "a.zarr")
+
+    def no_memory(self, selection):
+        raise MemoryError
+
+    monkeypatch.setattr(zarr.Array, "__getitem__", no_memory)
+    with pytest.raises(MemoryError):
+        source.read(0)

@@ -1,0 +1,331 @@
+"""Zarr groups and arrays as sources: every layout that is read, and the one that is written."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import zarr
+
+from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.storage import open_source, open_zarr, write_zarr
+from streamkern.testing.source import SourceSuite, read_all
+
+
+class ZarrSuite(SourceSuite):
+    """The data are written to a place that the subclass chooses, by the subclass's ``write``."""
+
+    options: ClassVar[dict[str, str]] = {}
+
+    @pytest.fixture
+    def place(self, tmp_path):
+        return str(tmp_path / "rows.zarr")
+
+    @pytest.fixture
+    def reopen(self, place, expected_X, expected_y):
+        self.write(place, expected_X, expected_y)
+        return lambda: open_zarr(place, **self.options)
+
+    @pytest.fixture
+    def source(self, reopen):
+        return reopen()
+
+    @pytest.fixture
+    def change(self, place):
+        def change():
+            group = zarr.open_group(place, mode="r+")
+            array = group["X"] if "X" in group else group["c3"]
+            array[50] = array[50] + 1
+
+        return change
+
+
+class TestTrainingLayout(ZarrSuite):
+    @pytest.fixture
+    def expected_X(self):
+        return np.random.default_rng(0).integers(0, 255, (3000, 3072)).astype(np.uint8)
+
+    @pytest.fixture
+    def expected_y(self):
+        return np.random.default_rng(0).integers(0, 10, 3000)
+
+    def write(self, place, X, y):
+        write_zarr(place, X.reshape(-1, 32, 32, 3), y, target="label")
+
+
+class TestVersion2ColumnsAFeature(ZarrSuite):
+    options: ClassVar[dict[str, str]] = {"target": "label"}
+
+    @pytest.fixture
+    def expected_X(self):
+        return np.random.default_rng(0).normal(size=(600_001, 5))
+
+    @pytest.fixture
+    def expected_y(self):
+        return np.random.default_rng(0).normal(size=600_001) > 0
+
+    def write(self, place, X, y):
+        group = zarr.create_group(place, zarr_format=2)
+        for j in range(5):
+            stored = group.create_array(f"c{j}", shape=len(X), chunks=10_000 * (1 + j % 2), dtype=">f8")
+            stored[:] = X[:, j]
+        stored = group.create_array("label", shape=len(y), chunks=len(y), dtype=bool)
+        stored[:] = y
+
+
+class TestShards(ZarrSuite):
+    options: ClassVar[dict[str, str]] = {"target": "y"}
+
+    @pytest.fixture
+    def expected_y(self):
+        return np.random.default_rng(0).normal(size=(101, 3))
+
+    def write(self, place, X, y):
+        group = zarr.create_group(place)
+        # The second axis is cut too, and the last shard goes past the last row.
+        stored = group.create_array("X", shape=X.shape, shards=(24, 6), chunks=(8, 3), dtype=X.dtype)
+        stored[:] = X
+        group.create_array("y", data=y, chunks=(90, 2))
+
+
+class TestRemoteStore(ZarrSuite):
+    @pytest.fixture
+    def place(self, tmp_path):
+        return f"memory://{tmp_path}/rows.zarr"
+
+    @pytest.fixture
+    def expected_y(self):
+        return np.array(["shirt", "sandal", ""] * 33 + ["bag", "coat"], dtype=object)
+
+    def write(self, place, X, y):
+        write_zarr(place, X, y, columns=list("abcdef"))
+
+    @pytest.fixture
+    def reopen(self, place, expected_X, expected_y):
+        write_zarr(place, expected_X, expected_y, chunk_rows=30)
+        return lambda: open_zarr(place)
+
+    @pytest.fixture
+    def source(self, reopen):
+        return reopen()
+
+    def test_bounds_run_from_zero_to_the_number_of_rows(self, source, expected_X):
+        assert source.bounds.tolist() == [0, len(expected_X)]
+
+    def test_fingerprint_is_stable_until_the_data_change(self, source, reopen, change):
+        # A remote store is known by its metadata only.
+        assert source.fingerprint == reopen().fingerprint
+
+
+@pytest.fixture
+def group(tmp_path):
+    return zarr.create_group(str(tmp_path / "g.zarr"))
+
+
+def fill(group, **arrays):
+    for name, values in arrays.items():
+        group.create_array(name, data=np.asarray(values))
+    return group.store.root
+
+
+def test_an_array_alone_is_features(tmp_path):
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    zarr.create_array(str(tmp_path / "a"), data=X, chunks=(7, 3))
+    source = open_source(tmp_path / "a")
+    np.testing.assert_array_equal(read_all(source).X, X)
+    with pytest.raises(DataError, match=r"this is one array(.|\n)*open the group"):
+        open_zarr(tmp_path / "a", target="label")
+
+
+@pytest.mark.parametrize("name", ["X", "features", "data", "images"])
+def test_conventional_names_are_preferred(group, name):
+    path = fill(group, **{name: np.ones((4, 2)), "other": np.zeros((4, 3)), "y": np.arange(4)})
+    source = open_zarr(path, target="y")
+    assert source.n_features == 2
+    np.testing.assert_array_equal(read_all(source).y, np.arange(4))
+
+
+def test_which_array_holds_the_features_must_be_clear(group):
+    path = fill(group, left=np.ones((4, 2)), right=np.zeros((4, 3)))
+    with pytest.raises(DataError, match=r"left, right(.|\n)*columns=\['left'\]"):
+        open_zarr(path)
+    assert open_zarr(path, columns=["right"]).n_features == 3
+
+
+def test_columns_select_and_order_features(group):
+    path = fill(group, a=[1.0, 2.0], b=np.array([3, 4], np.int32), label=np.array([0, 1]), note=np.array([1j, 2j]))
+    source = open_zarr(path, target="label", columns=["b", "a"])
+    assert source.columns == ("b", "a")
+    np.testing.assert_array_equal(read_all(source).X, [[3, 1], [4, 2]])
+    with pytest.raises(DataError, match=r"dtype complex128(.|\n)*array note(.|\n)*columns="):
+        open_zarr(path, target="label")
+    with pytest.raises(DataError, match="'A' is not there"):
+        open_zarr(path, target="label", columns=["A"])
+
+
+def test_columns_of_the_training_layout_are_chosen_by_name(tmp_path):
+    X = np.arange(12.0).reshape(3, 4)
+    write_zarr(tmp_path / "a.zarr", X, columns=["north", "east", "south", "west"])
+    source = open_zarr(tmp_path / "a.zarr", columns=["west", "east"])
+    np.testing.assert_array_equal(read_all(source).X, X[:, [3, 1]])
+    with pytest.raises(DataError, match=r"'nort' is not there(.|\n)*did you mean 'north'"):
+        open_zarr(tmp_path / "a.zarr", columns=["nort"])
+    with pytest.raises(UsageError, match="'west' is given twice"):
+        open_zarr(tmp_path / "a.zarr", columns=["west", "west"])
+    write_zarr(tmp_path / "b.zarr", X)
+    with pytest.raises(UsageError, match="have no names"):
+        open_zarr(tmp_path / "b.zarr", columns=["west"])
+
+
+def test_a_missing_target_lists_what_is_there_close_matches_first(group):
+    path = fill(group, X=np.ones((4, 2)), amount=np.arange(4), label=np.arange(4))
+    with pytest.raises(
+        DataError, match=r"target 'lable' is not there(.|\n)*one of: label, (.|\n)*did you mean 'label'"
+    ):
+        open_zarr(path, target="lable")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"X": np.ones((4, 2)), "y": np.arange(3)}, "4 rows of features and 3 of target"),
+        ({"X": np.ones((4, 2), complex), "y": np.arange(4)}, "complex128 cannot be used"),
+        ({"X": np.ones((4, 2)), "y": np.zeros((4, 2, 2))}, "3 axes"),
+        ({"a": np.ones(4), "b": np.ones(5), "y": np.arange(4)}, "'a' and 'b' have 4 and 5 rows"),
+        ({"y": np.arange(4)}, "no array can be the features"),
+        ({"X": np.ones((4, 0)), "y": np.arange(4)}, "no features"),
+    ],
+)
+def test_what_cannot_be_rows_is_refused(group, arrays, message):
+    with pytest.raises(DataError, match=message):
+        open_zarr(fill(group, **arrays), target="y")
+
+
+def test_a_default_target_can_be_named_in_the_attributes(group):
+    path = fill(group, X=np.ones((4, 2)), label=np.arange(4), weight=np.ones(4))
+    assert open_zarr(path).target is None
+    group.attrs["streamkern"] = {"target": "label"}
+    assert open_zarr(path).target.name == "label"
+    assert open_zarr(path, target="weight").target.name == "weight"
+
+
+def test_reads_are_stored_chunks_small_ones_together_never_across_shards(group):
+    group.create_array("X", shape=(100_000, 64), chunks=(1000, 64), shards=(30_000, 64), dtype="f4")
+    bounds = open_zarr(group.store.root).bounds
+    assert set(range(0, 100_000, 30_000)) <= set(bounds.tolist())
+    assert (bounds % 1000 == 0).all()
+    sizes = np.diff(bounds) * 64 * 4
+    assert sizes.max() <= 8 << 20
+    assert np.median(sizes) >= 1 << 20
+    big = zarr.create_array(group.store.root / "big", shape=(100, 1000, 1000), chunks=(3, 500, 1000), dtype="f4")
+    assert np.diff(open_zarr(group.store.root / "big").bounds).max() == 3
+    assert big.nchunks == 68
+
+
+@pytest.mark.parametrize("dtype", [bool, "u1", "i2", "u8", "f2", "f4", "f8"])
+def test_feature_dtypes_are_kept(tmp_path, dtype):
+    X = np.random.default_rng(0).integers(0, 2, (50, 4)).astype(dtype)
+    write_zarr(tmp_path / "a.zarr", X, chunk_rows=13)
+    assert open_zarr(tmp_path / "a.zarr").dtype == dtype
+    np.testing.assert_array_equal(read_all(open_zarr(tmp_path / "a.zarr")).X, X)
+
+
+def test_an_empty_dataset_opens(tmp_path):
+    write_zarr(tmp_path / "a.zarr", np.empty((0, 3)), np.empty(0))
+    source = open_zarr(tmp_path / "a.zarr")
+    assert source.bounds.tolist() == [0]
+    assert source.n_features == 3
+
+
+def test_blocks_are_written_as_they_come(tmp_path):
+    X, y = np.random.default_rng(0).normal(size=(100, 3)), np.arange(100)
+    cuts = [0, 1, 40, 40, 63, 100]
+    blocks = ((X[a:b], y[a:b]) for a, b in itertools.pairwise(cuts))
+    write_zarr(tmp_path / "a.zarr", blocks, n_rows=100, chunk_rows=16)
+    rows = read_all(open_zarr(tmp_path / "a.zarr"))
+    np.testing.assert_array_equal(rows.X, X)
+    np.testing.assert_array_equal(rows.y, y)
+    stored = zarr.open_group(tmp_path / "a.zarr", mode="r")
+    assert stored["X"].chunks == (16, 3)
+    assert stored.attrs["streamkern"] == {"format": 1, "target": "target", "columns": None, "complete": True}
+
+
+@pytest.mark.parametrize(("n_rows", "message"), [(99, "at least 1"), (101, "hold 100 rows")])
+def test_a_wrong_number_of_rows_leaves_a_group_that_is_refused(tmp_path, n_rows, message):
+    X = np.zeros((100, 3))
+    with pytest.raises(DataError, match=message):
+        write_zarr(tmp_path / "a.zarr", iter([(X[:50], None), (X[50:], None)]), n_rows=n_rows)
+    with pytest.raises(StorageError, match=r"half-written(.|\n)*write it again"):
+        open_zarr(tmp_path / "a.zarr")
+    write_zarr(tmp_path / "a.zarr", X, overwrite=True)
+    assert open_zarr(tmp_path / "a.zarr").bounds[-1] == 100
+
+
+def test_an_interrupted_writing_is_refused(tmp_path):
+    def blocks():
+        yield np.zeros((50, 3)), np.zeros(50)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_zarr(tmp_path / "a.zarr", blocks(), n_rows=100, chunk_rows=25)
+    with pytest.raises(StorageError, match="half-written"):
+        open_source(tmp_path / "a.zarr")
+
+
+def test_blocks_unlike_the_first_are_refused(tmp_path):
+    blocks = [(np.zeros((5, 3)), np.zeros(5)), (np.zeros((5, 2)), np.zeros(5))]
+    with pytest.raises(DataError, match=r"block 1(.|\n)*the same dtype and width"):
+        write_zarr(tmp_path / "a.zarr", blocks, n_rows=10)
+    with pytest.raises(DataError, match="one target a row"):
+        write_zarr(tmp_path / "b.zarr", np.zeros((5, 3)), np.zeros(4))
+
+
+def test_what_is_there_is_not_overwritten_unasked(tmp_path):
+    X = np.ones((5, 3))
+    write_zarr(tmp_path / "a.zarr", X)
+    with pytest.raises(StorageError, match=r"something at this place(.|\n)*overwrite=True"):
+        write_zarr(tmp_path / "a.zarr", 2 * X)
+    np.testing.assert_array_equal(read_all(open_zarr(tmp_path / "a.zarr")).X, X)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.tex").write_text("ten years")
+    with pytest.raises(StorageError):
+        write_zarr(home, X, overwrite=True)
+    assert (home / "thesis.tex").read_text() == "ten years"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"X": iter([])}, "n_rows"),
+        ({"X": iter([]), "n_rows": 3, "y": np.zeros(3)}, "targets inside the blocks"),
+        ({"X": np.zeros((3, 2)), "y": np.zeros(3), "target": "X"}, "cannot be called 'X'"),
+        ({"X": np.zeros((3, 2)), "columns": ["a"]}, "1 distinct names for 2 features"),
+    ],
+)
+def test_contradictory_writes_are_refused_before_anything_is_written(tmp_path, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        write_zarr(tmp_path / "a.zarr", **arguments)
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_labels_in_one_long_chunk_are_decoded_once_and_not_pickled(tmp_path, monkeypatch):
+    group = zarr.create_group(str(tmp_path / "a.zarr"))
+    group.create_array("X", data=np.zeros((3_000, 1000)), chunks=(250, 1000), config={"write_empty_chunks": True})
+    group.create_array("y", data=np.random.default_rng(0).normal(size=3_000), chunks=3_000)
+    source = open_zarr(tmp_path / "a.zarr", target="y")
+    size = len(pickle.dumps(source))
+    reads = []
+    read = type(source._stored_target).read
+
+    def counted(self, a, b):
+        reads.append((self.array.basename, a, b))
+        return read(self, a, b)
+
+    monkeypatch.setattr(type(source._stored_target), "read", counted)
+    read_all(source)
+    assert reads.count(("y", 0, 3_000)) == 1
+    assert len(pickle.dumps(source)) < size + 1000
