@@ -110,7 +110,7 @@ class Backend(Protocol):
         """Return the first row of ``X`` (n, d) that holds a NaN or an infinity, or -1 where there is none."""
         ...
 
-    def row_norms(self, X: Array) -> NDArray[np.float32]:
+    def row_norms(self, X: Array) -> Array:
         """Return the squared norm of each row of ``X`` (n, d), summed in float64: shape (n,), in the dtype of X.
 
         Args:
