@@ -37,6 +37,7 @@ from streamkern.storage.parquet_files import DataFile, DatasetFiles
 from streamkern.types import Array, IntArray, Rows, Target
 
 _MARK = b"streamkern"
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def open_parquet(
@@ -149,6 +150,8 @@ class ParquetSource:
 
         def column(name: str) -> pa.ChunkedArray:
             if name in self._partitions:
+                if file.partitions[name] == _HIVE_NULL:
+                    self._fail(chunk, name, 0, "is null")
                 value = pa.scalar(file.partitions[name]).cast(self._partitions[name])
                 return pa.chunked_array([pa.repeat(value, b - a)])
             values = table.column(name)

@@ -37,6 +37,14 @@ def test_a_null_is_named_by_column_file_row_group_and_row(tmp_path, column):
     assert "fill or drop" in text
 
 
+def test_the_folder_of_nulls_is_a_null_partition_key(tmp_path):
+    for name in ("a", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / f"kind={name}").mkdir()
+        write(tmp_path / f"kind={name}" / "part.parquet", x=[1.0, 2.0])
+    assert "__HIVE_DEFAULT_PARTITION__" in fails(tmp_path, "column 'kind' is null", target="kind")
+    assert open_parquet(tmp_path).bounds[-1] == 4
+
+
 def test_a_null_in_an_unused_column_does_no_harm(tmp_path):
     path = write(tmp_path / "a.parquet", x=[1.0, 2.0], other=[None, 1.0])
     np.testing.assert_array_equal(read_all(open_parquet(path, columns=["x"])).X, [[1], [2]])
