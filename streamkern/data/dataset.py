@@ -1,0 +1,214 @@
+"""Dataset: an immutable description of virtual rows. It reads nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.augment import Augmentation
+from streamkern.data.split import HASH_SPAN, Rule, count_chosen, smallest
+from streamkern.errors import DataError, UsageError
+from streamkern.storage.base import Source, digest
+from streamkern.types import Array, IntArray, Target
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Virtual rows: what is stored, which rows of it, how they are scaled, and how often and how they are varied.
+
+    A dataset of C copies is C rounds over the chosen rows; in round r each row is augmented with copy number r. A
+    number of rows that is not a multiple ends with a round over a fixed sample. Every method returns a new dataset.
+
+    Args:
+        source: the stored rows.
+        rules: which rows take part; all, if empty.
+        factor: multiplies each feature: a number or shape (d,).
+        shift: added after the factor: a number or shape (d,).
+        augmentations: applied in order to scaled rows.
+        virtual_rows: how many rows a pass has; None for each chosen row once.
+        seed: seed of the augmentations and of the sample.
+    """
+
+    source: Source
+    rules: tuple[Rule, ...] = ()
+    factor: float | Array = 1.0
+    shift: float | Array = 0.0
+    augmentations: tuple[Augmentation, ...] = ()
+    virtual_rows: int | None = None
+    seed: int = 0
+
+    def __len__(self) -> int:
+        """Rows in a pass."""
+        return self.base_rows if self.virtual_rows is None else self.virtual_rows
+
+    @cached_property
+    def base_rows(self) -> int:
+        """Stored rows that take part."""
+        return int(self.counts.sum())
+
+    @cached_property
+    def counts(self) -> IntArray:
+        """Rows that take part in each chunk: shape (n_chunks,)."""
+        return count_chosen(self.rules, self.source.bounds[:-1], self.source.bounds[1:])
+
+    @property
+    def n_features(self) -> int:
+        """Width d of a row."""
+        return self.source.n_features
+
+    @property
+    def target(self) -> Target | None:
+        """What the target is, or None."""
+        return self.source.target
+
+    @property
+    def full_rounds(self) -> int:
+        """How many times a pass goes over all chosen rows."""
+        return len(self) // self.base_rows if self.base_rows else 0
+
+    @cached_property
+    def last_round(self) -> tuple[Rule, ...]:
+        """Rules of the round that is not full; empty where the rows are a multiple."""
+        rest = len(self) - self.full_rounds * self.base_rows
+        return (*self.rules, self._sample_rule(rest, "rest")) if rest else ()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hex digest of what determines the virtual rows."""
+        return digest(
+            self.source.fingerprint,
+            [[list(rule.key), rule.low, rule.high] for rule in self.rules],
+            np.asarray(self.factor, dtype=np.float64).tolist(),
+            np.asarray(self.shift, dtype=np.float64).tolist(),
+            [augmentation.to_json() for augmentation in self.augmentations],
+            self.virtual_rows,
+            self.seed,
+        )
+
+    def scale(self, factor: float | Array = 1.0, shift: float | Array = 0.0) -> Dataset:
+        """Features times ``factor`` plus ``shift``, on top of any earlier scaling.
+
+        Args:
+            factor: a number or shape (d,).
+            shift: a number or shape (d,), in the units after scaling.
+
+        Raises:
+            UsageError: a value is not finite, a width differs, or the dataset is augmented already.
+        """
+        if self.augmentations:
+            raise UsageError("The dataset is augmented already.", where="scale", remedy="scale first, then augment")
+        for name, value in (("factor", factor), ("shift", shift)):
+            array = np.asarray(value, dtype=np.float64)
+            if array.shape not in ((), (self.n_features,)) or not np.isfinite(array).all():
+                raise UsageError(
+                    f"The {name} has shape {array.shape} or is not finite.",
+                    where=f"scale({name}=...)",
+                    expected=f"a finite number or {self.n_features} of them",
+                )
+        return replace(self, factor=self.factor * factor, shift=self.shift * factor + shift)
+
+    def augment(
+        self, *augmentations: Augmentation, copies: int | None = None, rows: int | None = None, seed: int | None = None
+    ) -> Dataset:
+        """Vary rows as they are streamed: ``copies`` rounds over the rows, each with fresh random numbers.
+
+        Args:
+            augmentations: applied in order, after any the dataset has.
+            copies: rounds in a pass; 1 by default.
+            rows: rows in a pass, instead of ``copies``; the last round is a fixed sample where it is not a multiple.
+            seed: seed of the random numbers; the dataset's own by default.
+
+        Raises:
+            UsageError: both ``copies`` and ``rows``, or one of them below 1.
+        """
+        if copies is not None and rows is not None:
+            raise UsageError("Both copies and rows are given.", where="augment", expected="one of the two")
+        for name, value in (("copies", copies), ("rows", rows)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}.", where=f"augment({name}=...)", expected="at least 1")
+        virtual = rows if rows is not None else copies * self.base_rows if copies is not None else self.virtual_rows
+        return replace(
+            self,
+            augmentations=self.augmentations + augmentations,
+            virtual_rows=virtual,
+            seed=self.seed if seed is None else seed,
+        )
+
+    def split(self, test: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Two disjoint parts by a hash of the row id: the same split under any chunking.
+
+        Args:
+            test: share of the rows in the second part, in (0, 1).
+            seed: which split.
+
+        Returns:
+            (rest, test). Neither is augmented unless this dataset is.
+
+        Raises:
+            UsageError: the share is not in (0, 1).
+        """
+        if not 0 < test < 1:
+            raise UsageError(f"The share is {test}.", where="split(test=...)", expected="a number between 0 and 1")
+        cut = round(test * HASH_SPAN)
+        key = (_SPLIT, seed)
+        return (
+            replace(self, rules=(*self.rules, Rule(key, low=cut))),
+            replace(self, rules=(*self.rules, Rule(key, high=cut))),
+        )
+
+    def sample(self, rows: int, seed: int = 0) -> Dataset:
+        """A fixed uniform sample of exactly ``rows`` stored rows, the same under any chunking.
+
+        Raises:
+            UsageError: more rows than there are, or fewer than 1.
+        """
+        if not 1 <= rows <= self.base_rows:
+            raise UsageError(
+                f"A sample of {rows} rows was asked for.", where="sample", expected=f"1 to {self.base_rows} rows"
+            )
+        return replace(self, rules=(*self.rules, self._sample_rule(rows, "sample", seed)), virtual_rows=None)
+
+    def plain(self) -> Dataset:
+        """The stored rows once each, scaled and not augmented."""
+        return replace(self, augmentations=(), virtual_rows=None)
+
+    def draw(self, k: int, *key: int) -> IntArray:
+        """Ids of k distinct rows, uniform, in an order of their own; a larger draw begins with a smaller one.
+
+        Raises:
+            DataError: there are fewer rows than that.
+        """
+        if k > self.base_rows:
+            raise DataError(
+                f"{k} rows are to be drawn and the data set has {self.base_rows}.",
+                expected=f"at most {self.base_rows}",
+                remedy="ask for fewer centers, or give more rows",
+            )
+        ids, _ = smallest(self.rules, int(self.source.bounds[-1]), k, (_DRAW, *key))
+        return ids
+
+    def require_rows(self) -> None:
+        """Refuse a dataset without rows or features.
+
+        Raises:
+            DataError: it is empty.
+        """
+        if not len(self) or not self.n_features:
+            raise DataError(
+                f"The data set is empty: {len(self)} rows (sample count) of {self.n_features} feature(s).",
+                where=self.source.where(0) if len(self.source.bounds) > 1 else "the source holds no chunk",
+                expected="at least one row and one feature",
+                remedy="check the path, the glob or the split",
+            )
+
+    def _sample_rule(self, rows: int, *name: Any) -> Rule:
+        key = (_SAMPLE, self.seed, *(int(digest(part)[:15], 16) for part in name))
+        _, hashes = smallest(self.rules, int(self.source.bounds[-1]), rows, key)
+        # One key's hashes are distinct, so the k-th smallest bounds exactly k rows.
+        return Rule(key, high=int(hashes[-1]) + 1)
+
+
+_SPLIT, _SAMPLE, _DRAW = 1, 2, 3  # names of the hash families

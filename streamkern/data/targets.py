@@ -1,0 +1,133 @@
+"""Targets as numbers: class codes or centred values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamkern.errors import DataError
+from streamkern.types import Array, IntArray
+
+
+class Encoding(Protocol):
+    """How stored targets become the numbers a solver fits, and back."""
+
+    @property
+    def outputs(self) -> int:
+        """Number c of outputs."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """``classification`` or ``regression``."""
+        ...
+
+    def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
+        """Stored targets, shape (n,) or (n, c), to class codes (n,) int64 or centred values (n, c) float64.
+
+        Raises:
+            DataError: a label that training did not see, or a value that is not finite.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """Classification: K independent outputs with targets in {0, 1}; the largest output is the prediction.
+
+    Args:
+        values: the labels, sorted, shape (K,).
+    """
+
+    values: Array
+    kind: str = "classification"
+
+    @property
+    def outputs(self) -> int:
+        """K."""
+        return len(self.values)
+
+    def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
+        """Codes in [0, K), shape (n,)."""
+        y = y.reshape(len(y))
+        try:
+            codes = np.searchsorted(self.values, y)
+        except TypeError as error:
+            raise DataError(
+                f"Labels of type {y.dtype} cannot be compared with the classes' {self.values.dtype}.", where=where
+            ) from error
+        codes = np.minimum(codes, len(self.values) - 1)
+        wrong = self.values[codes] != y
+        if np.any(wrong):
+            i = int(np.argmax(wrong))
+            raise DataError(
+                f"The label {y[i]!r} was not among the classes of the training data.",
+                where=f"{where}, row {int(row_ids[i])}",
+                expected="one of " + _listing(self.values),
+                remedy="retrain with data that holds this class, or leave its rows out",
+            )
+        return np.asarray(codes, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Continuous:
+    """Regression: the mean is subtracted before training and added to predictions.
+
+    Args:
+        mean: shape (c,), float64.
+        flat: whether stored targets have shape (n,).
+    """
+
+    mean: Array
+    flat: bool = True
+    kind: str = "regression"
+
+    @property
+    def outputs(self) -> int:
+        """Number c of outputs."""
+        return len(self.mean)
+
+    def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
+        """Values less the mean, shape (n, c), float64."""
+        values = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        if values.shape[1] != len(self.mean):
+            raise DataError(
+                f"Targets have {values.shape[1]} values a row.",
+                where=where,
+                expected=f"{len(self.mean)} as in training",
+            )
+        bad = ~np.isfinite(values).all(axis=1)
+        if np.any(bad):
+            i = int(np.argmax(bad))
+            raise DataError(
+                "A target is NaN or infinite.",
+                where=f"{where}, row {int(row_ids[i])}",
+                expected="finite numbers",
+                remedy="leave out or fill the rows without a target",
+            )
+        return values - self.mean
+
+
+def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
+    """The encoding as JSON-serialisable data; None stays None."""
+    if isinstance(encoding, Classes):
+        return {"kind": encoding.kind, "dtype": encoding.values.dtype.str, "values": encoding.values.tolist()}
+    if isinstance(encoding, Continuous):
+        return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "flat": encoding.flat}
+    return None
+
+
+def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
+    """What ``encoding_to_json`` described."""
+    if data is None:
+        return None
+    if data["kind"] == "classification":
+        return Classes(np.array(data["values"], dtype=np.dtype(data["dtype"])))
+    return Continuous(np.array(data["mean"], dtype=np.float64), bool(data["flat"]))
+
+
+def _listing(values: Array, limit: int = 12) -> str:
+    shown = ", ".join(repr(v) for v in values[:limit].tolist())
+    return shown if len(values) <= limit else f"{shown}, ... ({len(values)} classes)"

@@ -1,0 +1,142 @@
+"""What an executor promises, and the order in which sums are taken.
+
+A sum over blocks 0 .. n-1 is the sum over a binary tree whose leaves are the blocks: nodes at level k hold the blocks
+whose numbers agree after k bits are dropped. Any executor may hold any nodes; the additions, and so the bits, are the
+same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+Parts = tuple[Any, ...]
+"""What a block contributes: values that add with ``+``, each to its like."""
+
+Position = tuple[int, int]
+"""(pass, step)."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Stack(tuple[Any, ...]):
+    """A contribution that is kept rather than added up: ``+`` puts pieces behind one another, in the tree's order."""
+
+    __slots__ = ()
+
+    def __add__(self, other: tuple[Any, ...]) -> Stack:
+        return Stack((*self, *other))
+
+
+class LaneWork(Protocol):
+    """What a lane does in a step. Picklable."""
+
+    def build(self, pass_: int, lane: int, step: int) -> Any:
+        """Read and assemble a block; called ahead of time, from a thread of its own."""
+        ...
+
+    def contribute(self, block: Any, state: Any) -> Parts:
+        """What the block contributes under ``state``."""
+        ...
+
+
+class StepResult(NamedTuple):
+    """Sums over a step's lanes, and where the time of its slots went, in seconds.
+
+    Attributes:
+        parts: the sums.
+        wait: time that slots waited for rows.
+        compute: time that slots computed.
+    """
+
+    parts: Parts
+    wait: float
+    compute: float
+
+
+class Placement(Protocol):
+    """Lanes placed where they run, with what they need resident there."""
+
+    def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
+        """Sum of what every lane contributes to the step at ``position``; blocks of ``ahead`` are read meanwhile."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is resident."""
+        ...
+
+
+class Executor(Protocol):
+    """Where blocks run. Parallelism is across blocks: inside one, BLAS has one thread."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """Blocks that run at a time."""
+        ...
+
+    def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
+        """``fn(item, *shared)`` in the order of the items, with a bounded number in flight.
+
+        Args:
+            fn: an importable function.
+            items: small values, one a task.
+            shared: large values, placed once.
+        """
+        ...
+
+    def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """``fn(item)`` in threads of this process: tiles of the host-side linear algebra."""
+        ...
+
+    def place(self, work: LaneWork, lanes: int) -> Placement:
+        """Place ``lanes`` lanes of ``work``."""
+        ...
+
+
+def add(a: Parts, b: Parts) -> Parts:
+    """Sum of two contributions; arrays of ``a`` may be overwritten."""
+    return tuple(
+        np.add(x, y, out=x) if isinstance(x, np.ndarray) and x.ndim and x.dtype == y.dtype else x + y
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+class Tree:
+    """Sums nodes of the tree in whatever order they arrive.
+
+    Args:
+        leaves: number n of leaves.
+    """
+
+    def __init__(self, leaves: int) -> None:
+        self.leaves = leaves
+        self.nodes: dict[tuple[int, int], Parts] = {}
+
+    def put(self, level: int, index: int, parts: Parts) -> None:
+        """Add a node, and every node that this completes."""
+        while True:
+            sibling = (level, index ^ 1)
+            if sibling in self.nodes:
+                other = self.nodes.pop(sibling)
+                parts = add(other, parts) if index & 1 else add(parts, other)
+            elif index & 1 or (index + 1) << level < self.leaves or (1 << level) >= self.leaves:
+                self.nodes[level, index] = parts
+                return
+            # else: an only child, whose sibling would lie past the last leaf, stands for its parent
+            level, index = level + 1, index >> 1
+
+    def total(self) -> Parts:
+        """The sum.
+
+        Raises:
+            KeyError: a leaf is missing.
+        """
+        return self.nodes[max(0, self.leaves - 1).bit_length(), 0]

@@ -1,0 +1,129 @@
+"""Blocks in threads of this process: the embedded default."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, TypeVar
+
+import psutil
+from threadpoolctl import threadpool_limits
+
+from streamkern.execute.base import LaneWork, Parts, Position, StepResult, Tree
+from streamkern.execute.prefetch import Prefetch
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def default_threads() -> int:
+    """Cores that this process may use."""
+    process = psutil.Process()
+    affinity = getattr(process, "cpu_affinity", None)
+    return len(affinity()) if affinity else psutil.cpu_count() or 1
+
+
+class ThreadsExecutor:
+    """Runs blocks in a pool of threads. A context manager: BLAS has one thread while it is open.
+
+    Args:
+        threads: size of the pool; the cores of the process by default.
+    """
+
+    name = "threads"
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.slots = threads or default_threads()
+        self._pool: ThreadPoolExecutor | None = None
+        self._limits: threadpool_limits | None = None
+
+    def __enter__(self) -> ThreadsExecutor:
+        self._limits = threadpool_limits(1, user_api="blas")
+        self._pool = ThreadPoolExecutor(self.slots, thread_name_prefix="streamkern")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._pool is not None and self._limits is not None
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._limits.restore_original_limits()
+        self._pool = self._limits = None
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """The pool; the executor must be open."""
+        assert self._pool is not None, "the executor is used outside its with block"
+        return self._pool
+
+    def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
+        """``fn(item, *shared)`` in order, at most two tasks a thread in flight."""
+        flying: deque[Future[R]] = deque()
+        try:
+            for item in items:
+                flying.append(self.pool.submit(fn, item, *shared))
+                if len(flying) >= 2 * self.slots:
+                    yield flying.popleft().result()
+            while flying:
+                yield flying.popleft().result()
+        finally:
+            for future in flying:
+                future.cancel()
+
+    def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """``fn(item)`` for every item, in the pool."""
+        return list(self.pool.map(fn, items))
+
+    def place(self, work: LaneWork, lanes: int) -> LanePool:
+        """All lanes in the pool."""
+        return LanePool(work, range(lanes), lanes, self.pool)
+
+
+class LanePool:
+    """Some of a run's lanes, stepped by a pool of threads.
+
+    Args:
+        work: what a lane does.
+        mine: the lanes held here.
+        lanes: how many lanes the run has.
+        pool: the threads.
+    """
+
+    def __init__(self, work: LaneWork, mine: Sequence[int], lanes: int, pool: ThreadPoolExecutor) -> None:
+        self.work = work
+        self.mine = mine
+        self.lanes = lanes
+        self.pool = pool
+        self.prefetch = Prefetch(work.build)
+
+    def nodes(
+        self, position: Position, state: Any, ahead: Sequence[Position] = ()
+    ) -> tuple[dict[tuple[int, int], Parts], float, float]:
+        """Sums of the largest complete subtrees over the lanes held here, seconds waited and seconds computed."""
+        self.prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in self.mine)
+
+        def run(lane: int) -> tuple[Parts, float, float]:
+            block, wait = self.prefetch.take((position[0], lane, position[1]))
+            start = time.perf_counter()
+            parts = self.work.contribute(block, state)
+            return parts, wait, time.perf_counter() - start
+
+        tree, wait, compute = Tree(self.lanes), 0.0, 0.0
+        for lane, (parts, waited, computed) in zip(self.mine, self.pool.map(run, self.mine), strict=True):
+            tree.put(0, lane, parts)
+            wait += waited
+            compute += computed
+        return tree.nodes, wait, compute
+
+    def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
+        """Sum over all lanes, where all of them are held here."""
+        nodes, wait, compute = self.nodes(position, state, ahead)
+        (parts,) = nodes.values()
+        return StepResult(parts, wait, compute)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self.prefetch.close()

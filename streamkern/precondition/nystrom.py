@@ -1,0 +1,101 @@
+"""The Nyström preconditioner of EigenPro, and the batch and step it allows.
+
+P_s = I − Σ_i (1 − σ_{q+1}/σ_i) ψ_i ⊗ ψ_i over the top q eigenfunctions of a subsample X_s (Abedsoltan et al. 2023,
+eq. 29). On K(·, X_m) r it acts as K(·, X_m) r − K(·, X_s) Q_s K(X_s, X_m) r, with
+
+    Q_s = E (I − σ_{q+1} Σ⁻¹) Σ⁻¹ Eᵀ                                                             (eq. 30)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamkern.errors import NumericalError
+from streamkern.precondition.eigensystem import Eigensystem
+from streamkern.rng import generator
+from streamkern.types import Array
+
+_POWER_STEPS = 60
+_POWER_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Nystrom:
+    """The preconditioner on a subsample of s rows.
+
+    Args:
+        eigensystem: top q eigenpairs of K(X_s, X_s).
+    """
+
+    eigensystem: Eigensystem
+
+    @property
+    def damping(self) -> Array:
+        """(1 − σ_{q+1}/σ_i)/σ_i: the diagonal of Q_s in the eigenbasis, shape (q,)."""
+        values = self.eigensystem.values
+        return np.asarray((1.0 - self.eigensystem.tail / values) / values)
+
+    def correction(self, g: Array) -> Array:
+        """Q_s g, shape (s, c), for g = K(X_s, X_m) r."""
+        E = self.eigensystem.vectors
+        return np.asarray(E @ (self.damping[:, None] * (E.T @ g)))
+
+    def matrix(self) -> Array:
+        """Q_s, shape (s, s)."""
+        E = self.eigensystem.vectors
+        return np.asarray((E * self.damping) @ E.T)
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """What the preconditioned kernel allows, measured on rows that the eigensystem has not seen.
+
+    Attributes:
+        beta: mean of the preconditioned kernel's diagonal k_P(x, x).
+        top: λ, the top eigenvalue of the preconditioned kernel's matrix over n rows, divided by n.
+    """
+
+    beta: float
+    top: float
+
+    @property
+    def critical_batch(self) -> float:
+        """m* = β/λ: up to it the step grows about linearly with the batch."""
+        return self.beta / self.top
+
+    def step(self, m: int) -> float:
+        """η = m/(β + (m − 1) λ), for the mean gradient of a batch of m rows."""
+        return m / (self.beta + (m - 1) * self.top)
+
+
+def measure(diagonal: Array, matvec: Callable[[Array], Array]) -> StepSize:
+    """β and λ of a preconditioned kernel over n held-out rows.
+
+    Args:
+        diagonal: k_P(x_i, x_i), shape (n,).
+        matvec: v -> K_P v, shape (n,) to (n,).
+
+    Raises:
+        NumericalError: the preconditioned kernel is not positive.
+    """
+    n = len(diagonal)
+    v = generator("power iteration", n).standard_normal(n)
+    top = 0.0
+    for _ in range(_POWER_STEPS):
+        v /= np.linalg.norm(v)
+        u = matvec(v)
+        before, top = top, float(v @ u)
+        v = np.asarray(u, dtype=np.float64)
+        if not np.isfinite(top) or abs(top - before) <= _POWER_TOLERANCE * abs(top):
+            break
+    size = StepSize(float(np.mean(diagonal, dtype=np.float64)), top / n)
+    if not (np.isfinite(size.beta) and size.beta > 0 and np.isfinite(size.top) and size.top > 0):
+        raise NumericalError(
+            f"The preconditioned kernel is not positive: mean diagonal {size.beta:.3g}, top eigenvalue {size.top:.3g}.",
+            remedy="lower q, or compute in float64",
+        )
+    # Finitely many power steps approach the top from below.
+    return StepSize(size.beta, min(1.05 * size.top, size.beta))

@@ -1,0 +1,296 @@
+"""What every solver shares: the problem, the loop over steps, and failure as a value with a remedy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamkern.centers import CenterSet
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Assembly, Stream
+from streamkern.data.targets import Encoding
+from streamkern.execute.base import Executor, Parts, Position
+from streamkern.kernels import Expansion, Kernel
+from streamkern.solvers.score import score
+from streamkern.sweep import Contribution, Work
+from streamkern.types import Array
+
+STEPS_AHEAD = 2
+"""Steps whose blocks are read while one is computed."""
+
+_BLOW_UP = 10.0  # a loss this many times that of predicting zero is no longer noise
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Everything a solver needs to know.
+
+    Attributes:
+        train: rows to fit.
+        encoding: how targets become numbers.
+        kernel: the kernel.
+        centers: Z.
+        executor: where blocks run.
+        dtype: of the streaming arithmetic.
+        seed: of the order of rows.
+        lanes: blocks of a step.
+        memory: bytes the solver may use for its own matrices; None for no bound.
+        cache_bytes: bytes of stored chunks that stay in memory.
+        validation: rows to stop early on, or None.
+    """
+
+    train: Dataset
+    encoding: Encoding
+    kernel: Kernel
+    centers: CenterSet
+    executor: Executor
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+    seed: int = 0
+    lanes: int = 4
+    memory: int | None = None
+    cache_bytes: int = 64 << 20
+    validation: Dataset | None = None
+
+    @property
+    def center(self) -> Array:
+        """What rows and centers are centred by, shape (d,): the mean of Z where the kernel does not mind, else 0."""
+        Z = self.centers.Z
+        if not self.kernel.translation_invariant:
+            return np.zeros(Z.shape[1], dtype=self.dtype)
+        return np.asarray(Z.mean(axis=0, dtype=np.float64), dtype=self.dtype)
+
+    def expansion(self) -> Expansion:
+        """The kernel against the centred centers."""
+        return Expansion(self.kernel, np.asarray(self.centers.Z, dtype=self.dtype) - self.center)
+
+    def assembly(self, dataset: Dataset) -> Assembly:
+        """Rows of a dataset as the expansion wants them."""
+        return Assembly(dataset, self.encoding, self.center, self.dtype)
+
+    def stream(self, batch: int) -> Stream:
+        """The order of the training rows, in steps of ``batch`` rows."""
+        block_rows = max(1, batch // self.lanes)
+        source = self.train.source
+        stored = int(source.bounds[-1]) * source.n_features * source.dtype.itemsize
+        # Short runs mix better. They cost nothing where every chunk stays in memory; elsewhere they would read each
+        # chunk many times over.
+        run_rows = 64 if stored <= self.cache_bytes else None
+        return Stream(
+            self.assembly(self.train),
+            lanes=self.lanes,
+            block_rows=block_rows,
+            window_blocks=8,
+            run_rows=run_rows,
+            seed=self.seed,
+            cache_bytes=self.cache_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an iteration ended without a solution, and what to do.
+
+    Attributes:
+        kind: ``diverged``, ``non-finite`` or ``stagnated``.
+        message: what was seen.
+        remedy: what to change.
+    """
+
+    kind: str
+    message: str
+    remedy: str
+
+
+class Iteration(Protocol):
+    """A solver set up for a problem. States are frozen: a step makes a new one."""
+
+    stream: Stream
+    contribution: Contribution
+    epochs: int
+    report: dict[str, Any]
+
+    def init(self) -> Any:
+        """The state before the first step."""
+        ...
+
+    def broadcast(self, state: Any) -> Any:
+        """What the lanes need of a state."""
+        ...
+
+    def update(self, state: Any, parts: Parts, position: Position) -> Any:
+        """The state after a step whose lanes contributed ``parts``; parts end with (Σ loss, rows)."""
+        ...
+
+    def settle(self, state: Any) -> Any:
+        """The state with nothing pending, as at the end of training."""
+        ...
+
+    def weights(self, state: Any) -> Array:
+        """The solution that a state stands for, shape (p, c)."""
+        ...
+
+
+class Solver(Protocol):
+    """Hyperparameters of a method; ``setup`` does the work that precedes the first step."""
+
+    def setup(self, problem: Problem) -> Iteration:
+        """Prepare the iteration.
+
+        Raises:
+            NumericalError: the preparation is impossible for this kernel and data.
+        """
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters, for fingerprints and reports."""
+        ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known after a step.
+
+    Attributes:
+        pass_: passes completed before this one.
+        step: steps of this pass completed.
+        steps: steps of a pass.
+        rows: rows seen in all.
+        total_rows: rows of all passes.
+        loss: mean squared residual a row, smoothed.
+        seconds: since training began.
+        wait: share of the slots' time spent waiting for rows.
+    """
+
+    pass_: int
+    step: int
+    steps: int
+    rows: int
+    total_rows: int
+    loss: float
+    seconds: float
+    wait: float
+
+
+@dataclass(eq=False)
+class Outcome:
+    """How training ended.
+
+    Attributes:
+        weights: shape (p, c).
+        passes: passes completed.
+        rows: rows seen.
+        seconds: time in the loop.
+        wait: share of the slots' time spent waiting for rows.
+        history: one entry a pass: loss and, with a validation set, its metrics.
+        failure: None, or why the weights are not a solution.
+    """
+
+    weights: Array
+    passes: int
+    rows: int
+    seconds: float
+    wait: float
+    history: list[dict[str, Any]]
+    failure: Failure | None = None
+
+
+def train(
+    problem: Problem,
+    iteration: Iteration,
+    *,
+    patience: int | None = None,
+    on_step: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """Run an iteration to its end.
+
+    Args:
+        problem: the problem it was set up for.
+        iteration: what ``Solver.setup`` returned.
+        patience: stop after this many passes without a better score on the validation set; None to run all passes.
+        on_step: told after every step.
+    """
+    stream, executor = iteration.stream, problem.executor
+    state = iteration.init()
+    steps, rows, waited, computed = stream.steps, 0, 0.0, 0.0
+    total_rows = iteration.epochs * stream.rows
+    loss, scale = 0.0, 0.0
+    history: list[dict[str, Any]] = []
+    best: tuple[float, Array] | None = None
+    failure: Failure | None = None
+    start = time.perf_counter()
+    placement = executor.place(Work(stream, iteration.contribution), stream.lanes)
+    passes, stale = 0, 0
+    try:
+        for pass_ in range(iteration.epochs):
+            pass_loss, pass_rows = 0.0, 0
+            for step in range(steps):
+                ahead = _ahead((pass_, step), steps, iteration.epochs)
+                result = placement.step((pass_, step), iteration.broadcast(state), ahead)
+                step_loss, step_rows = float(result.parts[-2]), int(result.parts[-1])
+                mean = step_loss / max(1, step_rows)
+                scale = scale or mean
+                failure = _failed(mean, scale, (pass_, step))
+                if failure:
+                    break
+                state = iteration.update(state, result.parts, (pass_, step))
+                loss = mean if rows == 0 else 0.9 * loss + 0.1 * mean
+                rows, pass_loss, pass_rows = rows + step_rows, pass_loss + step_loss, pass_rows + step_rows
+                waited, computed = waited + result.wait, computed + result.compute
+                on_step(
+                    Progress(pass_, step + 1, steps, rows, total_rows, loss, time.perf_counter() - start,
+                             waited / max(1e-9, waited + computed))
+                )  # fmt: skip
+            if failure:
+                break
+            passes += 1
+            entry: dict[str, Any] = {"pass": passes, "loss": pass_loss / max(1, pass_rows), "rows": rows}
+            if problem.validation is not None:
+                state = iteration.settle(state)
+                weights = iteration.weights(state)
+                metrics = score(executor, problem.assembly(problem.validation), problem.expansion(), weights)
+                entry["validation"] = metrics
+                merit = -metrics["mse"]
+                if best is None or merit > best[0]:
+                    best, stale = (merit, weights), 0
+                else:
+                    stale += 1
+            entry["seconds"] = time.perf_counter() - start
+            history.append(entry)
+            if patience is not None and best is not None and stale >= patience:
+                break
+    finally:
+        placement.close()
+    state = iteration.settle(state)
+    weights = best[1] if best is not None and patience is not None else iteration.weights(state)
+    if failure is None and not np.isfinite(weights).all():
+        failure = Failure("non-finite", "The weights are not finite.", "compute in float64, or check the data's scale")
+    return Outcome(
+        weights, passes, rows, time.perf_counter() - start, waited / max(1e-9, waited + computed), history, failure
+    )
+
+
+def _ahead(position: Position, steps: int, epochs: int) -> list[Position]:
+    pass_, step = position
+    numbers = (pass_ * steps + step + 1 + i for i in range(STEPS_AHEAD))
+    return [divmod(number, steps) for number in numbers if number < epochs * steps]
+
+
+def _failed(mean: float, scale: float, position: Position) -> Failure | None:
+    where = f"pass {position[0] + 1}, step {position[1] + 1}"
+    if not np.isfinite(mean):
+        return Failure(
+            "non-finite",
+            f"The loss is not finite at {where}.",
+            "leave the step to the solver (step=None), or compute in float64",
+        )
+    if mean > _BLOW_UP * scale:
+        return Failure(
+            "diverged",
+            f"The loss at {where} is {mean:.3g}, {mean / scale:.3g} times that of the first step.",
+            "leave step and batch to the solver (step=None, batch=None), or lower q",
+        )
+    return None

@@ -1,0 +1,405 @@
+"""EigenPro: preconditioned SGD in the RKHS, projected onto span K(·, Z).
+
+One step on a batch (X_m, y_m) of m rows, r = K(X_m, Z) α − y_m (Abedsoltan et al. 2023, eq. 31-32):
+
+    h = K(Z, X_m) r − K(Z, X_s) Q_s K(X_s, X_m) r,      α ← α − η/m K(Z, Z)⁻¹ h
+
+X_s is drawn from the centers, so K(X_s, X_m) r is a row selection of K(Z, X_m) r, and K(Z, Z)⁻¹ K(Z, X_s) selects rows.
+Batch and step are measured on rows outside X_s, never assumed from it; iterates are averaged.
+
+Three projections: *exact* factors K(Z, Z) once (p² memory); *inexact* runs EigenPro 2 on the centers after every step;
+*delayed* (Abedsoltan et al. 2025) keeps batches as temporary centers and projects once they number about p.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.stream import Block, Key, Stream
+from streamkern.errors import UsageError
+from streamkern.execute.base import Parts, Position, Stack
+from streamkern.kernels import Expansion
+from streamkern.precondition.eigensystem import top_eigensystem
+from streamkern.precondition.nystrom import Nystrom, StepSize
+from streamkern.solvers.base import Problem
+from streamkern.solvers.dense import Map, matmul
+from streamkern.solvers.projection import (
+    InexactProjection,
+    kernel_matrix,
+    measure_projected,
+    measure_unprojected,
+    preconditioned_inverse,
+    project_inexactly,
+)
+from streamkern.solvers.score import residual
+from streamkern.sweep import gather
+from streamkern.types import Array
+
+PROJECTIONS = ("auto", "exact", "inexact", "delayed")
+
+AVERAGING = 5.0
+"""η of the polynomial-decay average (Shamir & Zhang 2013, eq. 5): iterate t enters with weight about (t/T)^η."""
+
+_SUBSAMPLE = 2000  # s: more costs s³ and buys little while q is a tenth of it
+_HELD_OUT = 2000
+_BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
+_STEPS_A_PASS = 16  # at least, where the data are few
+
+
+@dataclass(frozen=True)
+class EigenPro:
+    """EigenPro 3, and 4 with ``projection="delayed"``.
+
+    Args:
+        epochs: passes over the training rows.
+        projection: ``exact``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else delayed.
+        s: rows of the Nyström subsample; min(p, 2000) by default.
+        q: eigenpairs of the preconditioner; s/10 by default.
+        batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger.
+        step: η of the mean gradient; by default what the measured spectrum allows.
+        average: whether the weights are the average of the iterates rather than the last one.
+        patience: with a validation set: stop after this many passes without improvement; None runs all.
+        projection_epochs: most passes over the centers for one inexact or delayed projection.
+        projection_tolerance: relative residual at which such a projection stops early.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    epochs: int = 1
+    projection: str = "auto"
+    s: int | None = None
+    q: int | None = None
+    batch: int | None = None
+    step: float | None = None
+    average: bool = True
+    patience: int | None = None
+    projection_epochs: int = 4
+    projection_tolerance: float = 1e-2
+
+    def __post_init__(self) -> None:
+        if self.projection not in PROJECTIONS:
+            raise UsageError(
+                f"The projection is {self.projection!r}.",
+                where="EigenPro(projection=...)",
+                expected="one of " + ", ".join(PROJECTIONS),
+            )
+        for name in ("epochs", "s", "q", "batch", "patience", "projection_epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}.", where=f"EigenPro({name}=...)", expected="at least 1")
+        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
+            raise UsageError(f"The step is {self.step}.", where="EigenPro(step=...)", expected="a positive number")
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "EigenPro", **asdict(self)}
+
+    def sizes(self, p: int) -> tuple[int, int]:
+        """(s, q) for p centers; q = 0 where there are too few for a preconditioner."""
+        s = min(p, self.s or _SUBSAMPLE)
+        q = min(s - 1, self.q or max(1, s // 10))
+        return s, max(0, q)
+
+    def chosen_projection(self, p: int, itemsize: int, memory: int | None) -> str:
+        """What ``auto`` stands for: exact while its matrices fit."""
+        if self.projection != "auto":
+            return self.projection
+        fits = memory is None or exact_bytes(p, itemsize) <= memory
+        return "exact" if fits or p < 4 else "delayed"
+
+    def setup(self, problem: Problem) -> ExactIteration | DelayedIteration:
+        """Eigensystem, projection, batch and step."""
+        expansion, parallel = problem.expansion(), problem.executor.host_map
+        p, (s, q) = expansion.p, self.sizes(expansion.p)
+        kind = self.chosen_projection(p, expansion.Z.itemsize, problem.memory)
+        nystrom = Nystrom(top_eigensystem(kernel_matrix(expansion, s, parallel), q)) if q else None
+        if nystrom is None and kind != "exact":
+            raise UsageError(
+                f"{kind} projection needs a preconditioner, and {p} centers are too few for one.",
+                where="EigenPro(projection=...)",
+                remedy='use projection="exact"',
+            )
+        held, _ = gather(problem.executor, problem.assembly(problem.train), held_out(problem, s))
+        M: Array | None = None
+        if kind == "exact":
+            M = preconditioned_inverse(expansion, nystrom, parallel)
+            size = measure_projected(expansion, M, held, parallel)
+        else:
+            assert nystrom is not None
+            size = measure_unprojected(expansion, nystrom, held)
+        batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
+        stream = problem.stream(batch)
+        report = {
+            "projection": kind,
+            "s": s,
+            "q": 0 if nystrom is None else len(nystrom.eigensystem.values),
+            "beta": size.beta,
+            "lambda": size.top,
+            "critical_batch": size.critical_batch,
+            "batch": stream.batch_rows,
+            "step": self.step or size.step(stream.batch_rows),
+            "spectrum": [] if nystrom is None else [*nystrom.eigensystem.values.tolist(), nystrom.eigensystem.tail],
+        }
+        if M is not None:
+            return ExactIteration(self, stream, expansion, problem.encoding.outputs, size, parallel, M, report)
+        assert nystrom is not None
+        projector = project_inexactly(expansion, s, q, parallel, self.projection_epochs, self.projection_tolerance)
+        every = 1 if kind == "inexact" else max(1, p // stream.batch_rows)
+        report["project_every"] = every
+        return DelayedIteration(
+            self, stream, expansion, problem.encoding.outputs, size, parallel, nystrom, projector, every, report
+        )
+
+
+def exact_bytes(p: int, itemsize: int) -> int:
+    """Peak bytes of exact projection: K(Z, Z) in float64, and M."""
+    return p * p * (8 + itemsize)
+
+
+def held_out(problem: Problem, s: int) -> Array:
+    """Ids of rows to measure on: training rows that are not centers, else centers outside X_s, else any."""
+    data, p = problem.train, len(problem.centers.Z)
+    if problem.centers.ids is None:
+        return data.draw(min(_HELD_OUT, data.base_rows))
+    rest = np.setdiff1d(data.draw(min(p + _HELD_OUT, data.base_rows)), problem.centers.ids)[:_HELD_OUT]
+    ids = np.concatenate([rest, problem.centers.ids[s : s + _HELD_OUT - len(rest)]])
+    return ids if len(ids) >= min(64, data.base_rows // 4) else data.draw(min(_HELD_OUT, data.base_rows))
+
+
+def default_batch(critical: float, rows: int, lanes: int) -> int:
+    """Rows of a step: the critical batch, at least what keeps every lane at its rate, at most a share of a pass."""
+    busy = lanes * _BLOCK_ROWS
+    most = max(lanes, -(-rows // _STEPS_A_PASS))
+    return lanes * max(1, round(min(max(critical, busy), most) / lanes))
+
+
+def average(mean: Array, iterate: Array, t: int) -> Array:
+    """The polynomial-decay average after its t-th iterate."""
+    return np.asarray(mean + (1 + AVERAGING) / (t + AVERAGING) * (iterate - mean))
+
+
+@dataclass(eq=False)
+class Gradient:
+    """Contributes K(Z, X) r, Σ‖r‖² and the rows, r = K(X, Z) α − y: one kernel evaluation a row.
+
+    Args:
+        expansion: kernel and centers.
+    """
+
+    expansion: Expansion
+
+    def __call__(self, block: Block, state: Array) -> Parts:
+        """Sums over the block under weights ``state``, shape (p, c)."""
+        g = np.zeros((self.expansion.p, state.shape[1]), dtype=state.dtype)
+        loss = 0.0
+        assert block.y is not None
+        for rows, K in self.expansion.panels(block.X):
+            F = K @ state
+            residual(F, block.y[rows])
+            loss += float(np.sum(np.square(F, dtype=np.float64)))
+            g += K.T @ F
+        return g, loss, len(block.X)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactState:
+    """α, its average, and the number of steps taken; arrays of shape (p, c)."""
+
+    alpha: Array
+    mean: Array
+    t: int
+
+
+@dataclass(eq=False)
+class ExactIteration:
+    """EigenPro 3 with exact projection: α ← α − η/m M K(Z, X_m) r."""
+
+    solver: EigenPro
+    stream: Stream
+    expansion: Expansion
+    outputs: int
+    size: StepSize
+    parallel: Map
+    M: Array
+    report: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.contribution = Gradient(self.expansion)
+        self.epochs = self.solver.epochs
+
+    def init(self) -> ExactState:
+        """α = 0."""
+        zero = np.zeros((self.expansion.p, self.outputs), dtype=self.expansion.Z.dtype)
+        return ExactState(zero, zero.astype(np.float64), 0)
+
+    def broadcast(self, state: ExactState) -> Array:
+        """α."""
+        return state.alpha
+
+    def update(self, state: ExactState, parts: Parts, position: Position) -> ExactState:
+        """One step."""
+        g, _, rows = parts
+        rate = (self.solver.step or self.size.step(rows)) / rows
+        alpha = state.alpha - np.asarray(rate, dtype=g.dtype) * matmul(self.M, g, self.parallel)
+        return ExactState(alpha, average(state.mean, alpha, state.t + 1), state.t + 1)
+
+    def settle(self, state: ExactState) -> ExactState:
+        """Nothing is ever pending."""
+        return state
+
+    def weights(self, state: ExactState) -> Array:
+        """The average, or the last iterate."""
+        return state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
+
+
+@dataclass(eq=False)
+class DelayedGradient:
+    """As ``Gradient``, with batches since the last projection as temporary centers; contributes r too.
+
+    Args:
+        expansion: kernel and centers.
+        stream: rebuilds temporary centers from their keys, so that a state holds integers and not rows.
+    """
+
+    expansion: Expansion
+    stream: Stream
+
+    def __post_init__(self) -> None:
+        self._recent: dict[Key, Expansion] = {}
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"expansion": self.expansion, "stream": self.stream}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
+    def __call__(self, block: Block, state: tuple[Array, tuple[tuple[Key, Array], ...]]) -> Parts:
+        """Sums over the block under (α, temporary centers as (key, coefficients))."""
+        alpha, temporary = state
+        assert block.y is not None
+        recent = [(self._expansion(key), b) for key, b in temporary]
+        self._forget({key for key, _ in temporary})
+        F = np.zeros((len(block.X), alpha.shape[1]), dtype=alpha.dtype)
+        for expansion, b in recent:
+            F += expansion.predict(block.X, b)
+        g = np.zeros_like(alpha)
+        for rows, K in self.expansion.panels(block.X):
+            r = F[rows]
+            r += K @ alpha
+            residual(r, block.y[rows])
+            g += K.T @ r
+        loss = float(np.sum(np.square(F, dtype=np.float64)))
+        return Stack(((block.key, F),)), g, loss, len(block.X)
+
+    def _expansion(self, key: Key) -> Expansion:
+        with self._lock:
+            found = self._recent.get(key)
+        if found is None:
+            found = Expansion(self.expansion.kernel, self.stream.block(key).X, self.expansion.backend)
+            with self._lock:
+                self._recent[key] = found
+        return found
+
+    def _forget(self, keep: set[Key]) -> None:
+        with self._lock:
+            for key in [key for key in self._recent if key not in keep]:
+                del self._recent[key]
+
+
+@dataclass(frozen=True, eq=False)
+class DelayedState:
+    """α over the centers, and what waits for the next projection.
+
+    Attributes:
+        alpha: shape (p, c); the Nyström corrections since the last projection are in its first s rows.
+        mean: average of the projected iterates, shape (p, c).
+        t: projections so far.
+        temporary: (key, coefficients (b, c)) of the blocks since the last projection.
+        pending: K(Z, temporary) times their coefficients, shape (p, c).
+        correction: the sum of the Nyström corrections since, shape (s, c).
+        steps: steps since.
+    """
+
+    alpha: Array
+    mean: Array
+    t: int
+    temporary: tuple[tuple[Key, Array], ...]
+    pending: Array
+    correction: Array
+    steps: int
+
+
+@dataclass(eq=False)
+class DelayedIteration:
+    """EigenPro 3 with inexact projection after every step, or EigenPro 4 with one after several."""
+
+    solver: EigenPro
+    stream: Stream
+    expansion: Expansion
+    outputs: int
+    size: StepSize
+    parallel: Map
+    nystrom: Nystrom
+    projector: InexactProjection
+    every: int
+    report: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.contribution = DelayedGradient(self.expansion, self.stream)
+        self.epochs = self.solver.epochs
+
+    def init(self) -> DelayedState:
+        """α = 0 and nothing pending."""
+        zero = np.zeros((self.expansion.p, self.outputs), dtype=self.expansion.Z.dtype)
+        s = len(self.nystrom.eigensystem.vectors)
+        return DelayedState(zero, zero.astype(np.float64), 0, (), zero, np.zeros((s, self.outputs)), 0)
+
+    def broadcast(self, state: DelayedState) -> tuple[Array, tuple[tuple[Key, Array], ...]]:
+        """α and the temporary centers."""
+        return state.alpha, state.temporary
+
+    def update(self, state: DelayedState, parts: Parts, position: Position) -> DelayedState:
+        """One step, and the projection if it is due."""
+        pieces, g, _, rows = parts
+        rate = np.asarray((self.solver.step or self.size.step(rows)) / rows, dtype=g.dtype)
+        correction = rate * self.nystrom.correction(g[: len(state.correction)])
+        alpha = state.alpha.copy()
+        alpha[: len(correction)] += correction.astype(alpha.dtype)
+        state = replace(
+            state,
+            alpha=alpha,
+            temporary=state.temporary + tuple((key, -rate * r) for key, r in pieces),
+            pending=state.pending - rate * g,
+            correction=state.correction + correction,
+            steps=state.steps + 1,
+        )
+        return self.settle(state) if state.steps >= self.every else state
+
+    def settle(self, state: DelayedState) -> DelayedState:
+        """Project what is pending onto the span of the centers."""
+        if not state.steps:
+            return state
+        s = len(state.correction)
+        v = state.correction.astype(state.alpha.dtype)
+        subsample = Expansion(self.expansion.kernel, self.expansion.Z[:s], self.expansion.backend)
+        tiles = [slice(a, min(a + 256, self.expansion.p)) for a in range(0, self.expansion.p, 256)]
+        h = state.pending + np.concatenate(
+            self.parallel(lambda rows: subsample.predict(self.expansion.Z[rows], v), tiles)
+        )
+        alpha = state.alpha + self.projector.solve(h)
+        alpha[:s] -= v  # projected with the rest
+        return DelayedState(
+            alpha, average(state.mean, alpha, state.t + 1), state.t + 1, (), np.zeros_like(alpha),
+            np.zeros_like(state.correction), 0,
+        )  # fmt: skip
+
+    def weights(self, state: DelayedState) -> Array:
+        """The average of the projected iterates, or the last."""
+        return state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha

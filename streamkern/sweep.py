@@ -1,0 +1,95 @@
+"""The one primitive: a sum, over blocks of rows, of what each contributes under the current state.
+
+    sweep(rows, state) = Σ over blocks of contribution(block, state), added in a fixed order.
+
+Here the data leg and the numerics leg meet: ``Work`` puts a contribution on the blocks of a stream or a scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.stream import Assembly, Block, Scan, Stream
+from streamkern.execute.base import Executor, Parts, Stack, Tree
+from streamkern.types import Array, IntArray
+
+Contribution = Callable[[Block, Any], Parts]
+"""What a block contributes under a state: a picklable callable that returns a tuple of values that add."""
+
+_NODES_IN_FLIGHT = 64  # a sweep is cut into at least this many tasks where it has the blocks for it
+
+
+@dataclass(eq=False)
+class Work:
+    """A contribution on the blocks of a stream (minibatches) or a scan (all rows).
+
+    Args:
+        blocks: where blocks come from.
+        contribution: what each contributes.
+    """
+
+    blocks: Stream | Scan
+    contribution: Contribution
+
+    def build(self, *key: int) -> Block:
+        """Read and assemble a block."""
+        return self.blocks.block(key)
+
+    def contribute(self, block: Block, state: Any) -> Parts:
+        """What the block contributes."""
+        return self.contribution(block, state)
+
+
+def sweep(executor: Executor, work: Work, state: Any = None) -> Parts:
+    """Sum a contribution over all blocks of a scan, in the tree's order.
+
+    Args:
+        executor: where blocks run.
+        work: over a ``Scan``.
+        state: passed to every contribution.
+    """
+    assert isinstance(work.blocks, Scan), "a whole-data sweep runs over a scan"
+    n = len(work.blocks)
+    level = max(0, (n // _NODES_IN_FLIGHT).bit_length() - 1)
+    tree = Tree(n)
+    nodes = [(level, index, n) for index in range(-(-n >> level) if n else 0)]
+    for (_, index, _), parts in zip(nodes, executor.imap(run_node, nodes, (work, state)), strict=True):
+        tree.put(level, index, parts)
+    return tree.total()
+
+
+def run_node(node: tuple[int, int, int], work: Work, state: Any) -> Parts:
+    """Sum over the leaves below one node of the tree: (level, index, number of leaves)."""
+    level, index, n = node
+    first, last = index << level, min((index + 1) << level, n)
+    tree = Tree(last - first)
+    for leaf in range(first, last):
+        tree.put(0, leaf - first, work.contribute(work.build(leaf), state))
+    return tree.total()
+
+
+def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096) -> tuple[Array, Array | None]:
+    """Rows by id, in the order of ``ids``: features (k, d) and encoded targets. Reads each chunk they lie in once.
+
+    Args:
+        executor: where chunks are read.
+        assembly: the dataset and how its rows become numbers; rows have copy number 0.
+        ids: distinct row ids, shape (k,).
+        block_rows: most rows read at a time.
+    """
+    scan = Scan(assembly, block_rows, only=np.sort(ids))
+    (pieces,) = sweep(executor, Work(scan, _rows))
+    found = np.concatenate([piece[0] for piece in pieces])
+    X = np.concatenate([piece[1] for piece in pieces])
+    # sorted by id, whatever the chunks; put back in the order asked for
+    rank = np.searchsorted(found, ids)
+    y = None if pieces[0][2] is None else np.concatenate([piece[2] for piece in pieces])[rank]
+    return X[rank], y
+
+
+def _rows(block: Block, state: Any) -> Parts:
+    return (Stack(((block.ids, block.X, block.y),)) if len(block.ids) else Stack(),)
