@@ -368,6 +368,11 @@ class Scan:
 
     def block(self, key: Key) -> Block:
         """Build block (index,)."""
+        raw, where = self.raw(key)
+        return self.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key, where)
+
+    def raw(self, key: Key) -> tuple[Raw, str]:
+        """Stored rows of block (index,), and where they lie in words."""
         data = self.assembly.dataset
         round_, at = divmod(key[0], len(self._starts))
         rules = data.rules if round_ < data.full_rounds or self.only is not None else data.last_round
@@ -379,6 +384,6 @@ class Scan:
             local = self.only[first:last] - chunk.first
         index = np.arange(local.start, local.stop) if isinstance(local, slice) else local
         where = data.source.where(chunk_number)
-        rows = Raw(chunk.X[local], None if chunk.y is None else chunk.y[local], index + chunk.first,
-                   np.full(len(index), round_, dtype=np.int64))  # fmt: skip
-        return self.assembly.build(rows, np.arange(len(index), dtype=np.int64), key, where)
+        copies = np.full(len(index), round_, dtype=np.int64)
+        y = None if chunk.y is None else chunk.y[local]
+        return Raw(chunk.X[local], y, index + chunk.first, copies), where

@@ -1,0 +1,201 @@
+"""What a sweep over the stored rows tells: ranges, moments, labels; and the first row that cannot be used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.stream import Raw, Scan
+from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.errors import DataError
+from streamkern.types import Array
+
+MAX_CLASSES = 10_000
+
+
+class Extremes:
+    """Lowest and highest value of each feature; adds by taking the wider range.
+
+    Args:
+        low: shape (d,).
+        high: shape (d,).
+    """
+
+    def __init__(self, low: Array, high: Array) -> None:
+        self.low = low
+        self.high = high
+
+    def __add__(self, other: Extremes) -> Extremes:
+        return Extremes(np.minimum(self.low, other.low), np.maximum(self.high, other.high))
+
+
+@dataclass(eq=False)
+class RawScan:
+    """The blocks of a scan as stored, with where they lie.
+
+    Args:
+        scan: the scan.
+    """
+
+    scan: Scan
+
+    def __len__(self) -> int:
+        """Number of blocks."""
+        return len(self.scan)
+
+    def block(self, key: tuple[int, ...]) -> tuple[Raw, str]:
+        """Stored rows of block (index,)."""
+        return self.scan.raw(key)
+
+
+@dataclass(eq=False)
+class Moments:
+    """Contributes rows, extremes, Σ(x − c), Σ(x − c)², label counts, Σ(y − c₁) and finite checks of stored rows.
+
+    Args:
+        pivot: c, shape (d,), a point among the rows: sums about it keep float64's digits.
+        target_pivot: c₁, shape (c,), for regression; None counts labels.
+        first_bad: index of the first row of an array that is not finite, or -1.
+    """
+
+    pivot: Array
+    target_pivot: Array | None
+    first_bad: Callable[[Array], int]
+
+    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+        """Sums over one block.
+
+        Raises:
+            DataError: a feature or a target is NaN or infinite.
+        """
+        raw, where = block
+        X = raw.X
+        if not len(X):
+            d = len(self.pivot)
+            nothing = Extremes(np.full(d, np.inf), np.full(d, -np.inf))
+            width = 0 if self.target_pivot is None else len(self.target_pivot)
+            return 0, nothing, np.zeros(d), np.zeros(d), Counter[Any](), np.zeros(width)
+        if X.dtype.kind == "f":
+            bad = self.first_bad(X)
+            if bad >= 0:
+                column = int(np.argmax(~np.isfinite(X[bad])))
+                value = X[bad, column]
+                raise DataError(
+                    f"A feature is {'NaN' if np.isnan(value) else 'infinity'}.",
+                    where=f"{where}, row {int(raw.ids[bad])}, feature {column}",
+                    expected="finite numbers; Input X contains NaN or infinity",
+                    remedy="fill or leave out the rows with missing values",
+                )
+        centred = X.astype(np.float64) - self.pivot
+        labels: Counter[Any] = Counter()
+        total = np.zeros(0)
+        if raw.y is not None and self.target_pivot is None:
+            values, counts = np.unique(_labels(raw, where), return_counts=True)
+            labels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+            if len(labels) > MAX_CLASSES:
+                raise DataError(
+                    f"The target has more than {MAX_CLASSES} different values.",
+                    where=where,
+                    expected="class labels",
+                    remedy="use a regressor for a continuous target",
+                )
+        elif raw.y is not None and self.target_pivot is not None:
+            y = np.asarray(raw.y, dtype=np.float64).reshape(len(raw.y), -1)
+            bad = self.first_bad(y)
+            if bad >= 0:
+                raise DataError(
+                    "A target is NaN or infinite.",
+                    where=f"{where}, row {int(raw.ids[bad])}",
+                    expected="finite numbers; Input y contains NaN or infinity",
+                    remedy="leave out or fill the rows without a target",
+                )
+            total = (y - self.target_pivot).sum(axis=0)
+        ranges = Extremes(X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64))
+        return len(X), ranges, centred.sum(axis=0), np.square(centred).sum(axis=0), labels, total
+
+
+def _labels(raw: Raw, where: str) -> Array:
+    assert raw.y is not None
+    y = raw.y
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        bad = int(np.argmax(~np.isfinite(y)))
+        raise DataError(
+            "A label is NaN or infinite.",
+            where=f"{where}, row {int(raw.ids[bad])}",
+            expected="finite labels; Input y contains NaN or infinity",
+            remedy="leave out or fill the rows without a label",
+        )
+    if y.dtype.kind == "O":
+        kinds = {type(value) for value in y.tolist()}
+        if len(kinds) > 1:
+            raise DataError(
+                f"Labels have different types: {', '.join(sorted(kind.__name__ for kind in kinds))}.",
+                where=where,
+                expected="labels of one type",
+                remedy="store the labels as one type; a missing label must be filled or its row left out",
+            )
+        return y.astype(str) if kinds == {str} else y
+    return y
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Facts about the stored rows of a dataset.
+
+    Attributes:
+        n: rows.
+        low: lowest value of each feature, shape (d,), as stored.
+        high: highest value of each feature, shape (d,).
+        mean: shape (d,), float64.
+        variance: shape (d,), float64, over n.
+        labels: rows of each label, for classification.
+        encoding: how targets become numbers, or None without a target.
+    """
+
+    n: int
+    low: Array
+    high: Array
+    mean: Array
+    variance: Array
+    labels: dict[Any, int]
+    encoding: Encoding | None
+
+
+def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: bool) -> Statistics:
+    """Finish the sums of ``Moments``.
+
+    Args:
+        sums: what the sweep returned.
+        moments: the contribution it summed.
+        flat: whether stored targets have shape (n,).
+        has_target: whether there are targets.
+
+    Raises:
+        DataError: every feature is constant, or there is one class only.
+    """
+    n, ranges, first, second, labels, total = sums
+    shift = first / n
+    variance = np.maximum(second / n - shift**2, 0.0)
+    if n > 1 and not np.any(ranges.high > ranges.low):
+        raise DataError(
+            "Every feature is constant: all rows are the same point.",
+            expected="at least one feature that varies",
+            remedy="check which columns were read",
+        )
+    encoding: Encoding | None = None
+    if has_target and moments.target_pivot is None:
+        values = sorted(labels)
+        if len(values) < 2:
+            raise DataError(
+                f"The target has one class only: {values[0]!r}.",
+                expected="at least two classes",
+                remedy="check the target column, or the split",
+            )
+        encoding = Classes(np.array(values))
+    elif has_target and moments.target_pivot is not None:
+        encoding = Continuous(moments.target_pivot + total / n, flat)
+    return Statistics(n, ranges.low, ranges.high, moments.pivot + shift, variance, dict(labels), encoding)
