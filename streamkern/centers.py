@@ -64,7 +64,7 @@ class Uniform:
             raise UsageError(f"p is {self.p}.", where="Uniform(p)", expected="at least 1 center")
 
     def count(self, dataset: Dataset) -> int:
-        """p."""
+        """Number p of centers."""
         return self.p
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
@@ -93,7 +93,7 @@ class Given:
     Z: Array
 
     def count(self, dataset: Dataset) -> int:
-        """p."""
+        """Number p of centers."""
         return len(self.Z)
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:

@@ -9,18 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.data.stream import Assembly, Block, Scan, Stream
+from streamkern.data.stream import Assembly, Block, Key, Scan
 from streamkern.execute.base import Executor, Parts, Stack, Tree
 from streamkern.types import Array, IntArray
 
-Contribution = Callable[[Block, Any], Parts]
+Contribution = Callable[[Any, Any], Parts]
 """What a block contributes under a state: a picklable callable that returns a tuple of values that add."""
 
 _NODES_IN_FLIGHT = 64  # a sweep is cut into at least this many tasks where it has the blocks for it
+
+
+class Blocks(Protocol):
+    """Blocks by key: a stream's (minibatches), or a scan's (all rows), whose number is its length."""
+
+    def block(self, key: Key) -> Any:
+        """Read and assemble a block."""
+        ...
 
 
 @dataclass(eq=False)
@@ -32,28 +40,27 @@ class Work:
         contribution: what each contributes.
     """
 
-    blocks: Stream | Scan
+    blocks: Blocks
     contribution: Contribution
 
-    def build(self, *key: int) -> Block:
+    def build(self, *key: int) -> Any:
         """Read and assemble a block."""
         return self.blocks.block(key)
 
-    def contribute(self, block: Block, state: Any) -> Parts:
+    def contribute(self, block: Any, state: Any) -> Parts:
         """What the block contributes."""
         return self.contribution(block, state)
 
 
 def sweep(executor: Executor, work: Work, state: Any = None) -> Parts:
-    """Sum a contribution over all blocks of a scan, in the tree's order.
+    """Sum a contribution over all blocks, in the tree's order.
 
     Args:
         executor: where blocks run.
-        work: over a ``Scan``.
+        work: over blocks that have a length, as a ``Scan`` has.
         state: passed to every contribution.
     """
-    assert isinstance(work.blocks, Scan), "a whole-data sweep runs over a scan"
-    n = len(work.blocks)
+    n = len(work.blocks)  # type: ignore[arg-type]
     level = max(0, (n // _NODES_IN_FLIGHT).bit_length() - 1)
     tree = Tree(n)
     nodes = [(level, index, n) for index in range(-(-n >> level) if n else 0)]

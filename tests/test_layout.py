@@ -21,7 +21,7 @@ DOORS = {
     "numba": {"backends/numba.py", "backends/cuda.py"},
     "pyarrow": {"storage/parquet.py", "storage/parquet_files.py"},
     "sklearn": {"estimators.py"},
-    "zarr": {"storage/zarr.py", "storage/zarr_array.py"},
+    "zarr": {"storage/zarr.py", "storage/zarr_array.py", "storage/artifact.py"},
 }
 GRAB_BAGS = {"util", "utils", "helper", "helpers", "common", "misc"}
 LONGEST = 650

@@ -1,0 +1,78 @@
+"""Bytes: parsing and printing them, the budget a run is given, and what the process really holds."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+
+import psutil
+
+from streamkern.errors import UsageError
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
+    "KIB": 1 << 10,
+    "MIB": 1 << 20,
+    "GIB": 1 << 30,
+    "TIB": 1 << 40,
+}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes of ``"8GiB"``, ``"500 MB"`` or a plain number.
+
+    Raises:
+        UsageError: not a size.
+    """
+    if isinstance(text, int):
+        size = float(text)
+    else:
+        match = re.fullmatch(r"\s*([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][0-9]+)?)\s*([A-Za-z]*)\s*", text)
+        unit = _UNITS.get(match[2].upper()) if match else None
+        if match is None or unit is None:
+            raise UsageError(f"{text!r} is not a size.", where="memory", expected='bytes, or a size such as "8GiB"')
+        size = float(match[1].replace("_", "")) * unit
+    if size < 1:
+        raise UsageError(f"{text!r} is not a positive size.", where="memory", expected='a size such as "8GiB"')
+    return int(size)
+
+
+def format_bytes(size: float) -> str:
+    """A size for people: ``1.5 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the loop returns")
+
+
+def default_budget() -> int:
+    """Half of the machine's memory (or of the container's): a property of the machine, not of what else runs."""
+    total = int(psutil.virtual_memory().total)
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total // 2
+
+
+def resident() -> int:
+    """Resident memory of this process now, in bytes."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_resident() -> int:
+    """Largest resident memory of this process since it began, in bytes."""
+    try:
+        with open("/proc/self/status") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10

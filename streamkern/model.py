@@ -1,0 +1,244 @@
+"""KernelMachine: what training leaves behind, and all that prediction needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.backends import get_backend
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Assembly, Scan
+from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
+from streamkern.errors import DataError, ModelFormatError, UsageError
+from streamkern.execute.base import Executor
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.kernels import Expansion, Kernel, kernel_from_json
+from streamkern.solvers.score import score
+from streamkern.storage import ArraySource, Source, open_source
+from streamkern.storage.artifact import load_artifact, save_artifact, sha256
+from streamkern.types import Array
+
+KIND = "KernelMachine"
+_BLOCK_ROWS = 1024
+
+
+@dataclass(eq=False)
+class KernelMachine:
+    """f(x) = Σ_j α_j k(x, z_j), with what turns stored rows into x and f into a prediction.
+
+    Args:
+        kernel: the kernel.
+        Z: centers, shape (p, d), in scaled units.
+        weights: α, shape (p, c).
+        encoding: classes, or the mean that was subtracted from the targets.
+        factor: multiplies stored features: a number or shape (d,).
+        shift: added after the factor: a number or shape (d,).
+        columns: names of the features, or None.
+        metadata: JSON-serialisable facts about the training.
+    """
+
+    kernel: Kernel
+    Z: Array
+    weights: Array
+    encoding: Encoding
+    factor: float | Array = 1.0
+    shift: float | Array = 0.0
+    columns: tuple[str, ...] | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_features(self) -> int:
+        """Width d of a row."""
+        return int(self.Z.shape[1])
+
+    @property
+    def weights_sha256(self) -> str:
+        """SHA-256 of the weights' bytes: equal for runs that trained the same model."""
+        return sha256(self.weights)
+
+    def decision_function(self, X: Any, *, executor: Executor | None = None) -> Array:
+        """Outputs f(x), shape (n, c): a score for each class, or predicted values.
+
+        Args:
+            X: rows as they were stored in training: an array (n, d), a Dataset, or a path.
+            executor: where blocks run; threads of this process by default.
+
+        Raises:
+            DataError: the width differs, or a feature is NaN or infinite; the message names the row.
+        """
+        pieces = list(self.stream_outputs(X, executor=executor))
+        return np.concatenate(pieces) if pieces else np.empty((0, self.weights.shape[1]), self.weights.dtype)
+
+    def stream_outputs(self, X: Any, *, executor: Executor | None = None) -> Iterator[Array]:
+        """Outputs block by block, in the order of the rows; memory does not grow with their number."""
+        scan = Scan(self._assembly(self._dataset(X), encoding=None), _BLOCK_ROWS)
+        items = [(i,) for i in range(len(scan))]
+        task = (scan, self._expansion(), self.weights, self.encoding)
+        if executor is not None:
+            yield from executor.imap(_outputs, items, task)
+        else:
+            with ThreadsExecutor() as threads:
+                yield from threads.imap(_outputs, items, task)
+
+    def predict(self, X: Any, *, executor: Executor | None = None) -> Array:
+        """Labels, shape (n,), or values, shape (n,) or (n, c).
+
+        Args:
+            X: as in ``decision_function``.
+            executor: where blocks run; threads of this process by default.
+
+        Raises:
+            DataError: as in ``decision_function``.
+        """
+        return self.decide(self.decision_function(X, executor=executor))
+
+    def decide(self, outputs: Array) -> Array:
+        """Predictions from outputs (n, c)."""
+        if isinstance(self.encoding, Classes):
+            return np.asarray(self.encoding.values[outputs.argmax(axis=1)])
+        assert isinstance(self.encoding, Continuous)
+        return outputs[:, 0] if self.encoding.flat else outputs
+
+    def score(self, X: Any, y: Array | None = None, *, executor: Executor | None = None) -> dict[str, Any]:
+        """Metrics on rows with targets: ``n``, ``mse`` and ``accuracy`` or ``r2``.
+
+        Args:
+            X: as in ``decision_function``; a Dataset or path with a target, or an array with ``y``.
+            y: targets, for an array.
+            executor: where blocks run; threads of this process by default.
+
+        Raises:
+            DataError: as in ``decision_function``, or a label that training did not see.
+        """
+        dataset = self._dataset(X, y)
+        dataset.require_rows()
+        if dataset.target is None:
+            raise DataError("The data set has no target to score against.", remedy="name its target column, or give y")
+        assembly = self._assembly(dataset, self.encoding)
+        if executor is not None:
+            return score(executor, assembly, self._expansion(), self.weights, _BLOCK_ROWS)
+        with ThreadsExecutor() as threads:
+            return score(threads, assembly, self._expansion(), self.weights, _BLOCK_ROWS)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model as a zarr group with JSON attributes, in place of whatever model is there.
+
+        Raises:
+            StorageError: the disk is full or not writable; an earlier model is still there.
+        """
+        arrays = {
+            "centers": self.Z,
+            "weights": self.weights,
+            "factor": np.asarray(self.factor, dtype=np.float64),
+            "shift": np.asarray(self.shift, dtype=np.float64),
+        }
+        metadata = {
+            "kernel": self.kernel.to_json(),
+            "encoding": encoding_to_json(self.encoding),
+            "columns": None if self.columns is None else list(self.columns),
+            "weights_sha256": self.weights_sha256,
+            "training": self.metadata,
+        }
+        save_artifact(path, KIND, arrays, metadata)
+        return Path(path)
+
+    def _expansion(self) -> Expansion:
+        return Expansion(self.kernel, self.Z - self._center())
+
+    def _center(self) -> Array:
+        if not self.kernel.translation_invariant:
+            return np.zeros(self.n_features, dtype=self.Z.dtype)
+        return np.asarray(self.Z.mean(axis=0, dtype=np.float64), dtype=self.Z.dtype)
+
+    def _assembly(self, dataset: Dataset, encoding: Encoding | None) -> Assembly:
+        return Assembly(dataset, encoding, self._center(), self.Z.dtype)
+
+    def _dataset(self, X: Any, y: Array | None = None) -> Dataset:
+        """Rows of X as training saw them: the model's own scaling on stored columns."""
+        if isinstance(X, Dataset):
+            dataset = X
+        elif isinstance(X, str | os.PathLike):
+            dataset = Dataset(open_source(X, columns=self.columns))
+        else:
+            dataset = Dataset(ArraySource(X, y))
+        if dataset.n_features != self.n_features:
+            raise DataError(
+                f"X has {dataset.n_features} features, but KernelMachine is expecting {self.n_features} features as input",
+                expected=f"{self.n_features} features",
+                remedy="give the columns the model was trained on, in their order",
+            )
+        theirs = dataset.source.columns
+        if self.columns is not None and theirs is not None and tuple(theirs) != self.columns:
+            differ = next((a, b) for a, b in zip(self.columns, theirs, strict=True) if a != b)
+            raise DataError(
+                f"The columns differ from those of training: {differ[1]!r} is where {differ[0]!r} was.",
+                where=_place(dataset.source),
+                expected=", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else ""),
+                remedy="open the data with columns=[...] as in training",
+            )
+        scaled = np.any(np.asarray(dataset.factor) != 1.0) or np.any(np.asarray(dataset.shift) != 0.0)
+        same = np.array_equal(dataset.factor, self.factor) and np.array_equal(dataset.shift, self.shift)
+        if scaled and not same:
+            raise UsageError(
+                "The data set is scaled in another way than the training data.",
+                expected="stored rows: the model scales them itself",
+                remedy="pass the data set without .scale(...)",
+            )
+        return replace(dataset, factor=self.factor, shift=self.shift)
+
+
+def load_model(path: str | os.PathLike[str]) -> KernelMachine:
+    """Read a saved model. Executes no code: zarr and JSON.
+
+    Raises:
+        StorageError: nothing is there.
+        ModelFormatError: it is not a model, or not as it was written.
+    """
+    arrays, metadata = load_artifact(path, KIND)
+    try:
+        Z, weights = arrays["centers"], arrays["weights"]
+        encoding = encoding_from_json(metadata["encoding"])
+        columns = metadata["columns"]
+        if Z.ndim != 2 or weights.ndim != 2 or len(Z) != len(weights) or encoding is None:
+            raise KeyError("shapes")
+        if encoding.outputs != weights.shape[1]:
+            raise KeyError("outputs")
+        return KernelMachine(
+            kernel_from_json(metadata["kernel"]),
+            Z,
+            weights,
+            encoding,
+            arrays["factor"],
+            arrays["shift"],
+            None if columns is None else tuple(columns),
+            metadata["training"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFormatError(
+            f"The model's description is incomplete: {error}.", where=str(path), remedy="restore it from a copy"
+        ) from error
+
+
+def _outputs(key: tuple[int], scan: Scan, expansion: Expansion, weights: Array, encoding: Encoding) -> Array:
+    block = scan.block(key)
+    bad = get_backend().finite_rows(block.X)
+    if bad >= 0:
+        raise DataError(
+            "A feature is NaN or infinity.",
+            where=f"{_place(scan.assembly.dataset.source)}, row {int(block.ids[bad])}",
+            expected="finite numbers; Input X contains NaN or infinity",
+            remedy="fill or leave out the rows with missing values",
+        )
+    outputs = expansion.predict(block.X, weights)
+    if isinstance(encoding, Continuous):
+        outputs += encoding.mean.astype(outputs.dtype)
+    return outputs
+
+
+def _place(source: Source) -> str:
+    return source.where(0) if len(source.bounds) > 1 else "the source"
