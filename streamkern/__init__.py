@@ -1,0 +1,61 @@
+"""Train kernel machines on data that does not fit in memory."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from streamkern.centers import Centers, CenterSet, Given, Uniform
+from streamkern.data import Dataset, from_arrays, open_dataset
+from streamkern.data.augment import Augmentation, GaussianNoise
+from streamkern.errors import (
+    BusyError,
+    DataError,
+    ModelFormatError,
+    NumericalError,
+    PlanRefusedError,
+    StorageError,
+    StreamkernError,
+    UsageError,
+)
+from streamkern.execute import open_executor
+from streamkern.kernels import Gaussian, Kernel, Laplace
+from streamkern.model import KernelMachine, load_model
+from streamkern.pipeline import Pipeline, Plan, load_pipeline, plan, run
+from streamkern.solvers import EigenPro
+from streamkern.storage import write_parquet, write_zarr
+
+__version__ = version("streamkern")
+
+__all__ = [
+    "Augmentation",
+    "BusyError",
+    "CenterSet",
+    "Centers",
+    "DataError",
+    "Dataset",
+    "EigenPro",
+    "Gaussian",
+    "GaussianNoise",
+    "Given",
+    "Kernel",
+    "KernelMachine",
+    "Laplace",
+    "ModelFormatError",
+    "NumericalError",
+    "Pipeline",
+    "Plan",
+    "PlanRefusedError",
+    "StorageError",
+    "StreamkernError",
+    "Uniform",
+    "UsageError",
+    "from_arrays",
+    "load_model",
+    "load_pipeline",
+    "open_dataset",
+    "open_executor",
+    "plan",
+    "run",
+    "write_parquet",
+    "write_zarr",
+]

@@ -73,21 +73,25 @@ class Problem:
 
     def stream(self, batch: int) -> Stream:
         """The order of the training rows, in steps of ``batch`` rows."""
-        block_rows = max(1, batch // self.lanes)
-        source = self.train.source
-        stored = int(source.bounds[-1]) * source.n_features * source.dtype.itemsize
-        # Short runs mix better. They cost nothing where every chunk stays in memory; elsewhere they would read each
-        # chunk many times over.
-        run_rows = 64 if stored <= self.cache_bytes else None
         return Stream(
             self.assembly(self.train),
             lanes=self.lanes,
-            block_rows=block_rows,
-            window_blocks=8,
-            run_rows=run_rows,
+            block_rows=max(1, batch // self.lanes),
+            run_rows=self.run_rows,
             seed=self.seed,
             cache_bytes=self.cache_bytes,
         )
+
+    @property
+    def run_rows(self) -> int | None:
+        """Longest run of neighbouring rows that the stream keeps together; None for whole chunks.
+
+        Short runs mix better. They cost nothing where every chunk stays in memory; elsewhere each chunk would be read
+        many times over.
+        """
+        source = self.train.source
+        stored = int(source.bounds[-1]) * source.n_features * source.dtype.itemsize
+        return 64 if stored <= self.cache_bytes else None
 
 
 @dataclass(frozen=True)

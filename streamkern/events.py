@@ -1,0 +1,50 @@
+"""What happens in a run, as it happens: one JSON object a line, and whoever listens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+Listener = Callable[[str, dict[str, Any]], None]
+"""Called with the kind of an event and its fields."""
+
+
+class EventLog:
+    """Appends events to a file and tells listeners. Steps go to listeners at once and to the file once a second.
+
+    Args:
+        path: the file; None keeps nothing.
+        listeners: told of every event.
+    """
+
+    def __init__(self, path: Path | None = None, listeners: tuple[Listener, ...] = ()) -> None:
+        self._file = None if path is None else path.open("a", encoding="utf-8")
+        self._listeners = listeners
+        self._last_step = 0.0
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Record an event."""
+        for listener in self._listeners:
+            listener(kind, fields)
+        if self._file is None:
+            return
+        now = time.monotonic()
+        if kind == "step":
+            if now - self._last_step < 1.0:
+                return
+            self._last_step = now
+        self._file.write(json.dumps({"time": time.time(), "event": kind, **fields}, default=str) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,164 @@
+"""Pipeline: what a user defines. A file with ``pipeline(**params) -> Pipeline`` is a command-line program."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamkern.centers import Centers
+from streamkern.data.dataset import Dataset
+from streamkern.errors import UsageError
+from streamkern.kernels import Kernel
+from streamkern.solvers import EigenPro
+from streamkern.solvers.fit import TASKS
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A training job: data, model and solver. Describes; reads nothing.
+
+    Args:
+        train: training rows with a target.
+        kernel: the kernel.
+        centers: where centers come from.
+        solver: how weights are found.
+        test: rows for the final metrics, or None.
+        validation: rows to stop early on, or None.
+        task: ``classification`` or ``regression``.
+        standardise: scale every feature to mean 0 and variance 1 over the training rows.
+        seed: seed of the order of rows.
+        lanes: blocks of a step; fixes the order of sums, so runs with other lanes have other bits.
+        dtype: ``float32`` or ``float64`` arithmetic.
+        name: what reports call it; the file's name by default.
+
+    Raises:
+        UsageError: an unknown task or dtype, or lanes below 1.
+    """
+
+    train: Dataset
+    kernel: Kernel
+    centers: Centers
+    solver: EigenPro
+    test: Dataset | None = None
+    validation: Dataset | None = None
+    task: str = "classification"
+    standardise: bool = False
+    seed: int = 0
+    lanes: int = 4
+    dtype: str = "float32"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for field, value, allowed in (
+            ("task", self.task, TASKS),
+            ("dtype", self.dtype, ("float32", "float64")),
+        ):
+            if value not in allowed:
+                raise UsageError(
+                    f"The {field} is {value!r}.", where=f"Pipeline({field}=...)", expected=" or ".join(allowed)
+                )
+        if self.lanes < 1:
+            raise UsageError(f"lanes is {self.lanes}.", where="Pipeline(lanes=...)", expected="at least 1")
+
+
+def load_pipeline(path: str | Path, settings: Mapping[str, str] | None = None) -> Pipeline:
+    """The pipeline that a file defines, under settings given as text.
+
+    Args:
+        path: a Python file with a function ``pipeline``.
+        settings: parameter names and values as a command line gives them.
+
+    Raises:
+        UsageError: no such file or function, an unknown parameter, or a value that is not of its type.
+    """
+    file = Path(path)
+    function = _function(file)
+    arguments = _arguments(function, settings or {}, file)
+    made = function(**arguments)
+    if not isinstance(made, Pipeline):
+        raise UsageError(
+            f"pipeline() returned {type(made).__name__}.", where=str(file), expected="a streamkern.Pipeline"
+        )
+    if not made.name:
+        object.__setattr__(made, "name", file.stem)
+    return made
+
+
+def parameters(path: str | Path) -> dict[str, tuple[Any, Any]]:
+    """The settings a pipeline file takes: name to (type, default)."""
+    function = _function(Path(path))
+    hints = typing.get_type_hints(function)
+    return {name: (hints.get(name, str), p.default) for name, p in inspect.signature(function).parameters.items()}
+
+
+def _function(file: Path) -> Callable[..., Any]:
+    if not file.is_file():
+        raise UsageError("There is no pipeline file here.", where=str(file), remedy="check the path")
+    spec = importlib.util.spec_from_file_location(f"streamkern_pipeline_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise UsageError("This is not a Python file.", where=str(file), expected="a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles of the user's classes look their module up
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UsageError(f"The pipeline file is not valid Python: {error}.", where=str(file)) from error
+    function = getattr(module, "pipeline", None)
+    if not callable(function):
+        raise UsageError(
+            "The file defines no function pipeline.", where=str(file), expected="def pipeline(...) -> sk.Pipeline"
+        )
+    return typing.cast(Callable[..., Any], function)
+
+
+def _arguments(function: Callable[..., Any], settings: Mapping[str, str], file: Path) -> dict[str, Any]:
+    known = inspect.signature(function).parameters
+    hints = typing.get_type_hints(function)
+    arguments = {}
+    for name, text in settings.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(
+                f"The pipeline has no parameter {name!r}" + (f"; did you mean {close[0]!r}?" if close else "."),
+                where=str(file),
+                expected="one of " + ", ".join(known),
+            )
+        arguments[name] = _convert(text, hints.get(name, str), name)
+    missing = [name for name, p in known.items() if p.default is p.empty and name not in arguments]
+    if missing:
+        raise UsageError(
+            f"The parameter {missing[0]!r} has no default.", where=str(file), remedy=f"give it: --set {missing[0]}=..."
+        )
+    return arguments
+
+
+def _convert(text: str, kind: Any, name: str) -> Any:
+    """Text as a value of an annotated type."""
+    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    if type(None) in options and text.lower() in ("none", ""):
+        return None
+    for option in options:
+        try:
+            if option is bool:
+                value = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
+                return value
+            if option is int:
+                number = float(text.replace("_", "")) if "e" in text.lower() else int(text)
+                if number == int(number):
+                    return int(number)
+            elif option is float:
+                return float(text)
+            elif option in (str, Path):
+                return option(text)
+        except (KeyError, ValueError, OverflowError):
+            continue
+    wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+    raise UsageError(f"The value {text!r} is not of type {wanted}.", where=f"--set {name}=...", expected=wanted)
