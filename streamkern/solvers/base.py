@@ -227,7 +227,7 @@ def train(
     failure: Failure | None = None
     start = time.perf_counter()
     placement = executor.place(Work(stream, iteration.contribution), stream.lanes)
-    passes, stale = 0, 0
+    passes, stale, scoring = 0, 0, 0.0
     try:
         for pass_ in range(iteration.epochs):
             pass_loss, pass_rows = 0.0, 0
@@ -255,8 +255,10 @@ def train(
             if problem.validation is not None:
                 state = iteration.settle(state)
                 weights = iteration.weights(state)
+                before = time.perf_counter()
                 metrics = score(executor, problem.assembly(problem.validation), problem.expansion(), weights)
-                entry["validation"] = metrics
+                scoring += time.perf_counter() - before
+                entry["validation"], entry["scoring_seconds"] = metrics, scoring
                 merit = -metrics["mse"]
                 if best is None or merit > best[0]:
                     best, stale = (merit, weights), 0
