@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamkern.data.stream import Assembly, Block, Key, Scan
+from streamkern.errors import DataError
 from streamkern.execute.base import Executor, Parts, Stack, Tree
 from streamkern.types import Array, IntArray
 
@@ -63,7 +64,7 @@ def sweep(executor: Executor, work: Work, state: Any = None) -> Parts:
     n = len(work.blocks)  # type: ignore[arg-type]
     level = max(0, (n // _NODES_IN_FLIGHT).bit_length() - 1)
     tree = Tree(n)
-    nodes = [(level, index, n) for index in range(-(-n >> level) if n else 0)]
+    nodes = [(level, index, n) for index in range(-(-n >> level))]
     for (_, index, _), parts in zip(nodes, executor.imap(run_node, nodes, (work, state)), strict=True):
         tree.put(level, index, parts)
     return tree.total()
@@ -85,9 +86,20 @@ def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: in
     Args:
         executor: where chunks are read.
         assembly: the dataset and how its rows become numbers; rows have copy number 0.
-        ids: distinct row ids, shape (k,).
+        ids: row ids, shape (k,), k >= 1.
         block_rows: most rows read at a time.
+
+    Raises:
+        DataError: a row id that the source does not have, or no row id.
     """
+    n = int(assembly.dataset.source.bounds[-1])
+    if len(ids) and not 0 <= ids.min() <= ids.max() < n:
+        raise DataError(
+            f"Row ids run from {ids.min()} to {ids.max()}.",
+            where="gather",
+            expected=f"row ids in [0, {n})",
+            remedy="the ids belong to other data: make them again from this source",
+        )
     scan = Scan(assembly, block_rows, only=np.sort(ids))
     (pieces,) = sweep(executor, Work(scan, _rows))
     found = np.concatenate([piece[0] for piece in pieces])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.augment import Augmentation
-from streamkern.data.split import HASH_SPAN, Rule, count_chosen, smallest
+from streamkern.data.split import HASH_SPAN, Rule, count_chosen, sample_rule, smallest
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
 from streamkern.types import Array, IntArray, Target
@@ -42,7 +42,7 @@ class Dataset:
 
     def __len__(self) -> int:
         """Rows in a pass."""
-        return self.base_rows if self.virtual_rows is None else self.virtual_rows
+        return self.base_rows if self.virtual_rows is None or not self.base_rows else self.virtual_rows
 
     @cached_property
     def base_rows(self) -> int:
@@ -100,15 +100,15 @@ class Dataset:
         """
         if self.augmentations:
             raise UsageError("The dataset is augmented already.", where="scale", remedy="scale first, then augment")
-        for name, value in (("factor", factor), ("shift", shift)):
-            array = np.asarray(value, dtype=np.float64)
+        arrays = [np.asarray(value, dtype=np.float64) for value in (factor, shift)]
+        for name, array in zip(("factor", "shift"), arrays, strict=True):
             if array.shape not in ((), (self.n_features,)) or not np.isfinite(array).all():
                 raise UsageError(
                     f"The {name} has shape {array.shape} or is not finite.",
                     where=f"scale({name}=...)",
                     expected=f"a finite number or {self.n_features} of them",
                 )
-        return replace(self, factor=self.factor * factor, shift=self.shift * factor + shift)
+        return self._with(factor=self.factor * arrays[0], shift=self.shift * arrays[0] + arrays[1])
 
     def augment(
         self, *augmentations: Augmentation, copies: int | None = None, rows: int | None = None, seed: int | None = None
@@ -130,8 +130,7 @@ class Dataset:
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}.", where=f"augment({name}=...)", expected="at least 1")
         virtual = rows if rows is not None else copies * self.base_rows if copies is not None else self.virtual_rows
-        return replace(
-            self,
+        return self._with(
             augmentations=self.augmentations + augmentations,
             virtual_rows=virtual,
             seed=self.seed if seed is None else seed,
@@ -153,7 +152,7 @@ class Dataset:
         if not 0 < test < 1:
             raise UsageError(f"The share is {test}.", where="split(test=...)", expected="a number between 0 and 1")
         cut = round(test * HASH_SPAN)
-        key = (_SPLIT, seed)
+        key = (_SPLIT, len(self.rules), seed)  # splitting a part again, with the same seed, is another split
         return (
             replace(self, rules=(*self.rules, Rule(key, low=cut))),
             replace(self, rules=(*self.rules, Rule(key, high=cut))),
@@ -173,7 +172,7 @@ class Dataset:
 
     def plain(self) -> Dataset:
         """The stored rows once each, scaled and not augmented."""
-        return replace(self, augmentations=(), virtual_rows=None)
+        return self._with(augmentations=(), virtual_rows=None)
 
     def draw(self, k: int, *key: int) -> IntArray:
         """Ids of k distinct rows, uniform, in an order of their own; a larger draw begins with a smaller one.
@@ -206,9 +205,14 @@ class Dataset:
 
     def _sample_rule(self, rows: int, *name: Any) -> Rule:
         key = (_SAMPLE, self.seed, *(int(digest(part)[:15], 16) for part in name))
-        _, hashes = smallest(self.rules, int(self.source.bounds[-1]), rows, key)
-        # One key's hashes are distinct, so the k-th smallest bounds exactly k rows.
-        return Rule(key, high=int(hashes[-1]) + 1)
+        return sample_rule(self.rules, int(self.source.bounds[-1]), rows, key)
+
+    def _with(self, **changes: Any) -> Dataset:
+        """A copy with changes that leave the rules alone; rows that were counted are not counted again."""
+        made = replace(self, **changes)
+        if "counts" in self.__dict__:
+            made.__dict__["counts"] = self.counts
+        return made
 
 
 _SPLIT, _SAMPLE, _DRAW = 1, 2, 3  # names of the hash families

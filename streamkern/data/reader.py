@@ -1,17 +1,13 @@
-"""Reading chunks once: a thread-safe cache with a budget in bytes, and the rows a round takes of each chunk."""
+"""Reading chunks once: a thread-safe cache with a budget in bytes."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from streamkern.data.dataset import Dataset
-from streamkern.data.split import Rule, chosen
-from streamkern.types import Array, IntArray
+from streamkern.types import Array
 
 
 class Chunk(NamedTuple):
@@ -30,7 +26,8 @@ class Chunk(NamedTuple):
 class Reader:
     """Chunks of a dataset's source, kept while they fit.
 
-    Two threads that want one chunk read it once. The most recent chunk stays even where it alone is over the budget.
+    Two threads that want one chunk read it once. Each thread's most recent chunk stays, even over the budget: threads
+    that go through chunks of their own do not push out one another's. A read that fails leaves nothing behind.
 
     Args:
         dataset: whose source is read.
@@ -45,35 +42,41 @@ class Reader:
         self._held = 0
         self._lock = threading.Lock()
         self._reading: dict[int, threading.Lock] = {}
+        self._mine = threading.local()
 
     def chunk(self, index: int) -> Chunk:
         """One chunk, from the cache or from the source."""
+        mine: tuple[int, Chunk] | None = getattr(self._mine, "chunk", None)
+        if mine is not None and mine[0] == index:
+            return mine[1]
         with self._lock:
-            found = self._chunks.get(index)
-            if found is not None:
-                self._chunks.move_to_end(index)
-                return found
-            gate = self._reading.setdefault(index, threading.Lock())
-        with gate:
-            with self._lock:
-                found = self._chunks.get(index)
-            if found is None:
-                rows = self.dataset.source.read(index)
-                found = Chunk(rows.X, rows.y, int(self._bounds[index]))
-                self._keep(index, found)
+            found = self._look(index)
+            gate = self._reading.setdefault(index, threading.Lock()) if found is None else None
+        if found is None and gate is not None:
+            with gate:
+                with self._lock:
+                    found = self._look(index)
+                if found is None:
+                    found = self._read(index)
+        assert found is not None
+        self._mine.chunk = (index, found)
         return found
 
-    def _keep(self, index: int, chunk: Chunk) -> None:
+    def _look(self, index: int) -> Chunk | None:
+        found = self._chunks.get(index)
+        if found is not None:
+            self._chunks.move_to_end(index)
+        return found
+
+    def _read(self, index: int) -> Chunk:
+        rows = self.dataset.source.read(index)
+        chunk = Chunk(rows.X, rows.y, int(self._bounds[index]))
         with self._lock:
             self._reading.pop(index, None)
-            self._chunks[index] = chunk
-            self._held += chunk.nbytes
+            if index not in self._chunks:  # an old gate may have let two threads in
+                self._chunks[index] = chunk
+                self._held += chunk.nbytes
             while self._held > self.cache_bytes and len(self._chunks) > 1:
                 _, old = self._chunks.popitem(last=False)
                 self._held -= old.nbytes
-
-    def local_rows(self, rules: Sequence[Rule], start: int, stop: int) -> IntArray | slice:
-        """Rows in [start, stop), all of one chunk, that the rules keep, counted from the chunk's first row."""
-        first = int(self._bounds[np.searchsorted(self._bounds, start, side="right") - 1])
-        ids = chosen(rules, start, stop)
-        return slice(start - first, stop - first) if ids is None else ids - first
+        return chunk

@@ -44,14 +44,34 @@ def chosen(rules: Sequence[Rule], start: int, stop: int) -> IntArray | None:
 
 def count_chosen(rules: Sequence[Rule], starts: IntArray, stops: IntArray) -> IntArray:
     """How many rows of each range [starts[i], stops[i]) the rules keep; ranges ascend and do not overlap."""
-    if not rules:
+    if not rules or not len(starts):
         return np.asarray(stops - starts, dtype=np.int64)
     counts = np.zeros(len(starts), dtype=np.int64)
-    for ids in _chosen_blocks(rules, int(starts[0]) if len(starts) else 0, int(stops[-1]) if len(stops) else 0):
-        where = np.searchsorted(stops, ids, side="right")
-        inside = ids >= starts[where]
-        counts += np.bincount(where[inside], minlength=len(starts))
+    for ids in _chosen_blocks(rules, int(starts[0]), int(stops[-1])):
+        if len(ids):
+            first = np.searchsorted(stops, ids[0], side="right")
+            last = np.searchsorted(starts, ids[-1], side="right")
+            counts[first:last] += np.searchsorted(ids, stops[first:last]) - np.searchsorted(ids, starts[first:last])
     return counts
+
+
+def ranges(starts: IntArray, stops: IntArray) -> IntArray:
+    """The integers of [starts[0], stops[0]), then of [starts[1], stops[1]), and so on."""
+    lengths = stops - starts
+    ends = np.cumsum(lengths)
+    numbers = np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
+    numbers += np.repeat(starts - (ends - lengths), lengths)
+    return numbers
+
+
+def runs(starts: IntArray, stops: IntArray, rows: int | None) -> tuple[IntArray, IntArray]:
+    """Each range [starts[i], stops[i]) cut into runs of ``rows`` and a shorter last one: their starts and stops."""
+    if rows is None:
+        return starts, stops
+    counts = -(-(stops - starts) // rows)
+    within = ranges(np.zeros_like(counts), counts) * rows
+    first = np.repeat(starts, counts) + within
+    return first, np.minimum(first + rows, np.repeat(stops, counts))
 
 
 def smallest(rules: Sequence[Rule], n_rows: int, k: int, key: tuple[int, ...]) -> tuple[IntArray, NDArray[np.uint64]]:
@@ -70,14 +90,42 @@ def smallest(rules: Sequence[Rule], n_rows: int, k: int, key: tuple[int, ...]) -
     """
     ids = np.empty(0, dtype=np.int64)
     hashes = np.empty(0, dtype=np.uint64)
+    if not k:
+        return ids, hashes
     for block in _chosen_blocks(rules, 0, n_rows):
-        ids = np.concatenate([ids, block])
-        hashes = np.concatenate([hashes, row_hash(block, *key)])
+        h = row_hash(block, *key)
+        if len(ids) == k:
+            near = h < hashes.max()
+            block, h = block[near], h[near]
+        ids, hashes = np.concatenate([ids, block]), np.concatenate([hashes, h])
         if len(ids) > k:
-            keep = np.argpartition(hashes, k - 1)[:k] if k else np.empty(0, dtype=np.int64)
+            keep = np.argpartition(hashes, k - 1)[:k]
             ids, hashes = ids[keep], hashes[keep]
-    order = np.argsort(hashes, kind="stable")
+    order = np.argsort(hashes)
     return ids[order], hashes[order]
+
+
+def sample_rule(rules: Sequence[Rule], n_rows: int, k: int, key: tuple[int, ...]) -> Rule:
+    """The rule that keeps the k of the chosen rows that ``smallest`` draws, for 1 <= k <= the chosen rows.
+
+    One key's hashes are distinct, so the k-th smallest bounds exactly k rows. It is found in two passes over the ids in
+    memory that does not depend on k: in which of 2¹⁶ equal parts of the range it lies, and where in that part.
+    """
+    parts = np.zeros(1 << 16, dtype=np.int64)
+    for block in _chosen_blocks(rules, 0, n_rows):
+        parts += np.bincount(_part(row_hash(block, *key)), minlength=1 << 16)
+    ends = np.cumsum(parts)
+    part = int(np.searchsorted(ends, k))
+    inside = []
+    for block in _chosen_blocks(rules, 0, n_rows):
+        h = row_hash(block, *key)
+        inside.append(h[_part(h) == part])
+    kth = k - 1 - int(ends[part] - parts[part])
+    return Rule(key, high=int(np.partition(np.concatenate(inside), kth)[kth]) + 1)
+
+
+def _part(hashes: NDArray[np.uint64]) -> IntArray:
+    return (hashes >> np.uint64(48)).astype(np.int64)
 
 
 def _chosen_blocks(rules: Sequence[Rule], start: int, stop: int) -> Iterator[IntArray]:

@@ -1,28 +1,29 @@
 """The order of rows: a pure function of integers, cut into blocks that can be built from anywhere.
 
-A pass is a sequence of rounds (copies). In each round the dataset's *runs* (chunks, or short runs of rows) are permuted,
-and the rows, in that order, are dealt to the lanes in equal shares; a lane joins its shares of all rounds end to end,
-shuffles row positions inside windows of a fixed number of rows, and cuts windows into blocks. Step t of a pass takes
-block t of every lane. Nothing depends on how many workers there are, and block (pass, lane, t) needs no other block.
+A pass is a sequence of rounds (copies). In each round the chunks are permuted and taken in groups, the *runs* of a
+group (its chunks, or short runs of their rows) are permuted, and the rows, in that order, are dealt to the lanes in
+equal shares; a lane joins its shares of all rounds end to end, shuffles row positions inside windows of a fixed number
+of rows, and cuts windows into blocks. Step t of a pass takes block t of every lane. Nothing depends on how many workers
+there are, and block (pass, lane, t) needs no other block.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkern.backends import get_backend
 from streamkern.backends.base import Backend
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import Reader
-from streamkern.data.split import Rule, count_chosen
+from streamkern.data.split import Rule, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding
 from streamkern.errors import UsageError
 from streamkern.rng import generator
@@ -118,8 +119,10 @@ class Stream:
         assembly: the dataset and how its rows become numbers.
         lanes: how many blocks a step has; a property of the run, never of the cluster.
         block_rows: rows of a block; the last block of a lane may have fewer.
-        window_blocks: blocks of a window: rows are shuffled within it.
+        window_blocks: blocks of a window: rows are shuffled within it, and leave their chunks together.
         run_rows: longest run of neighbouring rows that stays together until the window; None for whole chunks.
+        mix_chunks: how many chunks' runs are shuffled among each other; None for all. A lane reads that many side by
+            side, and its order takes 8 bytes for each of their rows.
         seed: seed of the order.
         cache_bytes: bytes of stored chunks kept in memory by each process.
 
@@ -134,23 +137,31 @@ class Stream:
     run_rows: int | None = None
     seed: int = 0
     cache_bytes: int = 64 << 20
+    mix_chunks: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lanes", "block_rows", "window_blocks", "run_rows"):
+        for name in ("lanes", "block_rows", "window_blocks", "run_rows", "mix_chunks"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}.", where=f"Stream({name}=...)", expected="at least 1")
         data = self.assembly.dataset
-        self._starts, self._stops = _runs(data.source.bounds, self.run_rows)
-        self._full = _Round(data.rules, count_chosen(data.rules, self._starts, self._stops))
+        bounds = data.source.bounds
+        self._full = _Round(data.rules, data.counts, data.base_rows)
         rest = data.last_round
-        self._rest = _Round(rest, count_chosen(rest, self._starts, self._stops)) if rest else None
+        counts = count_chosen(rest, bounds[:-1], bounds[1:]) if rest else np.zeros(len(bounds) - 1, dtype=np.int64)
+        self._rest = _Round(rest, counts, int(counts.sum()))
+        # Whole chunks gain nothing from being mixed: a group is one chunk.
+        self._group_chunks = 1 if self.run_rows is None else self.mix_chunks or max(1, len(bounds) - 1)
         self._reset()
 
     def _reset(self) -> None:
         self.reader = Reader(self.assembly.dataset, self.cache_bytes)
+        sizes = np.diff(self.assembly.dataset.source.bounds)
+        largest = int(np.sort(sizes)[-self._group_chunks :].sum())
+        # Lanes walk side by side, each in a group of its own, and cross from one group or round to the next.
+        walked = min(self.lanes, -(-len(sizes) // self._group_chunks)) + 1
+        self._orders: _Recent = _Recent(_ORDER_ROWS + walked * largest)
         self._lock = threading.Lock()
-        self._orders: OrderedDict[Key, _Order] = OrderedDict()
         self._windows: dict[int, tuple[Key, Raw, IntArray]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -173,8 +184,7 @@ class Stream:
 
     def lane_rows(self, lane: int) -> int:
         """Rows that a lane sees in a pass."""
-        rest = self._share(self._rest.rows, lane) if self._rest else (0, 0)
-        full = self._share(self._full.rows, lane)
+        full, rest = self._share(self._full, lane), self._share(self._rest, lane)
         return self.assembly.dataset.full_rounds * (full[1] - full[0]) + rest[1] - rest[0]
 
     @property
@@ -185,7 +195,7 @@ class Stream:
     def step_rows(self, step: int) -> int:
         """Rows of one step of a pass, over all lanes."""
         start = step * self.block_rows
-        return sum(int(np.clip(self.lane_rows(lane) - start, 0, self.block_rows)) for lane in range(self.lanes))
+        return sum(min(max(self.lane_rows(lane) - start, 0), self.block_rows) for lane in range(self.lanes))
 
     def block(self, key: Key) -> Block:
         """Build block (pass, lane, step); a lane that has run out gives a block of no rows."""
@@ -201,8 +211,13 @@ class Stream:
         data = self.assembly.dataset
         return self.window_blocks * self.block_rows * (data.n_features * data.source.dtype.itemsize + 32)
 
-    def _share(self, rows: int, lane: int) -> tuple[int, int]:
-        return rows * lane // self.lanes, rows * (lane + 1) // self.lanes
+    @property
+    def order_bytes(self) -> int:
+        """Most bytes that the orders of the groups in use take."""
+        return 8 * self._orders.budget
+
+    def _share(self, spec: _Round, lane: int) -> tuple[int, int]:
+        return spec.rows * lane // self.lanes, spec.rows * (lane + 1) // self.lanes
 
     def _window(self, pass_: int, lane: int, window: int) -> tuple[Raw, IntArray]:
         name = (pass_, lane, window)
@@ -211,129 +226,133 @@ class Stream:
         if held is not None and held[0] == name:
             return held[1], held[2]
         size = self.window_blocks * self.block_rows
-        raw = self._gather(pass_, lane, window * size, min((window + 1) * size, self.lane_rows(lane)))
+        raw = self._gather(*self._ids(pass_, lane, window * size, min((window + 1) * size, self.lane_rows(lane))))
         order = generator("window", self.seed, *name).permutation(len(raw.ids))
         with self._lock:
             self._windows[lane] = (name, raw, order)
         return raw, order
 
-    def _gather(self, pass_: int, lane: int, start: int, stop: int) -> Raw:
-        """Stored rows at positions [start, stop) of a lane's pass."""
-        n = max(0, stop - start)
+    def _gather(self, ids: IntArray, copies: IntArray) -> Raw:
+        """Stored rows by id; neighbours in ``ids`` that share a chunk are copied together."""
         source = self.assembly.dataset.source
-        X = np.empty((n, source.n_features), dtype=source.dtype)
-        ids, copies = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-        y: Array | None = None
-        at = 0
-        for piece in self._pieces(pass_, lane, start, stop):
-            chunk = self.reader.chunk(int(np.searchsorted(source.bounds, self._starts[piece.run], side="right") - 1))
-            local = self.reader.local_rows(piece.rules, int(self._starts[piece.run]), int(self._stops[piece.run]))
-            if isinstance(local, slice):
-                rows: slice | IntArray = slice(local.start + piece.start, local.start + piece.stop)
-                numbers = np.arange(local.start + piece.start, local.start + piece.stop)
-            else:
-                rows = numbers = local[piece.start : piece.stop]
-            end = at + piece.stop - piece.start
-            X[at:end] = chunk.X[rows]
-            ids[at:end] = numbers + chunk.first
-            copies[at:end] = piece.round
+        X = np.empty((len(ids), source.n_features), dtype=source.dtype)
+        target = source.target
+        y = [] if target is None else [np.empty((0, *target.outputs), dtype=target.dtype)]
+        chunks = np.searchsorted(source.bounds, ids, side="right") - 1
+        cuts = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), len(ids)]
+        for start, stop in pairwise(cuts if len(ids) else []):
+            chunk = self.reader.chunk(int(chunks[start]))
+            local = ids[start:stop] - chunk.first
+            np.take(chunk.X, local, axis=0, out=X[start:stop], mode="clip")  # other modes would copy twice
             if chunk.y is not None:
-                if y is None:
-                    y = np.empty((n, *chunk.y.shape[1:]), dtype=chunk.y.dtype)
-                elif chunk.y.dtype != y.dtype:
-                    y = y.astype(np.promote_types(y.dtype, chunk.y.dtype))
-                y[at:end] = chunk.y[rows]
-            at = end
-        return Raw(X, y, ids, copies)
+                y.append(chunk.y[local])
+        return Raw(X, np.concatenate(y) if y else None, ids, copies)
 
-    def _pieces(self, pass_: int, lane: int, start: int, stop: int) -> Iterator[_Piece]:
-        """Runs, and rows within them, at positions [start, stop) of a lane's pass, in order."""
-        first, last = self._share(self._full.rows, lane)
+    def _ids(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray]:
+        """Row ids and rounds at positions [start, stop) of a lane's pass; ascending within a round."""
+        first, last = self._share(self._full, lane)
         length, full_rounds = last - first, self.assembly.dataset.full_rounds
+        ids: list[IntArray] = [np.empty(0, dtype=np.int64)]
+        rounds = [0]
         while start < stop:
-            round_ = min(start // length, full_rounds) if length and full_rounds else 0
-            spec, a = (self._full, first) if round_ < full_rounds else (self._rest, 0)
-            assert spec is not None
-            if spec is self._rest:
-                a, _ = self._share(spec.rows, lane)
-                end = stop
+            if start < full_rounds * length:
+                spec, round_ = self._full, start // length
+                a = first + start - round_ * length
+                b = min(a + stop - start, last)
             else:
-                end = min(stop, (round_ + 1) * length)
-            offset = a - round_ * length
-            yield from self._order(pass_, round_, spec).pieces(start + offset, end + offset, round_, spec.rules)
-            start = end
+                spec, round_ = self._rest, full_rounds
+                a = self._share(spec, lane)[0] + start - full_rounds * length
+                b = a + stop - start
+            # The window is shuffled anyway; in order of id, a chunk's rows are neighbours.
+            ids.append(np.sort(self._between(pass_, round_, spec, a, b)))
+            rounds.append(round_)
+            start += b - a
+        return np.concatenate(ids), np.repeat(rounds, [len(part) for part in ids])
 
-    def _order(self, pass_: int, round_: int, spec: _Round) -> _Order:
-        name = (pass_, round_)
-        with self._lock:
-            found = self._orders.get(name)
-        if found is None:
-            permutation = generator("runs", self.seed, *name).permutation(len(spec.counts))
-            found = _Order(permutation, np.concatenate([[0], np.cumsum(spec.counts[permutation])]))
-            with self._lock:
-                self._orders[name] = found
-                while len(self._orders) > 2 * self.lanes:  # lanes cross from one round to the next at about one time
-                    self._orders.popitem(last=False)
-        return found
+    def _between(self, pass_: int, round_: int, spec: _Round, start: int, stop: int) -> IntArray:
+        """Row ids at positions [start, stop) of a round."""
+        begins, permutation = self._orders.get((pass_, round_), self._order, spec)
+        parts: list[IntArray] = []
+        for group in range(int(np.searchsorted(begins, start, side="right")) - 1, len(begins) - 1):
+            begin, end = int(begins[group]), int(begins[group + 1])
+            if begin >= stop:
+                break
+            if begin < end:
+                chunks = permutation[group * self._group_chunks : (group + 1) * self._group_chunks]
+                (ids,) = self._orders.get((pass_, round_, group), self._group, spec, chunks)
+                parts.append(ids[max(start - begin, 0) : stop - begin])
+        return np.concatenate(parts)
+
+    def _order(self, name: Key, spec: _Round) -> tuple[IntArray, IntArray]:
+        """The positions at which a round's groups of chunks begin, and its permutation of chunks."""
+        permutation = generator("chunks", self.seed, *name).permutation(len(spec.counts))
+        ends = np.cumsum(spec.counts[permutation])
+        begins = np.concatenate([[0], ends[self._group_chunks - 1 : -1 : self._group_chunks], ends[-1:]])
+        return begins, permutation
+
+    def _group(self, name: Key, spec: _Round, chunks: IntArray) -> tuple[IntArray]:
+        """Ids of the rows that a round takes of some chunks, run after run, the runs permuted."""
+        bounds = self.assembly.dataset.source.bounds
+        starts, stops = runs(bounds[chunks], bounds[chunks + 1], self.run_rows)
+        if self.run_rows is not None:
+            order = generator("runs", self.seed, *name).permutation(len(starts))
+            starts, stops = starts[order], stops[order]
+        ids = ranges(starts, stops)
+        for rule in spec.rules:
+            ids = ids[rule.keep(ids)]
+        return (ids,)
+
+
+_ORDER_ROWS = 1 << 17
+"""Row ids, or chunks of an order, kept beside the largest groups: many small rounds may lie in one window."""
 
 
 class _Round(NamedTuple):
-    """Which rows a round takes: the rules, and how many of each run."""
+    """Which rows a round takes: the rules, how many of each chunk, and how many in all."""
 
     rules: tuple[Rule, ...]
     counts: IntArray
-
-    @property
-    def rows(self) -> int:
-        return int(self.counts.sum())
+    rows: int
 
 
-class _Piece(NamedTuple):
-    """Chosen rows [start, stop) of a run, in a round."""
+class _Recent:
+    """The arrays asked for most recently, up to a number of elements."""
 
-    run: int
-    start: int
-    stop: int
-    round: int
-    rules: tuple[Rule, ...]
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._held: OrderedDict[Key, tuple[IntArray, ...]] = OrderedDict()
+        self._elements = 0
+        self._lock = threading.Lock()
 
-
-class _Order(NamedTuple):
-    """A round's permutation of runs, and the position at which each begins."""
-
-    permutation: IntArray
-    begins: IntArray
-
-    def pieces(self, start: int, stop: int, round_: int, rules: tuple[Rule, ...]) -> Iterator[_Piece]:
-        at = int(np.searchsorted(self.begins, start, side="right") - 1)
-        while start < stop:
-            begin, end = int(self.begins[at]), int(self.begins[at + 1])
-            cut = min(stop, end)
-            if cut > start:
-                yield _Piece(int(self.permutation[at]), start - begin, cut - begin, round_, rules)
-                start = cut
-            at += 1
-
-
-def _runs(bounds: IntArray, run_rows: int | None) -> tuple[IntArray, IntArray]:
-    """First and past-the-last row of each run; a run lies in one chunk."""
-    if run_rows is None:
-        return bounds[:-1], bounds[1:]
-    starts = [np.arange(a, b, run_rows, dtype=np.int64) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-    cuts: NDArray[np.int64] = np.concatenate([*starts, bounds[-1:]])
-    return cuts[:-1], cuts[1:]
+    def get(self, name: Key, make: Callable[..., tuple[IntArray, ...]], *args: Any) -> tuple[IntArray, ...]:
+        """``make(name, *args)``, or what it gave before."""
+        with self._lock:
+            found = self._held.get(name)
+            if found is not None:
+                self._held.move_to_end(name)
+                return found
+        found = make(name, *args)  # two threads may both make it: they get the same
+        with self._lock:
+            if name not in self._held:
+                self._held[name] = found
+                self._elements += sum(map(len, found))
+            while self._elements > self.budget and len(self._held) > 1:
+                _, old = self._held.popitem(last=False)
+                self._elements -= sum(map(len, old))
+        return found
 
 
 @dataclass(eq=False)
 class Scan:
     """All rows once, in stored order: what statistics, metrics and predictions sweep over.
 
-    Blocks never cross a chunk. A round over copies repeats the blocks with the next copy number.
+    Blocks never cross a chunk, and one that the dataset's rules leave empty is not read. A round over copies repeats
+    the blocks with the next copy number.
 
     Args:
         assembly: the dataset and how its rows become numbers.
         block_rows: most rows of a block.
-        only: ascending row ids to take; blocks without any are left out. None for all.
+        only: ascending row ids to take; None for all.
     """
 
     assembly: Assembly
@@ -341,11 +360,19 @@ class Scan:
     only: IntArray | None = None
 
     def __post_init__(self) -> None:
-        starts, stops = _runs(self.assembly.dataset.source.bounds, self.block_rows)
+        data = self.assembly.dataset
+        starts, stops = runs(data.source.bounds[:-1], data.source.bounds[1:], self.block_rows)
+
+        def hit(counts: IntArray) -> tuple[IntArray, IntArray]:
+            return starts[counts > 0], stops[counts > 0]
+
         if self.only is not None:
-            hit = np.searchsorted(self.only, stops) > np.searchsorted(self.only, starts)
-            starts, stops = starts[hit], stops[hit]
-        self._starts, self._stops = starts, stops
+            self._full = hit(np.searchsorted(self.only, stops) - np.searchsorted(self.only, starts))
+        else:
+            self._full = hit(count_chosen(data.rules, starts, stops))
+        self._full_rounds = data.full_rounds if self.only is None else 1
+        rest = data.last_round if self.only is None else ()
+        self._rest = hit(count_chosen(rest, starts, stops) if rest else np.zeros_like(starts))
         self._reset()
 
     def _reset(self) -> None:
@@ -361,10 +388,7 @@ class Scan:
 
     def __len__(self) -> int:
         """Number of blocks."""
-        data = self.assembly.dataset
-        if self.only is not None:
-            return len(self._starts)
-        return len(self._starts) * (data.full_rounds + bool(data.last_round))
+        return self._full_rounds * len(self._full[0]) + len(self._rest[0])
 
     def block(self, key: Key) -> Block:
         """Build block (index,)."""
@@ -373,17 +397,20 @@ class Scan:
 
     def raw(self, key: Key) -> tuple[Raw, str]:
         """Stored rows of block (index,), and where they lie in words."""
-        data = self.assembly.dataset
-        round_, at = divmod(key[0], len(self._starts))
-        rules = data.rules if round_ < data.full_rounds or self.only is not None else data.last_round
-        chunk_number = int(np.searchsorted(data.source.bounds, self._starts[at], side="right") - 1)
-        chunk = self.reader.chunk(chunk_number)
-        local = self.reader.local_rows(rules, int(self._starts[at]), int(self._stops[at]))
+        data, blocks = self.assembly.dataset, len(self._full[0])
+        in_full = key[0] < self._full_rounds * blocks
+        round_ = key[0] // blocks if in_full else self._full_rounds
+        starts, stops = self._full if in_full else self._rest
+        at = key[0] - round_ * blocks
+        start, stop = int(starts[at]), int(stops[at])
+        number = int(np.searchsorted(data.source.bounds, start, side="right") - 1)
+        chunk = self.reader.chunk(number)
         if self.only is not None:
-            first, last = np.searchsorted(self.only, [self._starts[at], self._stops[at]])
-            local = self.only[first:last] - chunk.first
-        index = np.arange(local.start, local.stop) if isinstance(local, slice) else local
-        where = data.source.where(chunk_number)
-        copies = np.full(len(index), round_, dtype=np.int64)
+            ids = self.only[np.searchsorted(self.only, start) : np.searchsorted(self.only, stop)]
+            local: IntArray | slice = ids - chunk.first
+        else:
+            kept = chosen(data.rules if in_full else data.last_round, start, stop)
+            ids = np.arange(start, stop, dtype=np.int64) if kept is None else kept
+            local = slice(start - chunk.first, stop - chunk.first) if kept is None else kept - chunk.first
         y = None if chunk.y is None else chunk.y[local]
-        return Raw(chunk.X[local], y, index + chunk.first, copies), where
+        return Raw(chunk.X[local], y, ids, np.full(len(ids), round_, dtype=np.int64)), data.source.where(number)

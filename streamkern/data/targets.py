@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +52,8 @@ class Classes:
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
         """Codes in [0, K), shape (n,)."""
+        if y.size != len(y):
+            raise DataError(f"Targets have {y.shape[1]} values a row.", where=where, expected="one label a row")
         y = y.reshape(len(y))
         try:
             codes = np.searchsorted(self.values, y)
@@ -63,10 +66,10 @@ class Classes:
         if np.any(wrong):
             i = int(np.argmax(wrong))
             raise DataError(
-                f"The label {y[i]!r} was not among the classes of the training data.",
+                f"The label {y[i : i + 1].tolist()[0]!r} was not among the classes of the training data.",
                 where=f"{where}, row {int(row_ids[i])}",
                 expected="one of " + _listing(self.values),
-                remedy="retrain with data that holds this class, or leave its rows out",
+                remedy="correct the label, leave the row out, or train again on data that hold this class",
             )
         return np.asarray(codes, dtype=np.int64)
 
@@ -91,7 +94,10 @@ class Continuous:
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
         """Values less the mean, shape (n, c), float64."""
-        values = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        try:
+            values = np.asarray(y, dtype=np.float64).reshape(len(y), math.prod(y.shape[1:]))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"A target is not a number: {error}.", where=where, expected="finite numbers") from error
         if values.shape[1] != len(self.mean):
             raise DataError(
                 f"Targets have {values.shape[1]} values a row.",
