@@ -12,7 +12,7 @@ from streamkern.rng import row_hash
 from streamkern.types import IntArray
 
 HASH_SPAN = 1 << 64
-_ID_BLOCK = 1 << 20  # row ids hashed at a time: 8 MB
+_ID_BLOCK = 1 << 16  # row ids hashed at a time: half a megabyte stays in the cache
 
 
 @dataclass(frozen=True)
@@ -90,19 +90,28 @@ def smallest(rules: Sequence[Rule], n_rows: int, k: int, key: tuple[int, ...]) -
     """
     ids = np.empty(0, dtype=np.int64)
     hashes = np.empty(0, dtype=np.uint64)
-    if not k:
-        return ids, hashes
+    waiting, count = [(ids, hashes)], 0
     for block in _chosen_blocks(rules, 0, n_rows):
         h = row_hash(block, *key)
-        if len(ids) == k:
-            near = h < hashes.max()
+        if len(ids) == k:  # then the last of them bounds what may still come in
+            near = h < hashes.max(initial=0)
             block, h = block[near], h[near]
-        ids, hashes = np.concatenate([ids, block]), np.concatenate([hashes, h])
-        if len(ids) > k:
-            keep = np.argpartition(hashes, k - 1)[:k]
-            ids, hashes = ids[keep], hashes[keep]
+        waiting.append((block, h))
+        count += len(block)
+        if count > max(k, _ID_BLOCK):
+            ids, hashes = _least(waiting, k)
+            waiting, count = [(ids, hashes)], 0
+    ids, hashes = _least(waiting, k)
     order = np.argsort(hashes)
     return ids[order], hashes[order]
+
+
+def _least(parts: list[tuple[IntArray, NDArray[np.uint64]]], k: int) -> tuple[IntArray, NDArray[np.uint64]]:
+    ids, hashes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    if len(ids) > k:
+        keep = np.argpartition(hashes, max(k - 1, 0))[:k]
+        ids, hashes = ids[keep], hashes[keep]
+    return ids, hashes
 
 
 def sample_rule(rules: Sequence[Rule], n_rows: int, k: int, key: tuple[int, ...]) -> Rule:
