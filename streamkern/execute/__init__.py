@@ -1,10 +1,10 @@
-"""Where blocks run: threads of this process, or any Dask cluster."""
+"""Where blocks run: threads of this process, or the workers of a Dask cluster."""
 
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
@@ -13,32 +13,44 @@ from streamkern.execute.threads import ThreadsExecutor
 __all__ = ["Executor", "ThreadsExecutor", "open_executor"]
 
 
-def open_executor(scheduler: str = "threads", threads: int | None = None) -> AbstractContextManager[Any]:
-    """An executor, to be used in a ``with`` block.
+@contextmanager
+def open_executor(scheduler: str = "threads", threads: int | None = None) -> Iterator[Executor]:
+    """Open the executor that a ``--scheduler`` setting names, and close whatever it started.
 
     Args:
-        scheduler: ``threads``, ``processes``, ``processes:N``, or the address of a Dask scheduler (``tcp://...``).
-        threads: threads of this process: all blocks for ``threads``, host-side tiles for the others.
+        scheduler: ``threads``, ``processes`` or ``processes:N`` (worker processes of one thread each on this machine),
+            or the address of a Dask scheduler.
+        threads: threads of this process, and how many worker processes ``processes`` starts; its cores by default.
 
     Raises:
-        UsageError: an unknown scheduler, or ``distributed`` is not installed.
-        StorageError: nothing answers at the address.
+        UsageError: the setting means nothing, or needs what is not installed.
+        StorageError: no scheduler answers at the address, or it has no workers.
     """
+    if threads is not None and threads < 1:
+        raise UsageError(f"{threads} threads are too few.", where="threads", expected="at least 1")
     if scheduler == "threads":
-        return ThreadsExecutor(threads)
-    if re.fullmatch(r"processes(:[1-9][0-9]*)?|[a-z]+://.+", scheduler) is None:
+        with ThreadsExecutor(threads) as executor:
+            yield executor
+        return
+    processes = re.fullmatch(r"processes(?::([1-9][0-9]*))?", scheduler)
+    if not processes and not re.match(r"[a-z]+://.", scheduler):
         raise UsageError(
             f"The scheduler {scheduler!r} is unknown.",
-            where="--scheduler",
+            where="scheduler",
             expected="threads, processes, processes:N or an address such as tcp://head:8786",
         )
     try:
-        # The base installation has no distributed.
-        from streamkern.execute.dask import open_dask
-    except ImportError as error:
+        # The door of an optional dependency: the base installation has no distributed.
+        from streamkern.execute import dask as cluster
+    except ModuleNotFoundError as error:
         raise UsageError(
-            "Dask's distributed is not installed.",
-            where=f"--scheduler {scheduler}",
+            f"The scheduler {scheduler!r} needs {error.name}, which is not installed.",
+            where="scheduler",
             remedy="pip install 'streamkern[cluster]'",
         ) from error
-    return open_dask(scheduler, threads)
+    if processes:
+        with cluster.local(int(processes[1]) if processes[1] else threads, threads) as local:
+            yield local
+    else:
+        with cluster.DaskExecutor(scheduler, threads) as remote:
+            yield remote

@@ -48,7 +48,8 @@ class ThreadsExecutor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._pool is not None and self._limits is not None
+        assert self._pool is not None
+        assert self._limits is not None
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._limits.restore_original_limits()
         self._pool = self._limits = None

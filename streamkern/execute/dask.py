@@ -1,0 +1,528 @@
+"""Blocks on the workers of a Dask cluster: anything that a ``distributed.Client`` can talk to.
+
+Sweeps are tasks, a bounded number in flight. Minibatch steps are calls to one long-lived actor a worker, which holds
+its lanes' blocks and the centers: a task a step would cost several times as much. What crosses the wire is pickled here
+rather than by Dask, so that arrays arrive aligned and writable, as they are in threads, and so that an exception of the
+computation cannot be taken for one of the cluster.
+
+Nothing waits for ever. A worker that dies is noticed at once; one that is silent for ``stall_timeout``, or does not
+answer a step within ``step_timeout``, is removed from the cluster and counts as lost; a run without any worker for
+``worker_timeout`` ends with an error.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import CancelledError
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+import dask
+from distributed import Client, Future, KilledWorker, LocalCluster
+from distributed.client import FutureCancelledError
+from distributed.protocol import pickle
+from threadpoolctl import threadpool_limits
+
+from streamkern.errors import StorageError, UsageError
+from streamkern.execute.base import LaneWork, Position, StepResult, Tree
+from streamkern.execute.threads import LanePool, default_threads
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Plain pickle, and cloudpickle for what it cannot do: functions and classes of a user's script.
+dumps: Callable[[Any], bytes] = pickle.dumps
+loads: Callable[[bytes], Any] = pickle.loads
+
+_TICK = 1.0  # seconds between looks at the workers while an answer is awaited
+_LOOK = 5.0  # seconds between looks at the workers while answers keep coming
+_CONNECT = 5.0  # seconds that a scheduler may take to answer the first time
+_CLOSE = 5.0  # seconds that an actor may take to let go
+_ATTEMPTS = 5  # times in a row that work may lose its workers: after that, it is the work that kills them
+
+
+class LostError(Exception):
+    """Whoever was to answer is gone."""
+
+
+class _Seen(NamedTuple):
+    """A worker as last seen: threads, whether it takes tasks, its last heartbeat, and seconds listened without one."""
+
+    threads: int
+    running: bool
+    beat: float
+    silent: float
+
+
+@contextmanager
+def local(processes: int | None = None, threads: int | None = None) -> Iterator[DaskExecutor]:
+    """An executor over worker processes of one thread each on this machine, which end with it.
+
+    Args:
+        processes: how many; the cores of this process by default.
+        threads: threads of this process, for host-side linear algebra.
+    """
+    cluster = LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=processes or default_threads(),
+        threads_per_worker=1,
+        memory_limit=0,
+        dashboard_address="127.0.0.1:0",
+    )
+    with (
+        cluster,
+        Client(cluster, set_as_default=False, direct_to_workers=True) as client,  # type: ignore[no-untyped-call]
+        DaskExecutor(client, threads) as executor,
+    ):
+        yield executor
+
+
+class DaskExecutor:
+    """Runs blocks on the workers of a cluster. A context manager: BLAS has one thread in this process while it is open.
+
+    On the workers, BLAS has one thread from the first task on (as where Dask starts them itself). Workers may come and
+    go.
+
+    Args:
+        client: a client of the cluster, or the address of its scheduler.
+        threads: threads of this process, for host-side linear algebra; its cores by default.
+        worker_timeout: seconds to wait for a worker where there is none.
+        stall_timeout: seconds without a heartbeat after which a worker is lost.
+        step_timeout: seconds after which a worker that has not answered a step is lost.
+
+    Attributes:
+        losses: workers that went away so far.
+    """
+
+    name = "dask"
+
+    def __init__(
+        self,
+        client: Client | str,
+        threads: int | None = None,
+        *,
+        worker_timeout: float = 60.0,
+        stall_timeout: float = 30.0,
+        step_timeout: float = 600.0,
+    ) -> None:
+        self._given = client
+        self._threads = threads or default_threads()
+        self.worker_timeout = worker_timeout
+        self.stall_timeout = stall_timeout
+        self.step_timeout = step_timeout
+        self.losses = 0
+        self._workers: dict[str, _Seen] = {}
+        self._looked = 0.0
+        self._open: ExitStack | None = None
+
+    def __enter__(self) -> DaskExecutor:
+        with ExitStack() as stack:
+            if isinstance(self._given, str):
+                self.client = stack.enter_context(_connect(self._given))
+            elif self._given.asynchronous:
+                raise UsageError("The client is asynchronous.", where="client", expected="Client(asynchronous=False)")
+            else:
+                self.client = self._given
+            limits = threadpool_limits(1, user_api="blas")
+            stack.callback(limits.restore_original_limits)
+            self._pool = stack.enter_context(ThreadPoolExecutor(self._threads, thread_name_prefix="streamkern"))
+            self._workers.clear()
+            self.look()
+            self.require_workers()
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._open is not None
+        self._open.close()
+        self._open = None
+
+    @property
+    def address(self) -> str:
+        """Address of the scheduler."""
+        return str(self.client.scheduler.address)
+
+    @property
+    def dashboard(self) -> str:
+        """Address of Dask's dashboard."""
+        return str(self.client.dashboard_link)
+
+    @property
+    def workers(self) -> dict[str, int]:
+        """Threads of every worker that takes tasks, by address, when they were last looked at."""
+        return {address: seen.threads for address, seen in self._workers.items() if seen.running}
+
+    @property
+    def slots(self) -> int:
+        """Threads of all workers, when they were last looked at."""
+        return sum(self.workers.values())
+
+    def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """``fn(item)`` for every item, in threads of this process."""
+        return list(self._pool.map(fn, items))
+
+    def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
+        """``fn(item, *shared)`` in order, at most two tasks in flight for each thread of the workers.
+
+        Raises:
+            StorageError: the cluster is gone, has no workers, or cannot run the tasks.
+        """
+        payload = dumps((fn, shared))
+        spread = self.spread(payload)
+        feed = map(dumps, items)
+        flying: deque[tuple[bytes, Future[bytes]]] = deque()
+        losses = 0
+        try:
+            while True:
+                self.look(_LOOK)
+                self.require_workers()
+                for message in islice(feed, max(0, 2 * self.slots - len(flying))):
+                    flying.append((message, self._submit(spread, message)))
+                if not flying:
+                    return
+                try:
+                    answer = self.wait(flying[0][1])
+                except LostError as error:
+                    losses += 1
+                    if losses == _ATTEMPTS:
+                        raise _gives_up("A task") from error
+                    # A worker may wait for ever for what it was copying from one that fell silent, so what is shared
+                    # gets a new name, and with it a new home.
+                    spread = self.spread(payload)
+                    flying = deque(
+                        (message, old if old.status == "finished" else self._submit(spread, message))
+                        for message, old in flying
+                    )
+                else:
+                    flying.popleft()
+                    losses = 0
+                    yield _opened(answer)
+        finally:
+            flying.clear()  # Dask drops tasks that nobody waits for
+
+    def place(self, work: LaneWork, lanes: int) -> Lanes:
+        """Lanes in contiguous ranges on the workers, in proportion to their threads; workers beyond the lanes idle."""
+        return Lanes(self, dumps(work), lanes)
+
+    def spread(self, payload: bytes) -> Future[Shared]:
+        """Unpickle ``payload`` once, on a worker; the others copy it when they need it.
+
+        It travels as the argument of a task, so that the scheduler can make it again; what is scattered to a worker is
+        lost with the worker.
+        """
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60}):
+            spread: Future[Shared] = self.client.submit(Shared, payload, pure=False)
+            return spread
+
+    def _submit(self, spread: Future[Shared], message: bytes) -> Future[bytes]:
+        task: Future[bytes] = self.client.submit(_run, spread, message, pure=False)
+        return task
+
+    def look(self, age: float = 0.0) -> None:
+        """See which workers there are, unless that was seen less than ``age`` seconds ago.
+
+        Raises:
+            StorageError: the scheduler does not answer.
+        """
+        now = time.monotonic()
+        if now < self._looked + age:
+            return
+        try:
+            found = self.client.sync(
+                self.client.scheduler.identity, n_workers=-1, callback_timeout=max(_CONNECT, self.stall_timeout)
+            )["workers"]
+        except (OSError, RuntimeError, CancelledError) as error:
+            raise StorageError(
+                "The Dask scheduler is gone, or does not answer.",
+                where=self.address,
+                remedy="start it and its workers again, then resume the run",
+            ) from error
+        # Silence counts only while someone listens, so that a pause of this process is not held against a worker.
+        heard = min(now - self._looked, 2 * _TICK)
+        before, self._workers, self._looked = self._workers, {}, now
+        for address, worker in found.items():
+            old, beat = before.get(address), float(worker["last_seen"])
+            silent = old.silent + heard if old is not None and old.beat == beat else 0.0
+            self._workers[address] = _Seen(int(worker["nthreads"]), worker["status"] == "running", beat, silent)
+        self.losses += len(before.keys() - self._workers.keys())
+
+    def require_workers(self) -> None:
+        """Wait until there is a worker.
+
+        Raises:
+            StorageError: there is none for ``worker_timeout`` seconds.
+        """
+        start = time.monotonic()
+        while not self.workers:
+            if time.monotonic() > start + self.worker_timeout:
+                raise StorageError(
+                    f"The cluster has had no workers for {self.worker_timeout:g} seconds.",
+                    where=self.address,
+                    remedy=f"start some (dask worker {self.address}), then resume the run",
+                )
+            time.sleep(0.1)
+            self.look()
+
+    def wait(self, future: Future[T], worker: str | None = None, deadline: float | None = None) -> T:
+        """The result of a future.
+
+        Args:
+            future: of a task whose function raises only where the cluster is at fault.
+            worker: the only one that can run it; None if any can.
+            deadline: when to give up the worker, on the monotonic clock; None for never.
+
+        Raises:
+            LostError: a worker was lost, and the future may be.
+            StorageError: the cluster is gone, or cannot run the task.
+        """
+        while True:
+            try:
+                return future.result(timeout=_TICK)
+            except TimeoutError:
+                self.miss(future, worker, deadline)
+            except KilledWorker as error:
+                raise _gives_up("A task") from error
+            except (FutureCancelledError, CancelledError) as error:
+                self.look()
+                raise LostError from error
+            except Exception as error:
+                self.look()
+                if worker is not None and worker not in self._workers:
+                    raise LostError from error
+                raise StorageError(
+                    f"The cluster cannot run a task: {type(error).__name__}: {error}",
+                    where=self.address,
+                    remedy="install the same versions of streamkern and of what it needs on scheduler and workers",
+                ) from error
+
+    def miss(self, future: Future[Any], worker: str | None, deadline: float | None) -> None:
+        """Look for the reason why an answer that depends on ``future`` is late; arguments as for ``wait``.
+
+        Raises:
+            LostError: a worker was lost, and the answer may be.
+            StorageError: the cluster is gone or has no workers.
+        """
+        self.look()
+        silent = [address for address, seen in self._workers.items() if seen.silent > self.stall_timeout]
+        if worker is not None and deadline is not None and time.monotonic() > deadline:
+            silent.append(worker)
+        for address in silent:
+            # Dask would do so too, after distributed.scheduler.worker-ttl.
+            with suppress(OSError, CancelledError):
+                unregister = self.client.scheduler.unregister
+                self.client.sync(unregister, address=address, stimulus_id="streamkern", callback_timeout=_CONNECT)
+        if silent:
+            self.look()
+            raise LostError
+        gone = worker is not None and worker not in self._workers
+        if gone or future.status in ("lost", "error", "cancelled"):
+            raise LostError
+        self.require_workers()
+
+
+class Lanes:
+    """Lanes on the workers of a cluster, made again wherever there are workers when one is lost.
+
+    Args:
+        executor: whose workers.
+        payload: the pickled work.
+        lanes: how many.
+    """
+
+    def __init__(self, executor: DaskExecutor, payload: bytes, lanes: int) -> None:
+        self.executor = executor
+        self.payload = payload
+        self.lanes = lanes
+        self._actors: list[_Placed] = []
+
+    def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
+        """Sum over all lanes; repeated from the start if a worker is lost.
+
+        Raises:
+            StorageError: the cluster is gone, has no workers, or loses them at every attempt.
+        """
+        message = dumps((position, state, tuple(ahead)))
+        for _ in range(_ATTEMPTS):
+            try:
+                with self.executor.client.as_current():  # an actor talks through the current client
+                    self._place()
+                    return self._step(message)
+            except LostError as error:
+                # Actors on the other workers go too, with their threads, when their futures do.
+                self._actors.clear()
+                lost = error
+        raise _gives_up(f"Pass {position[0] + 1}, step {position[1] + 1}") from lost
+
+    def close(self) -> None:
+        """Stop reading ahead on the workers, and free what they hold."""
+        with self.executor.client.as_current():
+            for placed in self._actors:
+                with suppress(Exception, CancelledError):  # whoever cannot be told is gone
+                    placed.actor.close().result(timeout=_CLOSE)
+        self._actors.clear()
+
+    def _place(self) -> None:
+        """Make actors if there are none, or if with the workers there are now a step would take fewer rounds."""
+        executor = self.executor
+        executor.look(_LOOK if self._actors else 0.0)
+        executor.require_workers()
+        threads = executor.workers
+        parts = partition(self.lanes, threads)
+        if self._actors:
+            held = max(-(-len(placed.mine) // placed.threads) for placed in self._actors)
+            if held <= max(-(-len(mine) // threads[address]) for address, mine in parts.items()):
+                return
+            self.close()
+        spread, deadline = executor.spread(self.payload), time.monotonic() + executor.step_timeout
+        futures = [
+            executor.client.submit(
+                LaneActor, spread, mine, self.lanes, threads[address], actor=True, workers=[address], pure=False
+            )
+            for address, mine in parts.items()
+        ]
+        self._actors = [
+            _Placed(address, mine, threads[address], future, executor.wait(future, address, deadline))
+            for (address, mine), future in zip(parts.items(), futures, strict=True)
+        ]
+
+    def _step(self, message: bytes) -> StepResult:
+        executor, tree, wait, compute = self.executor, Tree(self.lanes), 0.0, 0.0
+        deadline = time.monotonic() + executor.step_timeout
+        calls = [(placed, _ask(placed, message)) for placed in self._actors]
+        for placed, call in calls:
+            nodes, waited, computed = _opened(self._answer(placed, call, deadline))
+            for (level, index), parts in nodes.items():
+                tree.put(level, index, parts)
+            wait, compute = wait + waited, compute + computed
+        return StepResult(tree.total(), wait, compute)
+
+    def _answer(self, placed: _Placed, call: Any, deadline: float) -> bytes:
+        while True:
+            try:
+                return bytes(call.result(timeout=_TICK))
+            except TimeoutError:
+                self.executor.miss(placed.future, placed.address, deadline)
+            except (Exception, CancelledError) as error:  # what the work itself raises comes as an answer
+                raise LostError from error
+
+
+class _Placed(NamedTuple):
+    """An actor: where it is, its lanes, its threads, the future that keeps it alive, and its proxy."""
+
+    address: str
+    mine: range
+    threads: int
+    future: Future[Any]
+    actor: Any
+
+
+def _ask(placed: _Placed, message: bytes) -> Any:
+    try:
+        return placed.actor.step(message)
+    except RuntimeError as error:
+        raise LostError from error
+
+
+def partition(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
+    """Contiguous ranges of lanes for workers, in proportion to their threads; who gets none is left out."""
+    chosen = sorted(threads, key=lambda address: (-threads[address], address))[:lanes]
+    total, before, parts = sum(threads[address] for address in chosen), 0, {}
+    for address in chosen:
+        after = before + threads[address]
+        mine = range((lanes * before + total // 2) // total, (lanes * after + total // 2) // total)
+        if mine:
+            parts[address] = mine
+        before = after
+    return parts
+
+
+class Shared:
+    """What tasks or actors of a worker share: unpickled there once, and pickled again for a worker that copies it."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.value = loads(payload)
+        self._bytes = len(payload)
+        threadpool_limits(1, user_api="blas")  # here, after every library in use was imported by unpickling
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shared, (dumps(self.value),)
+
+    def __sizeof__(self) -> int:  # what Dask believes it costs to hold and to copy
+        return self._bytes
+
+
+class LaneActor:
+    """Some of the lanes, on a worker.
+
+    Args:
+        shared: the work.
+        mine: the lanes held here.
+        lanes: how many there are.
+        threads: how many may compute here.
+    """
+
+    def __init__(self, shared: Shared, mine: range, lanes: int, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streamkern")
+        self._pool = LanePool(shared.value, mine, lanes, self._threads)
+
+    def step(self, message: bytes) -> bytes:
+        """Sums of the largest complete subtrees held here, and seconds waited and computed; or what was raised."""
+        return _packed(lambda: self._pool.nodes(*loads(message)))
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._pool.close()
+        self._threads.shutdown()
+
+
+def _run(shared: Shared, message: bytes) -> bytes:
+    fn, args = shared.value
+    return _packed(lambda: fn(loads(message), *args))
+
+
+def _packed(compute: Callable[[], Any]) -> bytes:
+    """What ``compute`` returns or raises, pickled."""
+    try:
+        return dumps((True, compute()))
+    except Exception as error:
+        try:
+            return dumps((False, error))
+        except Exception:
+            return dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+
+
+def _opened(answer: bytes) -> Any:
+    done, value = loads(answer)
+    if not done:
+        raise value
+    return value
+
+
+def _gives_up(what: str) -> StorageError:
+    return StorageError(
+        f"{what} lost its workers {_ATTEMPTS} times in a row.",
+        remedy="see the workers' logs; if they were killed for memory, use fewer threads a worker or lower --memory",
+    )
+
+
+def _connect(address: str) -> Client:
+    try:
+        return Client(address, timeout=_CONNECT, set_as_default=False)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        raise StorageError(
+            f"No Dask scheduler answered within {_CONNECT:g} seconds.",
+            where=address,
+            remedy="start one (dask scheduler), or check the address",
+        ) from error
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UsageError(
+            f"The address of the scheduler cannot be used: {error}",
+            where=address,
+            expected="tcp://HOST:PORT, or tls://HOST:PORT with distributed.comm.tls configured",
+        ) from error
