@@ -19,12 +19,19 @@ def store() -> Path:
     """The digits as a zarr group, written where it is missing."""
     if not STORE.exists():
         X, y = load_digits(return_X_y=True)
-        sk.write_zarr(str(STORE), X.astype("uint8"), y.astype("uint8"), target="digit", chunk_rows=256)
+        staging = STORE.with_suffix(".tmp")  # renamed when complete, so that what is there is whole
+        sk.write_zarr(staging, X.astype("uint8"), y.astype("uint8"), target="digit", chunk_rows=256, overwrite=True)
+        staging.rename(STORE)
     return STORE
 
 
 def pipeline(
-    rows: int = 300_000, centers: int = 1000, noise: float = 0.05, bandwidth: float = 2.0, epochs: int = 1, seed: int = 0
+    rows: int = 300_000,
+    centers: int = 1000,
+    noise: float = 0.05,
+    bandwidth: float = 2.0,
+    epochs: int = 1,
+    seed: int = 0,
 ) -> sk.Pipeline:
     """Settings.
 

@@ -7,7 +7,10 @@ The images come from Debian's package ``dataset-fashion-mnist`` where it is inst
 from __future__ import annotations
 
 import gzip
+import hashlib
+import math
 import urllib.request
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -23,19 +26,22 @@ FILES = {
 }
 
 
-def store(source: str | None, folder: Path = STORE) -> Path:
+def store(source: str | None) -> Path:
     """The two parts as zarr groups ``train.zarr`` and ``test.zarr``, written where they are missing.
 
     Args:
         source: folder that holds the four .gz files; None for Debian's package, else the upstream download.
-        folder: where to write.
     """
+    # A folder of its own for each source: another source's rows must not be taken for these.
+    folder = STORE if source is None else STORE / hashlib.sha256(str(Path(source).resolve()).encode()).hexdigest()[:16]
     for part, (images, labels, n) in FILES.items():
         place = folder / f"{part}.zarr"
         if not place.exists():
-            X = _idx(_bytes(images, source), (n, 784))
-            y = _idx(_bytes(labels, source), (n,))
-            sk.write_zarr(str(place), X, y, target="label")
+            X = _idx(images, source, (n, 784))
+            y = _idx(labels, source, (n,))
+            staging = place.with_suffix(".tmp")  # renamed when complete, so that what is there is whole
+            sk.write_zarr(staging, X, y, target="label", overwrite=True)
+            staging.rename(place)
     return folder
 
 
@@ -74,18 +80,18 @@ def pipeline(
     )
 
 
-def _bytes(name: str, source: str | None) -> bytes:
-    folder = Path(source) if source is not None else DEBIAN
-    if (folder / name).exists():
-        return (folder / name).read_bytes()
+def _bytes(name: str, source: str | None) -> tuple[bytes, str]:
+    """A file of the data set, and where it was found."""
+    path = (Path(source) if source is not None else DEBIAN) / name
+    if path.exists():
+        return path.read_bytes(), str(path)
     if source is not None:
         raise sk.StorageError(
-            f"{name} is not here.", where=source, expected=f"the files {', '.join(f for p in FILES.values() for f in p[:2])}"
+            f"{name} is not here.", where=source, expected=", ".join(f for *files, _ in FILES.values() for f in files)
         )
     try:
         with urllib.request.urlopen(UPSTREAM + name, timeout=60) as answer:
-            data: bytes = answer.read()
-            return data
+            return answer.read(), UPSTREAM + name
     except OSError as error:
         raise sk.StorageError(
             f"{name} could not be downloaded: {error}.",
@@ -94,12 +100,24 @@ def _bytes(name: str, source: str | None) -> bytes:
         ) from error
 
 
-def _idx(packed: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """Bytes of an idx file of unsigned bytes, as an array of the shape it must have."""
-    data = gzip.decompress(packed)
-    header = 4 + 4 * data[3]
-    found = tuple(int(v) for v in np.frombuffer(data[4:header], dtype=">u4"))
-    values = np.frombuffer(data, dtype=np.uint8, offset=header)
-    if found[0] != shape[0] or values.size != int(np.prod(shape)):
-        raise sk.DataError(f"An idx file has shape {found}.", expected=f"{shape[0]} rows of Fashion-MNIST")
+def _idx(name: str, source: str | None, shape: tuple[int, ...]) -> np.ndarray:
+    """A gzipped idx file of unsigned bytes, as an array of the shape it must have."""
+    packed, where = _bytes(name, source)
+    try:
+        data = gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise sk.DataError(
+            f"The file is damaged: {error}.", where=where, expected="a gzipped idx file", remedy="fetch it again"
+        ) from error
+    # An idx file: 0, 0, the type (8 for bytes), the number of axes, their lengths, the values.
+    axes = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
+    lengths, values = data[4 : 4 + 4 * axes], np.frombuffer(data[4 + 4 * axes :], dtype=np.uint8)
+    found = tuple(int.from_bytes(lengths[i : i + 4], "big") for i in range(0, len(lengths), 4))
+    if found[:1] != shape[:1] or math.prod(found) != math.prod(shape) or values.size != math.prod(shape):
+        raise sk.DataError(
+            f"The file holds {values.size:,} values and says its shape is {found}.",
+            where=where,
+            expected=f"an idx file of {' x '.join(f'{n:,}' for n in shape)} bytes",
+            remedy="fetch it again",
+        )
     return values.reshape(shape)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +26,7 @@ class EventLog:
     def __init__(self, path: Path | None = None, listeners: tuple[Listener, ...] = ()) -> None:
         self._file = None if path is None else path.open("a", encoding="utf-8")
         self._listeners = listeners
-        self._last_step = 0.0
+        self._last_step = -math.inf
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Record an event."""
@@ -37,8 +39,19 @@ class EventLog:
             if now - self._last_step < 1.0:
                 return
             self._last_step = now
-        self._file.write(json.dumps({"time": time.time(), "event": kind, **fields}, default=str) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({"time": time.time(), "event": kind, **fields}, default=str) + "\n")
+            self._file.flush()
+        except OSError as error:
+            # Losing the log must not cost the run; where the disk is full, the next result says so as an error.
+            self._close()
+            self.emit("warning", message=f"events are no longer written: {error.strerror}")
+
+    def _close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):  # what is buffered is tried once more
+                self._file.close()
+            self._file = None
 
     def __enter__(self) -> EventLog:
         return self
@@ -46,5 +59,4 @@ class EventLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._close()

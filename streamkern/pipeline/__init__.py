@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamkern.pipeline.pipeline import Pipeline, load_pipeline, parameters
+from streamkern.pipeline.pipeline import Parameter, Pipeline, load_pipeline, parameters, type_name
 from streamkern.pipeline.plan import Plan, plan
 from streamkern.pipeline.run import run
 
-__all__ = ["Pipeline", "Plan", "load_pipeline", "parameters", "plan", "run"]
+__all__ = ["Parameter", "Pipeline", "Plan", "load_pipeline", "parameters", "plan", "run", "type_name"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import re
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamkern.centers import Centers
 from streamkern.data.dataset import Dataset
@@ -92,11 +93,54 @@ def load_pipeline(path: str | Path, settings: Mapping[str, str] | None = None) -
     return made
 
 
-def parameters(path: str | Path) -> dict[str, tuple[Any, Any]]:
-    """The settings a pipeline file takes: name to (type, default)."""
-    function = _function(Path(path))
+class Parameter(NamedTuple):
+    """A setting of a pipeline file.
+
+    Attributes:
+        kind: its annotated type; text where there is none.
+        default: its default, or ``inspect.Parameter.empty``.
+        text: what the docstring says of it.
+    """
+
+    kind: Any
+    default: Any
+    text: str
+
+
+def parameters(path: str | Path) -> dict[str, Parameter]:
+    """The settings a pipeline file takes, by name.
+
+    Raises:
+        UsageError: no such file or function.
+    """
+    return _parameters(_function(Path(path)))
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
     hints = typing.get_type_hints(function)
-    return {name: (hints.get(name, str), p.default) for name, p in inspect.signature(function).parameters.items()}
+    texts = _texts(inspect.getdoc(function) or "")
+    return {
+        name: Parameter(hints.get(name, str), p.default, texts.get(name, ""))
+        for name, p in inspect.signature(function).parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+
+
+def _texts(doc: str) -> dict[str, str]:
+    """What a docstring in Google's style says under Args, by parameter."""
+    texts: dict[str, str] = {}
+    name, inside = "", False
+    for line in doc.splitlines():
+        if not line.startswith(" "):
+            inside = line.rstrip() == "Args:" or (inside and not line)
+            continue
+        found = re.fullmatch(r"    (\w+)(?: \(.*?\))?:\s*(.*)", line)
+        if inside and found:
+            name = found[1]
+            texts[name] = found[2].strip()
+        elif inside and name:
+            texts[name] = f"{texts[name]} {line.strip()}"
+    return texts
 
 
 def _function(file: Path) -> Callable[..., Any]:
@@ -120,8 +164,7 @@ def _function(file: Path) -> Callable[..., Any]:
 
 
 def _arguments(function: Callable[..., Any], settings: Mapping[str, str], file: Path) -> dict[str, Any]:
-    known = inspect.signature(function).parameters
-    hints = typing.get_type_hints(function)
+    known = _parameters(function)
     arguments = {}
     for name, text in settings.items():
         if name not in known:
@@ -129,15 +172,23 @@ def _arguments(function: Callable[..., Any], settings: Mapping[str, str], file: 
             raise UsageError(
                 f"The pipeline has no parameter {name!r}" + (f"; did you mean {close[0]!r}?" if close else "."),
                 where=str(file),
-                expected="one of " + ", ".join(known),
+                expected="one of " + ", ".join(known) if known else "no settings",
             )
-        arguments[name] = _convert(text, hints.get(name, str), name)
-    missing = [name for name, p in known.items() if p.default is p.empty and name not in arguments]
+        arguments[name] = _convert(text, known[name].kind, name)
+    empty = inspect.Parameter.empty
+    missing = [name for name, p in known.items() if p.default is empty and name not in arguments]
     if missing:
         raise UsageError(
             f"The parameter {missing[0]!r} has no default.", where=str(file), remedy=f"give it: --set {missing[0]}=..."
         )
     return arguments
+
+
+def type_name(kind: Any) -> str:
+    """An annotated type in words: ``int``, ``str or None``."""
+    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    names = (getattr(option, "__name__", str(option)) for option in options)
+    return " or ".join("None" if name == "NoneType" else name for name in names)
 
 
 def _convert(text: str, kind: Any, name: str) -> Any:
@@ -160,5 +211,5 @@ def _convert(text: str, kind: Any, name: str) -> Any:
                 return option(text)
         except (KeyError, ValueError, OverflowError):
             continue
-    wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+    wanted = type_name(kind)
     raise UsageError(f"The value {text!r} is not of type {wanted}.", where=f"--set {name}=...", expected=wanted)

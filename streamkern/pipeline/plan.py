@@ -143,7 +143,7 @@ def plan(
         f"solver EigenPro, {solver.epochs} pass(es) over {len(data):,} rows",
         f"projection {kind}: {why if solver.projection == 'auto' else 'as asked'}",
         f"preconditioner s = {s:,}, q = {q:,}; batch and step {batch}",
-        f"{slots} thread(s), {pipeline.lanes} lanes; one thread's matrix products run at {rate / slots / 1e9:.0f} GFLOP/s",
+        f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {rate / slots / 1e9:.0f} GFLOP/s a thread",
         f"stored rows {'stay in memory' if cached else 'are read again each pass'} "
         f"({format_bytes(fits.cache_bytes)} of {format_bytes(stored * row_bytes)} cached)",
     )

@@ -6,14 +6,15 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from streamkern.errors import BusyError, NumericalError, StorageError, StreamkernError
+from streamkern.errors import BusyError, NumericalError, PlanRefusedError, StorageError, StreamkernError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
 from streamkern.memory import default_budget, parse_bytes, peak_resident, resident
@@ -22,7 +23,6 @@ from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import Stages
 from streamkern.solvers import Problem
 from streamkern.solvers.footprint import footprint
-from streamkern.storage.base import digest
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
         What is written to ``result.json``.
 
     Raises:
-        PlanRefusedError: the run would not fit the memory; nothing has been written but the manifest.
+        PlanRefusedError: the run would not fit the memory; nothing has been written but the manifest and the result.
         BusyError: another run holds the directory.
         NumericalError: training diverged or stagnated.
         StreamkernError: any other failure, told by its class.
@@ -58,6 +58,8 @@ def run(
     budget = default_budget() if memory is None else parse_bytes(memory)
     _make(folder)
     with _locked(folder), EventLog(folder / "events.jsonl", listeners) as events:
+        _clear(folder)
+        before = _last_done(folder / "result.json")
         _write_json(folder / "manifest.json", _manifest(pipeline, budget, scheduler))
         events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
         timings: list[dict[str, Any]] = []
@@ -65,15 +67,14 @@ def run(
         try:
             result = _train(pipeline, folder, budget, threads, scheduler, events, timings)
         except BaseException as error:
-            status = "diverged" if isinstance(error, NumericalError) else "failed"
-            if isinstance(error, KeyboardInterrupt):
-                status = "interrupted"
+            status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
             failure = {
                 "status": status,
                 "error": str(error) if isinstance(error, StreamkernError) else f"{type(error).__name__}: {error}",
                 "stages": timings,
                 "seed": pipeline.seed,
                 "peak_memory_bytes": peak_resident(),
+                "last_done": before,
             }
             # The disk may be what failed: the error that is on its way must not be replaced by a second one.
             _write_json(folder / "result.json", failure, quietly=True)
@@ -138,7 +139,7 @@ def _train(
             train_set.source.columns,
             {"pipeline": pipeline.name, "rows": outcome.rows, "passes": outcome.passes, "data": train_set.fingerprint},
         )
-        metrics = stages.evaluate(model, digest(model.weights_sha256, train_set.fingerprint), train_set, test)
+        metrics = stages.evaluate(model, train_set, test)
         started = time.perf_counter()
         model.save(folder / "model.zarr")
         timings.append({"name": "save", "seconds": time.perf_counter() - started, "cached": False})
@@ -162,6 +163,8 @@ def _train(
         }
 
 
+_STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (KeyboardInterrupt, "interrupted"))
+
 OUTPUTS_GUESS = 16
 """Outputs assumed before the labels are known; they weigh little beside the centers."""
 
@@ -169,20 +172,50 @@ OUTPUTS_GUESS = 16
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the directory. The lock goes with the process, so that a dead run never leaves one behind."""
-    with (folder / ".lock").open("a+") as file:
+    try:
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.read(handle, 20).decode() or "unknown"
             raise BusyError(
-                f"Another run holds this directory (process {file.read().strip() or 'unknown'}).",
+                f"Another run holds this directory (process {owner}).",
                 where=str(folder),
                 remedy="wait for it, or give another --run-dir",
             ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        # Only a courtesy to whoever finds the directory busy; a full disk is told of where it matters.
+        with suppress(OSError):
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
         yield
+    finally:
+        os.close(handle)
+
+
+def _clear(folder: Path) -> None:
+    """Undo what a killed run was in the middle of: with the lock held, every unfinished writing is a dead one's."""
+    for parent in (folder, folder / "stages"):
+        for old in parent.glob(".*.*.old"):
+            target = parent / old.name[1:].rsplit(".", 2)[0]
+            if target.exists():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.rename(target)  # killed between the two renames that replace an artifact
+        for staging in parent.glob(".*.*.tmp"):
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _last_done(path: Path) -> dict[str, Any] | None:
+    """The last complete result: what ``model.zarr`` is. A failed run carries it on, so that it is not lost."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    done = found if found.get("status") == "done" else found.get("last_done")
+    return done if isinstance(done, dict) else None
 
 
 def _manifest(pipeline: Pipeline, budget: int, scheduler: str) -> dict[str, Any]:
@@ -207,9 +240,13 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(
-            f"The run directory cannot be made: {error.strerror}.", where=str(folder), remedy="give another --run-dir"
-        ) from error
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"The run directory cannot be written: {error.strerror}.", where=str(folder), remedy="give another --run-dir"
+    )
 
 
 def _write_json(path: Path, data: dict[str, Any], quietly: bool = False) -> None:
@@ -222,6 +259,8 @@ def _write_json(path: Path, data: dict[str, Any], quietly: bool = False) -> None
             os.fsync(file.fileno())
         os.replace(staging, path)
     except OSError as error:
+        with suppress(OSError):
+            staging.unlink()
         if not quietly:
             raise StorageError(
                 f"{path.name} could not be written: {error.strerror}.",

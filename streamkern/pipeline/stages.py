@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from streamkern.events import EventLog
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
 from streamkern.pipeline.pipeline import Pipeline
-from streamkern.solvers import Outcome, Problem, Progress, train
+from streamkern.solvers import Outcome, Problem, train
 from streamkern.solvers.fit import require_success, standardise, statistics
 from streamkern.solvers.footprint import Footprint
 from streamkern.storage.artifact import load_artifact, save_artifact
@@ -58,33 +59,46 @@ class Stages:
         dump: Callable[[T], tuple[dict[str, Array], dict[str, Any]]] | None = None,
         load: Callable[[dict[str, Array], dict[str, Any]], T] | None = None,
     ) -> T:
-        """The stage's result: loaded where the same key has one, else computed, and kept where it can be dumped."""
+        """The stage's result: what the same key has left, else computed, and kept if it can be dumped."""
         start = time.perf_counter()
+        found = None if load is None else self._kept(name, key, load)
+        if found is not None:
+            self._ended(name, start, cached=True)
+            return found
         self.events.emit("stage", name=name, state="begin")
-        place = None if self.folder is None or dump is None else self.folder / f"{name}-{key[:16]}"
-        result: T | None = None
-        cached = False
-        if place is not None and load is not None and place.exists():
-            try:
-                result, cached = load(*load_artifact(place, name)), True
-            except StorageError as error:
-                # A damaged result costs its stage, not the run.
-                self.events.emit("warning", message=f"the kept result of {name} is computed again: {error.what}")
-        if result is None:
-            result = compute()
-            if place is not None and dump is not None:
-                save_artifact(place, name, *dump(result))
+        result = compute()
+        if self.folder is not None and dump is not None:
+            save_artifact(self._place(name, key), name, *dump(result))
+        self._ended(name, start, cached=False)
+        return result
+
+    def _kept(self, name: str, key: str, load: Callable[[dict[str, Array], dict[str, Any]], T]) -> T | None:
+        """What an earlier run left for this stage under this key, or None."""
+        if self.folder is None or not self._place(name, key).exists():
+            return None
+        try:
+            return load(*load_artifact(self._place(name, key), name))
+        except (StorageError, KeyError, TypeError, ValueError) as error:
+            # A damaged result costs its stage, not the run.
+            reason = error.what if isinstance(error, StorageError) else f"it lacks {error}"
+            self.events.emit("warning", message=f"the kept result of {name} is computed again: {reason}")
+            return None
+
+    def _place(self, name: str, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name}-{key[:16]}"
+
+    def _ended(self, name: str, start: float, cached: bool) -> None:
         seconds = time.perf_counter() - start
         self.timings.append({"name": name, "seconds": seconds, "cached": cached})
         self.events.emit("stage", name=name, state="end", seconds=seconds, cached=cached)
-        return result
 
     def statistics(self, dataset: Dataset) -> Statistics:
         """Ranges, moments and labels of the training rows."""
         task = self.pipeline.task
         return self.run(
             "statistics",
-            digest(dataset.plain().fingerprint, task),
+            _key(_stored_rows(dataset), task),
             lambda: statistics(dataset, self.executor, task),
             _dump_statistics,
             _load_statistics,
@@ -116,26 +130,29 @@ class Stages:
     def fit(self, problem: Problem, fits: Footprint) -> tuple[Outcome, dict[str, Any]]:
         """Eigensystem and training: the outcome, and what the solver found out about its problem."""
         key = self._train_key(problem, fits)
-        kept = self.folder is not None and (self.folder / f"train-{key[:16]}").exists()
+        start = time.perf_counter()
+        found = self._kept("train", key, _load_outcome)
+        if found is not None:
+            self._ended("eigensystem", time.perf_counter(), cached=True)  # nobody asks for it
+            self._ended("train", start, cached=True)
+            return found
         solver = self.pipeline.solver
-        iteration = None if kept else self.run("eigensystem", key, lambda: solver.setup(problem))
-        if iteration is None:
-            self.timings.append({"name": "eigensystem", "seconds": 0.0, "cached": True})
+        iteration = self.run("eigensystem", key, lambda: solver.setup(problem))
 
         def compute() -> tuple[Outcome, dict[str, Any]]:
-            ready = solver.setup(problem) if iteration is None else iteration
-
-            def on_step(progress: Progress) -> None:
-                self.events.emit("step", **vars(progress))
-
-            self.events.emit("solver", **ready.report)
-            outcome = train(problem, ready, patience=solver.patience, on_step=on_step)
+            self.events.emit("solver", **iteration.report)
+            outcome = train(
+                problem,
+                iteration,
+                patience=solver.patience,
+                on_step=lambda progress: self.events.emit("step", **vars(progress)),
+            )
             require_success(outcome)
-            return outcome, ready.report
+            return outcome, iteration.report
 
-        return self.run("train", key, compute, _dump_outcome, _load_outcome)
+        return self.run("train", key, compute, _dump_outcome)
 
-    def evaluate(self, model: KernelMachine, key: str, train_set: Dataset, test: Dataset | None) -> dict[str, Any]:
+    def evaluate(self, model: KernelMachine, train_set: Dataset, test: Dataset | None) -> dict[str, Any]:
         """Metrics of the model on a sample of the training rows, and on the test rows."""
 
         def compute() -> dict[str, Any]:
@@ -146,16 +163,22 @@ class Stages:
                 metrics["test"] = model.score(test, executor=self.executor)
             return metrics
 
-        tests = None if test is None else test.fingerprint
-        return self.run("evaluate", digest(key, tests), compute, lambda m: ({}, m), lambda _, m: m)
+        key = _key(
+            model.weights_sha256,
+            model.kernel.to_json(),
+            self._centers_key(train_set),
+            train_set.fingerprint,
+            None if test is None else test.fingerprint,
+        )
+        return self.run("evaluate", key, compute, lambda m: ({}, m), lambda _, m: m)
 
     def _centers_key(self, dataset: Dataset) -> str:
-        return digest(dataset.plain().fingerprint, self.pipeline.centers.to_json(), self.pipeline.dtype)
+        return _key(_stored_rows(dataset), self.pipeline.centers.to_json(), self.pipeline.dtype)
 
     def _train_key(self, problem: Problem, fits: Footprint) -> str:
         pipe = self.pipeline
         kind = pipe.solver.chosen_projection(len(problem.centers.Z), problem.dtype.itemsize, fits.solver_bytes)
-        return digest(
+        return _key(
             problem.train.fingerprint,
             None if problem.validation is None else problem.validation.fingerprint,
             encoding_to_json(problem.encoding),
@@ -167,6 +190,16 @@ class Stages:
         )
 
 
+def _key(*parts: Any) -> str:
+    """Digest of what a result depends on: the parts, and the release of this library."""
+    return digest(version("streamkern"), *parts)
+
+
+def _stored_rows(dataset: Dataset) -> str:
+    """Digest of the stored rows that take part and their scaling, whatever varies them in training."""
+    return replace(dataset.plain(), seed=0).fingerprint
+
+
 def _dump_statistics(facts: Statistics) -> tuple[dict[str, Array], dict[str, Any]]:
     arrays = {"low": facts.low, "high": facts.high, "mean": facts.mean, "variance": facts.variance}
     labels = [[label, count] for label, count in facts.labels.items()]
@@ -176,9 +209,7 @@ def _dump_statistics(facts: Statistics) -> tuple[dict[str, Array], dict[str, Any
 def _load_statistics(arrays: dict[str, Array], data: dict[str, Any]) -> Statistics:
     labels = {label: count for label, count in data["labels"]}
     encoding = encoding_from_json(data["encoding"])
-    return Statistics(
-        data["n"], arrays["low"], arrays["high"], arrays["mean"], arrays["variance"], labels, encoding
-    )
+    return Statistics(data["n"], arrays["low"], arrays["high"], arrays["mean"], arrays["variance"], labels, encoding)
 
 
 def _dump_outcome(result: tuple[Outcome, dict[str, Any]]) -> tuple[dict[str, Array], dict[str, Any]]:

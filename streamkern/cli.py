@@ -1,0 +1,405 @@
+"""The command line: ``streamkern run | plan | evaluate | doctor``."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import textwrap
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, TextIO
+
+import psutil
+from threadpoolctl import threadpool_info
+
+from streamkern.backends import get_backend
+from streamkern.data import open_dataset
+from streamkern.errors import StreamkernError, UsageError
+from streamkern.execute import open_executor
+from streamkern.execute.threads import default_threads
+from streamkern.memory import default_budget, format_bytes
+from streamkern.model import load_model
+from streamkern.pipeline import load_pipeline, parameters, plan, run, type_name
+from streamkern.pipeline.plan import gemm_rate
+
+REFRESH = 1 / 8
+"""Seconds between two drawings of the live line."""
+
+LINE_EVERY = 10.0
+"""Seconds between two step lines where the stream is not a terminal."""
+
+_EXIT = "exit status: 0 done, 1 failed, 2 bad usage or refused plan, 3 numerical failure, 75 directory busy"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: its words; those of the process by default.
+
+    Returns:
+        The exit status: 0 done, 1 failed, 2 bad usage or refused plan, 3 numerical failure, 75 busy, 130 interrupted.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
+    parser = _parser()
+    status = 0
+    try:
+        args = parser.parse_args(argv)
+        if args.command is None:
+            parser.print_help(sys.stderr)
+            return UsageError.exit_status
+        args.command(args)
+    except StreamkernError as error:
+        _complain(f"error: {error}")
+        status = error.exit_status
+    except KeyboardInterrupt as error:
+        number = error.args[0] if error.args else signal.SIGINT
+        _complain(f"stopped by {signal.Signals(number).name}")
+        status = 128 + number
+    except Exception:
+        _complain(traceback.format_exc())
+        status = StreamkernError.exit_status
+    _say("")
+    return status
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends a run as Ctrl-C does: the result says so, and the lock is let go."""
+    raise KeyboardInterrupt(number)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="streamkern", description="Train kernel machines on data that does not fit in memory.", epilog=_EXIT
+    )
+    parser.add_argument("--version", action="version", version=f"streamkern {version('streamkern')}")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    machine = argparse.ArgumentParser(add_help=False)
+    machine.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
+    machine.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where arithmetic runs (default: auto)"
+    )
+
+    pipeline = argparse.ArgumentParser(add_help=False, parents=[machine])
+    pipeline.add_argument("pipeline", nargs="?", metavar="PIPELINE", help="a Python file that defines pipeline()")
+    pipeline.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="settings",
+        help="settings of the pipeline; may be repeated",
+    )  # fmt: skip
+    pipeline.add_argument(
+        "--memory", metavar="BYTES", help='most memory, such as "4GiB"; half the machine\'s by default'
+    )
+    pipeline.add_argument(
+        "-h", "--help", action="store_true", help="show this help; after PIPELINE, show its settings too"
+    )
+
+    command = commands.add_parser("run", parents=[pipeline], add_help=False, help="train a pipeline", epilog=_EXIT)
+    command.add_argument("--run-dir", metavar="DIR", help="where results are kept (default: runs/NAME)")
+    command.add_argument(
+        "--scheduler", default="threads", metavar="WHERE", help="threads, processes, processes:N or tcp://HOST:PORT"
+    )
+    command.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    command.set_defaults(command=_with_settings(command, _run))
+
+    command = commands.add_parser("plan", parents=[pipeline], add_help=False, help="say what a run will cost")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(command=_with_settings(command, _plan))
+
+    command = commands.add_parser("evaluate", parents=[machine], help="score a saved model on stored rows")
+    command.add_argument("model", metavar="MODEL", help="a model.zarr")
+    command.add_argument("data", metavar="DATA", help="a zarr group, or a parquet file, directory or glob")
+    command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(command=_evaluate)
+
+    command = commands.add_parser("doctor", help="show what this machine offers, and what would make it faster")
+    command.set_defaults(command=_doctor)
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+# --------------------------------------------------------------------------------------------------------- commands
+
+
+def _with_settings(
+    parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace, dict[str, str]], None]
+) -> Callable[[argparse.Namespace], None]:
+    """A command on a pipeline file: its words sorted out, and its help answered, before it begins."""
+
+    def begin(args: argparse.Namespace) -> None:
+        settings: dict[str, str] = {}
+        for word in args.settings:
+            name, equals, value = word.partition("=")
+            if equals:
+                settings[name.strip()] = value
+            elif args.pipeline is None:
+                args.pipeline = word  # "--set rows=10 digits.py": the option has taken the file's name with it
+            else:
+                raise UsageError(f"{word!r} is not a setting.", where="--set", expected="NAME=VALUE")
+        if args.help:
+            _say(parser.format_help() + ("" if args.pipeline is None else _settings_help(args.pipeline)))
+            return
+        if args.pipeline is None:
+            raise UsageError("No pipeline is given.", remedy=f"{parser.prog} PIPELINE, such as pipelines/digits.py")
+        get_backend(args.device)
+        command(args, settings)
+
+    return begin
+
+
+def _settings_help(path: str) -> str:
+    """Settings of a pipeline file: name, type, default, and what the docstring says."""
+    known = parameters(path)
+    rows = [
+        (name, type_name(p.kind), "required" if p.default is inspect.Parameter.empty else _value(p.default), p.text)
+        for name, p in known.items()
+    ]
+    if not rows:
+        return f"\n{path} has no settings.\n"
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    indent = sum(widths) + 8
+    lines = [f"\nsettings of {path} (--set NAME=VALUE):"]
+    for row in rows:
+        head = "  ".join(["", *(text.ljust(width) for text, width in zip(row[:3], widths, strict=True)), ""])
+        text = textwrap.wrap(row[3], max(30, shutil.get_terminal_size().columns - indent)) or [""]
+        lines += [(head + text[0]).rstrip(), *(" " * indent + more for more in text[1:])]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    return f"{value:_}" if type(value) is int else str(value)
+
+
+def _run(args: argparse.Namespace, settings: dict[str, str]) -> None:
+    pipeline = load_pipeline(args.pipeline, settings)
+    folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
+    display = Display(sys.stderr)
+    try:
+        result = run(
+            pipeline,
+            folder,
+            memory=args.memory,
+            threads=args.threads,
+            scheduler=args.scheduler,
+            listeners=() if args.quiet else (display,),
+        )
+    finally:
+        display.close()
+    if not args.quiet:
+        _say(_summary(pipeline.name, folder, result))
+
+
+def _summary(name: str, folder: Path, result: dict[str, Any]) -> str:
+    """What a run has come to, for a terminal."""
+    lines = [f"{name}: done in {_duration(result['seconds'])}"]
+    lines += [f"  {part:<9}{_metrics(metrics)}" for part, metrics in result["metrics"].items()]
+    waiting = f"{result['data_wait_fraction']:.0%} of the time waiting for data"
+    lines += [
+        f"  speed    {result['samples_per_second']:,.0f} rows/s, {waiting}",
+        f"  memory   {format_bytes(result['peak_memory_bytes'])} at the peak, "
+        f"{format_bytes(result['projected_memory_bytes'])} projected, "
+        f"{format_bytes(result['memory_budget_bytes'])} allowed",
+    ]
+    taken = [stage["name"] for stage in result["stages"] if stage["cached"]]
+    if taken:
+        lines.append(f"  kept     {', '.join(taken)}: taken over from an earlier run")
+    return "\n".join([*lines, f"  result   {folder / 'result.json'}", f"  model    {folder / 'model.zarr'}"]) + "\n"
+
+
+def _metrics(metrics: dict[str, Any]) -> str:
+    numbers = [f"{name} {metrics[name]:.4g}" for name in ("accuracy", "r2", "mse") if name in metrics]
+    return f"{', '.join(numbers)} ({metrics['n']:,} rows)"
+
+
+def _plan(args: argparse.Namespace, settings: dict[str, str]) -> None:
+    made = plan(load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads)
+    _say((json.dumps(made.to_json(), indent=1) if args.json else made.text()) + "\n")
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    get_backend(args.device)
+    model = load_model(args.model)
+    target = args.target[0] if len(args.target) == 1 else args.target
+    with open_executor("threads", args.threads) as executor:
+        metrics = model.score(open_dataset(args.data, target, columns=model.columns), executor=executor)
+    _say((json.dumps(metrics) if args.json else _metrics(metrics)) + "\n")
+
+
+def _doctor(args: argparse.Namespace) -> None:
+    packages = ("numpy", "scipy", "numba", "zarr", "pyarrow", "dask", "scikit-learn")
+    cores, wide = default_threads(), _has_avx512()
+    memory = psutil.virtual_memory()
+    lines = [
+        f"streamkern {version('streamkern')}, Python {platform.python_version()}, {platform.system()} "
+        f"{platform.machine()}",
+        "packages   " + ", ".join(f"{name} {version(name)}" for name in packages),
+        f"cores      {cores} of {os.cpu_count()} for this process" + (", with AVX-512" if wide else ""),
+        f"memory     {format_bytes(memory.total)}, of which {format_bytes(memory.available)} are free; a run may use "
+        f"{format_bytes(default_budget())} unless --memory says otherwise",
+    ]
+    libraries = [found for found in threadpool_info() if found["user_api"] == "blas"]
+    for found in libraries:
+        kernels = f", {found['architecture']} kernels" if "architecture" in found else ""
+        lines.append(f"BLAS       {found['internal_api']} {found['version']}{kernels} ({Path(found['filepath']).name})")
+    rate = gemm_rate()
+    lines.append(
+        f"GEMM       {rate / 1e9:.0f} GFLOP/s in float32 on one thread, at most {cores * rate / 1e9:.0f} on all"
+    )
+    narrow = [f for f in libraries if f.get("architecture") in ("Haswell", "Zen", "Sandybridge", "Prescott")]
+    if wide and narrow:
+        lines.append(
+            f"advice     OpenBLAS runs {narrow[0]['architecture']} kernels and this processor has AVX-512: try\n"
+            "             export OPENBLAS_CORETYPE=SKYLAKEX\n"
+            "           and see whether GEMM is faster here (up to 2x). The last bits of trained weights will differ."
+        )
+    _say("\n".join(lines) + "\n")
+
+
+def _has_avx512() -> bool:
+    try:
+        return "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return False
+
+
+# --------------------------------------------------------------------------------------------------------- progress
+
+
+class Display:
+    """Tells what a run is doing: one live line on a terminal, plain lines elsewhere.
+
+    Args:
+        stream: where to; a closed one is no reason to end a run.
+        live: whether to draw over one line; if the stream is a terminal, by default.
+        clock: seconds.
+    """
+
+    def __init__(self, stream: TextIO, live: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream: TextIO | None = stream
+        self._live = stream.isatty() and os.environ.get("TERM") != "dumb" if live is None else live
+        self._clock = clock
+        self._drawn = False
+        self._next = clock()
+
+    def __call__(self, kind: str, fields: dict[str, Any]) -> None:
+        """Listen to an event."""
+        match kind, fields.get("state"):
+            case "run", "begin":
+                self._line(f"{fields['name']} in {fields['run_dir']}")
+            case "stage", "begin":
+                self._next = self._clock() + (0.0 if self._live else LINE_EVERY)
+                self._passing(f"{fields['name']} ...")
+            case "stage", "end":
+                how = "taken over from an earlier run" if fields["cached"] else _duration(fields["seconds"])
+                self._line(f"{fields['name']}: {how}")
+            case "memory", _:
+                self._line(f"memory: {format_bytes(fields['projected'])} of {format_bytes(fields['budget'])} projected")
+            case "solver", _:
+                self._line(
+                    f"projection {fields['projection']}, batch {fields['batch']:,} rows "
+                    f"(critical: {fields['critical_batch']:,.0f}), step {fields['step']:.4g}"
+                )
+            case "warning", _:
+                self._line(f"warning: {fields['message']}")
+            case "step", _:
+                ends = fields["step"] == fields["steps"]
+                if self._clock() >= self._next or (ends and not self._live):
+                    self._next = self._clock() + (REFRESH if self._live else LINE_EVERY)
+                    self._passing(*_step(fields))
+
+    def close(self) -> None:
+        """Leave the terminal with a clean line."""
+        self._write("\r\x1b[2K" if self._drawn else "")
+        self._drawn = False
+
+    def _passing(self, *parts: str) -> None:
+        """A line that the next one replaces; what does not fit the terminal is left out from the end."""
+        if not self._live:
+            self._line("train: " + ", ".join(parts) if len(parts) > 1 else parts[0])
+            return
+        width = _columns(self._stream) - 1
+        text = parts[0]
+        for part in parts[1:]:
+            if len(text) + 2 + len(part) <= width:
+                text += "  " + part
+        self._write(f"\r\x1b[2K{text[:width]}")
+        self._drawn = True
+
+    def _line(self, text: str) -> None:
+        self._write(("\r\x1b[2K" if self._drawn else "") + text + "\n")
+        self._drawn = False
+
+    def _write(self, text: str) -> None:
+        if self._stream is None or not text:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._stream = None
+
+
+def _step(fields: dict[str, Any]) -> tuple[str, ...]:
+    """A step in words, what matters most first."""
+    rows, total, seconds = fields["rows"], fields["total_rows"], max(1e-9, fields["seconds"])
+    return (
+        f"{rows / total:4.0%}",
+        f"{rows:,} of {total:,} rows",
+        f"{rows / seconds:,.0f} rows/s",
+        f"loss {fields['loss']:.4g}",
+        f"ETA {_duration((total - rows) * seconds / max(1, rows))}",
+        f"{fields['wait']:.0%} waiting for data",
+        f"pass {fields['pass_'] + 1}",
+    )
+
+
+def _columns(stream: TextIO | None) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80 if stream is not None else 80
+    except (OSError, ValueError):
+        return 80
+
+
+def _duration(seconds: float) -> str:
+    """Seconds for people: ``4.2 s``, ``3:05``, ``1:02:03``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+# ----------------------------------------------------------------------------------------------------------- output
+
+
+def _say(text: str) -> None:
+    """Write to stdout; a reader that has gone away (``| head``) is no failure."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+
+
+def _complain(text: str) -> None:
+    try:
+        sys.stderr.write(text.rstrip("\n") + "\n")
+        sys.stderr.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
