@@ -60,8 +60,18 @@ def sweep(executor: Executor, work: Work, state: Any = None) -> Parts:
         executor: where blocks run.
         work: over blocks that have a length, as a ``Scan`` has.
         state: passed to every contribution.
+
+    Raises:
+        DataError: there is no block.
     """
     n = len(work.blocks)  # type: ignore[arg-type]
+    if not n:
+        raise DataError(
+            "There are no rows to go over.",
+            where="sweep",
+            expected="at least one row",
+            remedy="check the path, the glob or the split",
+        )
     level = max(0, (n // _NODES_IN_FLIGHT).bit_length() - 1)
     tree = Tree(n)
     nodes = [(level, index, n) for index in range(-(-n >> level))]
