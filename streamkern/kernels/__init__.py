@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from streamkern.errors import ModelFormatError
-from streamkern.kernels.base import Expansion, Kernel
+from streamkern.kernels.base import Basis, Expansion, Kernel
 from streamkern.kernels.radial import Gaussian, Laplace
 
-__all__ = ["Expansion", "Gaussian", "Kernel", "Laplace", "kernel_from_json"]
+__all__ = ["Basis", "Expansion", "Gaussian", "Kernel", "Laplace", "kernel_from_json"]
 
 _KERNELS: dict[str, type[Kernel]] = {kind.__name__: kind for kind in (Laplace, Gaussian)}
 

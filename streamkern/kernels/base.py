@@ -10,6 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -81,8 +82,66 @@ class Kernel(ABC):
         return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
 
 
+class Basis(ABC):
+    """M functions φ_1 .. φ_M of a row, evaluated by panels: every model here is f(x) = Σ_j w_j φ_j(x).
+
+    Kernel values at centers are such functions (``Expansion``), and so are feature maps.
+    """
+
+    tile_bytes: int = TILE_BYTES
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Number M of functions."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values, and of the arithmetic."""
+
+    @abstractmethod
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        """φ(X), shape (b, M), written to ``out`` where given."""
+
+    @property
+    def row_tile(self) -> int:
+        """Rows of one panel."""
+        return int(np.clip(self.tile_bytes // max(1, self.width * self.dtype.itemsize), 1, ROW_TILE))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes that one thread holds while it evaluates."""
+        return self.row_tile * self.width * self.dtype.itemsize
+
+    def panels(self, X: Array) -> Iterator[tuple[slice, Array]]:
+        """Panels φ(X[rows]) in turn, each valid until the next: (rows, panel)."""
+        scratch = getattr(self._scratch, "panel", None)
+        if scratch is None:
+            # One buffer a thread for as long as the thread lives: fresh pages for every panel would cost more than
+            # the elementwise pass.
+            scratch = self._scratch.panel = np.empty((self.row_tile, self.width), dtype=self.dtype)
+        for rows in _tiles(len(X), self.row_tile):
+            tile = X[rows]
+            yield rows, self.block(tile, out=scratch[: len(tile)])
+
+    def predict(self, X: Array, W: Array) -> Array:
+        """f(X) = φ(X) W, shape (b, c)."""
+        out = np.empty((len(X), W.shape[1]), dtype=self.dtype)
+        for rows, panel in self.panels(X):
+            np.matmul(panel, W, out=out[rows])
+        return out
+
+    @cached_property
+    def _scratch(self) -> threading.local:
+        return threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_scratch"}
+
+
 @dataclass(eq=False)
-class Expansion:
+class Expansion(Basis):
     """f(x) = Σ_j α_j k(x, z_j): the tiled evaluation of a kernel against fixed centers.
 
     Args:
@@ -100,14 +159,6 @@ class Expansion:
     def __post_init__(self) -> None:
         self.Z = np.ascontiguousarray(self.Z)
         self.norms = self.backend.row_norms(self.Z)
-        self._scratch = threading.local()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("kernel", "Z", "backend", "tile_bytes")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.__post_init__()
 
     @property
     def p(self) -> int:
@@ -115,14 +166,14 @@ class Expansion:
         return len(self.Z)
 
     @property
-    def row_tile(self) -> int:
-        """Rows of one panel."""
-        return int(np.clip(self.tile_bytes // max(1, self.p * self.Z.itemsize), 1, ROW_TILE))
+    def width(self) -> int:
+        """Number p of centers."""
+        return len(self.Z)
 
     @property
-    def scratch_bytes(self) -> int:
-        """Bytes that one thread holds while it evaluates."""
-        return self.row_tile * self.p * self.Z.itemsize
+    def dtype(self) -> np.dtype[Any]:
+        """That of the centers."""
+        return self.Z.dtype
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         """k(X, Z), shape (b, p), written to ``out`` where given."""
@@ -134,24 +185,6 @@ class Expansion:
                 np.matmul(X[rows], self.Z[cols].T, out=S)
                 self.kernel.apply(S, x_norms[rows], self.norms[cols], self.backend)
         return K
-
-    def panels(self, X: Array) -> Iterator[tuple[slice, Array]]:
-        """Panels k(X[rows], Z) in turn, each valid until the next: (rows, panel)."""
-        scratch = getattr(self._scratch, "panel", None)
-        if scratch is None:
-            # One buffer a thread for as long as the thread lives: fresh pages for every panel would cost more than
-            # the elementwise pass.
-            scratch = self._scratch.panel = np.empty((self.row_tile, self.p), dtype=self.Z.dtype)
-        for rows in _tiles(len(X), self.row_tile):
-            tile = X[rows]
-            yield rows, self.block(tile, out=scratch[: len(tile)])
-
-    def predict(self, X: Array, W: Array) -> Array:
-        """f(X) = k(X, Z) W, shape (b, c)."""
-        out = np.empty((len(X), W.shape[1]), dtype=self.Z.dtype)
-        for rows, K in self.panels(X):
-            np.matmul(K, W, out=out[rows])
-        return out
 
 
 def _tiles(n: int, size: int) -> Iterator[slice]:
