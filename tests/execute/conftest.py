@@ -1,0 +1,84 @@
+"""A Dask cluster of separate processes that talk over TCP, to be started, starved, stopped and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Cluster:
+    """``dask scheduler`` and ``dask worker`` on this machine, at ports of their choosing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "scheduler.json"
+        self.log = (folder / "log").open("wb")
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.scheduler = self._start(
+            "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file)
+        )
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        return subprocess.Popen(
+            [sys.executable, "-m", "dask", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=self.log,
+            stderr=self.log,
+        )
+
+    @property
+    def address(self) -> str:
+        """Address of the scheduler, once it has one."""
+        start = time.monotonic()
+        while True:
+            try:
+                return json.loads(self.file.read_text())["address"]
+            except (FileNotFoundError, ValueError):
+                assert time.monotonic() < start + 30, (self.folder / "log").read_text()
+                time.sleep(0.05)
+
+    def add(self, threads: int = 1) -> subprocess.Popen[bytes]:
+        """Start a worker without a nanny, so that what is killed stays dead."""
+        worker = self._start(
+            "worker", "--scheduler-file", str(self.file), "--nthreads", str(threads), "--no-nanny", "--no-dashboard",
+            "--host", "127.0.0.1", "--memory-limit", "0",
+        )  # fmt: skip
+        self.workers.append(worker)
+        return worker
+
+    def kill(self) -> None:
+        """Leave no process, however it fares."""
+        for process in (*self.workers, self.scheduler):
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        self.log.close()
+
+
+@pytest.fixture(scope="module")
+def tcp_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of two workers, of one thread and of two, for tests that leave it whole."""
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    cluster.add(1)
+    cluster.add(2)
+    yield cluster
+    cluster.kill()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster without workers, for tests that break it."""
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.kill()

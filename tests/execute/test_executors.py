@@ -1,0 +1,29 @@
+"""Every executor, held to the suite."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamkern.execute import open_executor
+from streamkern.execute.dask import DaskExecutor
+from streamkern.testing.executor import ExecutorSuite
+
+
+@pytest.fixture(
+    scope="module", params=[("threads", 1), ("threads", 2), ("processes:1", 2), ("processes", 2), ("tcp", 1)], ids=str
+)
+def executor(request):
+    scheduler, threads = request.param
+    if scheduler == "tcp":
+        scheduler = request.getfixturevalue("tcp_cluster").address
+    with open_executor(scheduler, threads) as executor:
+        if scheduler.startswith("tcp"):
+            assert isinstance(executor, DaskExecutor)
+            while len(executor.workers) < 2:
+                executor.look()
+            assert sorted(executor.workers.values()) == [1, 2]
+        yield executor
+
+
+class TestExecutors(ExecutorSuite):
+    pass
