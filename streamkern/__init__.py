@@ -17,6 +17,7 @@ from streamkern.errors import (
     StreamkernError,
     UsageError,
 )
+from streamkern.estimators import KernelClassifier, KernelRegressor
 from streamkern.execute import open_executor
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.model import KernelMachine, load_model
@@ -38,7 +39,9 @@ __all__ = [
     "GaussianNoise",
     "Given",
     "Kernel",
+    "KernelClassifier",
     "KernelMachine",
+    "KernelRegressor",
     "Laplace",
     "ModelFormatError",
     "NumericalError",

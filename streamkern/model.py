@@ -18,8 +18,9 @@ from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Expansion, Kernel, kernel_from_json
+from streamkern.solvers.fit import Fitted
 from streamkern.solvers.score import score
-from streamkern.storage import ArraySource, Source, open_source
+from streamkern.storage import Source, open_source
 from streamkern.storage.artifact import load_artifact, save_artifact, sha256
 from streamkern.types import Array
 
@@ -50,6 +51,22 @@ class KernelMachine:
     shift: float | Array = 0.0
     columns: tuple[str, ...] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
+        """The model that a fit left; ``metadata`` joins the facts about the training."""
+        problem, outcome = fitted.problem, fitted.outcome
+        facts = {"rows": outcome.rows, "passes": outcome.passes, "data": problem.train.fingerprint}
+        return cls(
+            problem.kernel,
+            problem.centers.Z,
+            outcome.weights,
+            problem.encoding,
+            problem.train.factor,
+            problem.train.shift,
+            problem.train.source.columns,
+            facts | metadata,
+        )
 
     @property
     def n_features(self) -> int:
@@ -165,10 +182,13 @@ class KernelMachine:
         elif isinstance(X, str | os.PathLike):
             dataset = Dataset(open_source(X, columns=self.columns))
         else:
-            dataset = Dataset(ArraySource(X, y))
+            names = getattr(X, "columns", None)  # of a data frame
+            named = names is not None and all(isinstance(name, str) for name in names)
+            dataset = Dataset(open_source(X, target=y, columns=list(names) if named and names is not None else None))
         if dataset.n_features != self.n_features:
             raise DataError(
-                f"X has {dataset.n_features} features, but KernelMachine is expecting {self.n_features} features as input",
+                f"X has {dataset.n_features} features, but KernelMachine is expecting {self.n_features} features as "
+                "input",
                 expected=f"{self.n_features} features",
                 remedy="give the columns the model was trained on, in their order",
             )

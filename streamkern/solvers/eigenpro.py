@@ -168,7 +168,7 @@ def held_out(problem: Problem, s: int) -> Array:
         return data.draw(min(_HELD_OUT, data.base_rows))
     rest = np.setdiff1d(data.draw(min(p + _HELD_OUT, data.base_rows)), problem.centers.ids)[:_HELD_OUT]
     ids = np.concatenate([rest, problem.centers.ids[s : s + _HELD_OUT - len(rest)]])
-    return ids if len(ids) >= min(64, data.base_rows // 4) else data.draw(min(_HELD_OUT, data.base_rows))
+    return ids if len(ids) >= min(64, max(1, data.base_rows // 4)) else data.draw(min(_HELD_OUT, data.base_rows))
 
 
 def default_batch(critical: float, rows: int, lanes: int) -> int:

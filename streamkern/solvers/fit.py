@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
 import numpy as np
 
 from streamkern.backends import get_backend
+from streamkern.centers import Centers, CenterSet
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Moments, RawScan, Statistics, summarise
 from streamkern.data.stream import Assembly, Scan
-from streamkern.errors import DataError, NumericalError
+from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor
-from streamkern.solvers.base import Outcome
+from streamkern.kernels import Kernel, Laplace
+from streamkern.memory import resident
+from streamkern.solvers.base import Outcome, Problem, Progress, train
+from streamkern.solvers.eigenpro import EigenPro
+from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 
 TASKS = ("classification", "regression")
+
+OUTPUTS_GUESS = 16
+"""Outputs assumed before the labels are known; they weigh little beside the centers."""
 
 
 def statistics(dataset: Dataset, executor: Executor, task: str, block_rows: int = 4096) -> Statistics:
@@ -80,3 +92,199 @@ def require_success(outcome: Outcome) -> None:
     """
     if outcome.failure is not None:
         raise NumericalError(outcome.failure.message, where=outcome.failure.kind, remedy=outcome.failure.remedy)
+
+
+class Recipe(Protocol):
+    """What a fit is told. A ``Pipeline`` is one, and an estimator makes one."""
+
+    @property
+    def train(self) -> Dataset:
+        """Training rows with a target."""
+        ...
+
+    @property
+    def validation(self) -> Dataset | None:
+        """Rows to stop early on, or None."""
+        ...
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel; None for ``default_kernel``."""
+        ...
+
+    @property
+    def centers(self) -> Centers:
+        """Where centers come from."""
+        ...
+
+    @property
+    def solver(self) -> EigenPro:
+        """How weights are found."""
+        ...
+
+    @property
+    def task(self) -> str:
+        """``classification`` or ``regression``."""
+        ...
+
+    @property
+    def standardise(self) -> bool:
+        """Whether every feature is scaled to mean 0 and variance 1 over the training rows."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order of rows."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """Blocks of a step."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """``float32`` or ``float64``."""
+        ...
+
+
+class Stages(Protocol):
+    """How each stage of a fit is carried out: at once, or taken from an earlier run."""
+
+    def statistics(self, dataset: Dataset) -> Statistics:
+        """Ranges, moments and labels of the training rows."""
+        ...
+
+    def centers(self, dataset: Dataset) -> CenterSet:
+        """The centers, in scaled units."""
+        ...
+
+    def fit(self, problem: Problem, projected: Footprint) -> tuple[Outcome, dict[str, Any]]:
+        """Eigensystem and training: the outcome, and what the solver found out about its problem."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Direct:
+    """Carries every stage out, and keeps nothing.
+
+    Args:
+        recipe: what to fit.
+        executor: where blocks run.
+        on_step: told after every step.
+    """
+
+    recipe: Recipe
+    executor: Executor
+    on_step: Callable[[Progress], None] = lambda progress: None
+
+    def statistics(self, dataset: Dataset) -> Statistics:
+        """Ranges, moments and labels of the training rows."""
+        return statistics(dataset, self.executor, self.recipe.task)
+
+    def centers(self, dataset: Dataset) -> CenterSet:
+        """The centers, in scaled units."""
+        return self.recipe.centers.choose(dataset, self.executor, np.dtype(self.recipe.dtype))
+
+    def fit(self, problem: Problem, projected: Footprint) -> tuple[Outcome, dict[str, Any]]:
+        """Eigensystem and training."""
+        solver = self.recipe.solver
+        iteration = solver.setup(problem)
+        outcome = train(problem, iteration, patience=solver.patience, on_step=self.on_step)
+        require_success(outcome)
+        return outcome, iteration.report
+
+
+class Fitted(NamedTuple):
+    """What a fit leaves.
+
+    Attributes:
+        problem: the problem as it was solved: scaled rows, encoding, kernel, centers.
+        outcome: weights, and how training ended.
+        report: what the solver found out about its problem.
+        footprint: projected memory.
+    """
+
+    problem: Problem
+    outcome: Outcome
+    report: dict[str, Any]
+    footprint: Footprint
+
+
+def fit(
+    recipe: Recipe,
+    executor: Executor,
+    budget: int,
+    stages: Stages | None = None,
+    on_plan: Callable[[Footprint], None] = lambda projected: None,
+) -> Fitted:
+    """From a recipe to weights: the one sequence of stages that estimators and runs go through.
+
+    Args:
+        recipe: what to fit.
+        executor: where blocks run.
+        budget: bytes this process may hold.
+        stages: how each stage is carried out; at once by default.
+        on_plan: told the projected memory before the first row is read.
+
+    Raises:
+        PlanRefusedError: it would not fit the budget.
+        UsageError: the solver has a patience and there are no validation rows.
+        DataError: rows that cannot be used, or fewer than centers.
+        NumericalError: training diverged or stagnated.
+    """
+    stages = stages or Direct(recipe, executor)
+    data, baseline = recipe.train, resident()
+    data.require_rows()
+    if recipe.validation is not None:
+        recipe.validation.require_rows()
+    elif recipe.solver.patience is not None:
+        raise UsageError(
+            "The solver has a patience, and there are no validation rows to lose it on.",
+            where="EigenPro(patience=...)",
+            remedy="give validation rows, or leave patience out",
+        )
+    p = recipe.centers.count(data)
+
+    def project(outputs: int) -> Footprint:
+        return footprint(
+            data, p, outputs, recipe.solver, budget=budget, baseline=baseline, slots=executor.slots,
+            lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize,
+        )  # fmt: skip
+
+    projected = project(OUTPUTS_GUESS)
+    on_plan(projected)
+    facts = stages.statistics(data)
+    assert facts.encoding is not None
+    if facts.encoding.outputs > OUTPUTS_GUESS:
+        projected = project(facts.encoding.outputs)
+        on_plan(projected)
+    scaled = standardise(data, facts) if recipe.standardise else data
+    validation = recipe.validation
+    if validation is not None:
+        validation = replace(validation, factor=scaled.factor, shift=scaled.shift)
+    centers = stages.centers(scaled)
+    problem = Problem(
+        scaled,
+        facts.encoding,
+        recipe.kernel or default_kernel(facts, scaled),
+        centers,
+        executor,
+        dtype=centers.Z.dtype,
+        seed=recipe.seed,
+        lanes=recipe.lanes,
+        memory=projected.solver_bytes,
+        cache_bytes=projected.cache_bytes,
+        validation=validation,
+    )
+    outcome, report = stages.fit(problem, projected)
+    return Fitted(problem, outcome, report, projected)
+
+
+def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
+    """Laplace with the root mean square distance of two rows as bandwidth: σ² = 2 Σ_j var(x_j), in scaled units.
+
+    So a typical kernel value is near 1/e, whatever the width of the rows and their units.
+    """
+    spread = 2.0 * float(np.sum(facts.variance * np.square(dataset.factor)))
+    return Laplace(float(np.sqrt(spread)) if spread > 0 else 1.0)

@@ -115,8 +115,8 @@ def footprint(
     result = Footprint(baseline, stages, cache, max(0, rest - reading))
     if result.peak > budget:
         raise PlanRefusedError(
-            f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(stages)} stage "
-            "is the largest.",
+            f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(stages)} "
+            "stage is the largest.",
             where=f"memory={format_bytes(budget)}, centers={p}, threads={slots}",
             expected=f"a budget of at least {format_bytes(result.peak)}",
             remedy=_remedy(solver, kind, p, budget - baseline, d, itemsize),
