@@ -34,7 +34,8 @@ class Pipeline:
         test: rows for the final metrics, or None.
         validation: rows to stop early on, or None.
         task: ``classification`` or ``regression``.
-        standardise: scale every feature to mean 0 and variance 1 over the training rows.
+        standardise: scale every feature to mean 0 and variance 1 over the stored training rows; augmentations come
+            after, so that noise is in units of standard deviations.
         seed: seed of the order of rows.
         lanes: blocks of a step; fixes the order of sums, so runs with other lanes have other bits.
         dtype: ``float32`` or ``float64`` arithmetic.

@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
 from streamkern.pipeline.pipeline import Pipeline
-from streamkern.pipeline.run import OUTPUTS_GUESS
 from streamkern.pipeline.stages import TRAIN_SAMPLE
+from streamkern.solvers.fit import OUTPUTS_GUESS
 from streamkern.solvers.footprint import Footprint, footprint
 
 

@@ -17,12 +17,12 @@ from typing import Any
 from streamkern.errors import BusyError, NumericalError, PlanRefusedError, StorageError, StreamkernError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
-from streamkern.memory import default_budget, parse_bytes, peak_resident, resident
+from streamkern.memory import default_budget, parse_bytes, peak_resident
 from streamkern.model import KernelMachine
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import Stages
-from streamkern.solvers import Problem
-from streamkern.solvers.footprint import footprint
+from streamkern.solvers.fit import fit
+from streamkern.solvers.footprint import Footprint
 
 
 def run(
@@ -96,50 +96,14 @@ def _train(
     timings: list[dict[str, Any]],
 ) -> dict[str, Any]:
     with open_executor(scheduler, threads) as executor:
-        p = pipeline.centers.count(pipeline.train)
-        pipeline.train.require_rows()
-        fits = footprint(
-            pipeline.train,
-            p,
-            OUTPUTS_GUESS,
-            pipeline.solver,
-            budget=budget,
-            baseline=resident(),
-            slots=executor.slots,
-            lanes=pipeline.lanes,
-            itemsize=4 if pipeline.dtype == "float32" else 8,
-        )
-        events.emit("memory", projected=fits.peak, budget=budget, stages=fits.stages)
         stages = Stages(pipeline, executor, events, folder / "stages", timings)
-        facts = stages.statistics(pipeline.train)
-        assert facts.encoding is not None
-        train_set, validation, test = stages.prepared(facts)
-        centers = stages.centers(train_set)
-        problem = Problem(
-            train_set,
-            facts.encoding,
-            pipeline.kernel,
-            centers,
-            executor,
-            dtype=centers.Z.dtype,
-            seed=pipeline.seed,
-            lanes=pipeline.lanes,
-            memory=fits.solver_bytes,
-            cache_bytes=fits.cache_bytes,
-            validation=validation,
-        )
-        outcome, report = stages.fit(problem, fits)
-        model = KernelMachine(
-            pipeline.kernel,
-            centers.Z,
-            outcome.weights,
-            facts.encoding,
-            train_set.factor,
-            train_set.shift,
-            train_set.source.columns,
-            {"pipeline": pipeline.name, "rows": outcome.rows, "passes": outcome.passes, "data": train_set.fingerprint},
-        )
-        metrics = stages.evaluate(model, train_set, test)
+
+        def on_plan(projected: Footprint) -> None:
+            events.emit("memory", projected=projected.peak, budget=budget, stages=projected.stages)
+
+        problem, outcome, report, projected = fitted = fit(pipeline, executor, budget, stages, on_plan)
+        model = KernelMachine.of(fitted, pipeline=pipeline.name)
+        metrics = stages.evaluate(model, problem.train)
         started = time.perf_counter()
         model.save(folder / "model.zarr")
         timings.append({"name": "save", "seconds": time.perf_counter() - started, "cached": False})
@@ -150,11 +114,11 @@ def _train(
             "samples_per_second": outcome.rows / max(outcome.seconds, 1e-9),
             "data_wait_fraction": outcome.wait,
             "peak_memory_bytes": peak_resident(),
-            "projected_memory_bytes": fits.peak,
+            "projected_memory_bytes": projected.peak,
             "memory_budget_bytes": budget,
             "weights_sha256": model.weights_sha256,
-            "n_rows": len(train_set),
-            "n_centers": len(centers.Z),
+            "n_rows": len(problem.train),
+            "n_centers": len(problem.centers.Z),
             "solver": pipeline.solver.to_json()["name"],
             "solver_report": report,
             "history": outcome.history,
@@ -164,9 +128,6 @@ def _train(
 
 
 _STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (KeyboardInterrupt, "interrupted"))
-
-OUTPUTS_GUESS = 16
-"""Outputs assumed before the labels are known; they weigh little beside the centers."""
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import Outcome, Problem, train
-from streamkern.solvers.fit import require_success, standardise, statistics
+from streamkern.solvers.fit import require_success, statistics
 from streamkern.solvers.footprint import Footprint
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
@@ -104,18 +104,6 @@ class Stages:
             _load_statistics,
         )
 
-    def prepared(self, facts: Statistics) -> tuple[Dataset, Dataset | None, Dataset | None]:
-        """Training, validation and test rows, standardised if the pipeline says so."""
-        given = (self.pipeline.train, self.pipeline.validation, self.pipeline.test)
-        if not self.pipeline.standardise:
-            return given
-        scaled = standardise(self.pipeline.train, facts)
-        validation, test = (
-            None if dataset is None else replace(dataset, factor=scaled.factor, shift=scaled.shift)
-            for dataset in given[1:]
-        )
-        return scaled, validation, test
-
     def centers(self, dataset: Dataset) -> CenterSet:
         """The centers."""
         dtype = np.dtype(self.pipeline.dtype)
@@ -127,9 +115,9 @@ class Stages:
             lambda arrays, _: CenterSet(arrays["Z"], arrays.get("ids")),
         )
 
-    def fit(self, problem: Problem, fits: Footprint) -> tuple[Outcome, dict[str, Any]]:
+    def fit(self, problem: Problem, projected: Footprint) -> tuple[Outcome, dict[str, Any]]:
         """Eigensystem and training: the outcome, and what the solver found out about its problem."""
-        key = self._train_key(problem, fits)
+        key = self._train_key(problem, projected)
         start = time.perf_counter()
         found = self._kept("train", key, _load_outcome)
         if found is not None:
@@ -152,8 +140,11 @@ class Stages:
 
         return self.run("train", key, compute, _dump_outcome)
 
-    def evaluate(self, model: KernelMachine, train_set: Dataset, test: Dataset | None) -> dict[str, Any]:
+    def evaluate(self, model: KernelMachine, train_set: Dataset) -> dict[str, Any]:
         """Metrics of the model on a sample of the training rows, and on the test rows."""
+        test = self.pipeline.test
+        if test is not None and self.pipeline.standardise:
+            test = replace(test, factor=train_set.factor, shift=train_set.shift)
 
         def compute() -> dict[str, Any]:
             plain = train_set.plain()
@@ -175,9 +166,9 @@ class Stages:
     def _centers_key(self, dataset: Dataset) -> str:
         return _key(_stored_rows(dataset), self.pipeline.centers.to_json(), self.pipeline.dtype)
 
-    def _train_key(self, problem: Problem, fits: Footprint) -> str:
+    def _train_key(self, problem: Problem, projected: Footprint) -> str:
         pipe = self.pipeline
-        kind = pipe.solver.chosen_projection(len(problem.centers.Z), problem.dtype.itemsize, fits.solver_bytes)
+        kind = pipe.solver.chosen_projection(len(problem.centers.Z), problem.dtype.itemsize, projected.solver_bytes)
         return _key(
             problem.train.fingerprint,
             None if problem.validation is None else problem.validation.fingerprint,

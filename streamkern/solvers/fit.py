@@ -78,10 +78,14 @@ def statistics(dataset: Dataset, executor: Executor, task: str, block_rows: int 
 
 
 def standardise(dataset: Dataset, facts: Statistics) -> Dataset:
-    """The dataset with every feature at mean 0 and variance 1; a constant feature is only shifted."""
+    """The dataset with every stored feature at mean 0 and variance 1; a constant feature is only shifted.
+
+    Augmentations come after: noise is then in units of standard deviations.
+    """
     spread = np.sqrt(facts.variance)
     factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
-    return dataset.scale(factor, -facts.mean * factor)
+    scaled = dataset.plain().scale(factor, -facts.mean * factor)
+    return replace(dataset, factor=scaled.factor, shift=scaled.shift)
 
 
 def require_success(outcome: Outcome) -> None:

@@ -1,0 +1,339 @@
+"""What a run leaves behind, what the next one takes over, and what is never lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.pipeline.run import run
+
+Make = Callable[..., sk.Pipeline]
+STAGES = ["statistics", "centers", "eigensystem", "train", "evaluate", "save"]
+
+
+def computed(result: dict[str, Any]) -> list[str]:
+    """Names of the stages that were not taken over."""
+    return [stage["name"] for stage in result["stages"] if not stage["cached"]]
+
+
+def test_result_has_every_key_of_the_contract(make: Make, tmp_path: Path):
+    result = run(make(), tmp_path / "run", memory="1GiB")
+    assert json.loads((tmp_path / "run/result.json").read_text()) == result
+    kinds = {
+        "status": str,
+        "samples_per_second": float,
+        "data_wait_fraction": float,
+        "peak_memory_bytes": int,
+        "projected_memory_bytes": int,
+        "weights_sha256": str,
+        "n_rows": int,
+        "n_centers": int,
+        "solver": str,
+        "seed": int,
+        "seconds": float,
+    }
+    assert {name: type(result[name]) for name in kinds} == kinds
+    assert result["status"] == "done"
+    assert [stage["name"] for stage in result["stages"]] == STAGES
+    for stage in result["stages"]:
+        assert {name: type(value) for name, value in stage.items()} == {"name": str, "seconds": float, "cached": bool}
+    assert (result["n_rows"], result["n_centers"], result["solver"], result["seed"]) == (1800, 40, "EigenPro", 0)
+    assert set(result["metrics"]) == {"train", "test"}
+    assert result["metrics"]["test"]["n"] == 200
+    assert 0.9 < result["metrics"]["test"]["accuracy"] <= 1
+    assert 0 <= result["data_wait_fraction"] <= 1
+    assert result["samples_per_second"] > 0
+    assert len(result["weights_sha256"]) == 64
+
+
+def test_regression_reports_mean_squared_error(make: Make, tmp_path: Path):
+    metrics = run(make(task="regression"), tmp_path / "run")["metrics"]["test"]
+    assert metrics["mse"] < 0.1
+    assert "accuracy" not in metrics
+
+
+def test_the_saved_model_is_the_one_the_result_describes(make: Make, tmp_path: Path):
+    result = run(make(), tmp_path / "run")
+    model = sk.load_model(tmp_path / "run/model.zarr")
+    assert model.weights_sha256 == result["weights_sha256"]
+    assert model.score(make().test) == pytest.approx(result["metrics"]["test"])
+
+
+def test_a_second_run_takes_every_stage_over(make: Make, tmp_path: Path):
+    first, second = (run(make(), tmp_path / "run") for _ in range(2))
+    assert computed(first) == STAGES
+    assert computed(second) == ["save"]
+    assert [stage["name"] for stage in second["stages"]] == STAGES
+    same = ("weights_sha256", "metrics", "samples_per_second", "solver_report", "history")
+    assert {k: first[k] for k in same} == {k: second[k] for k in same}
+
+
+@pytest.mark.parametrize(
+    ("change", "first_to_run"),
+    [
+        ({"kernel": sk.Laplace(3.0)}, "eigensystem"),
+        ({"kernel": sk.Gaussian(2.0)}, "eigensystem"),
+        ({"solver": sk.EigenPro(epochs=2)}, "eigensystem"),
+        ({"solver": sk.EigenPro(projection="inexact")}, "eigensystem"),
+        ({"noise": 0.2}, "eigensystem"),
+        ({"augment_seed": 1}, "eigensystem"),
+        ({"seed": 1}, "eigensystem"),
+        ({"lanes": 2}, "eigensystem"),
+        ({"centers": sk.Uniform(30)}, "centers"),
+        ({"centers": sk.Uniform(40, seed=1)}, "centers"),
+        ({"dtype": "float64"}, "centers"),
+        ({"standardise": True}, "centers"),
+        ({"task": "regression"}, "statistics"),
+        ({"test": None}, "evaluate"),
+    ],
+    ids=str,
+)
+def test_a_change_runs_again_what_depends_on_it_and_nothing_else(
+    make: Make, tmp_path: Path, change: dict[str, Any], first_to_run: str
+):
+    before = run(make(), tmp_path / "run")
+    after = run(make(**change), tmp_path / "run")
+    expected = STAGES[STAGES.index(first_to_run) :]
+    if change == {"task": "regression"}:
+        expected = [name for name in STAGES if name != "centers"]  # the rows are the same
+    assert computed(after) == expected
+    assert (after["weights_sha256"] == before["weights_sha256"]) == (first_to_run == "evaluate")
+    # Taking over or not, the weights are those of a run of its own.
+    assert run(make(**change), tmp_path / "alone")["weights_sha256"] == after["weights_sha256"]
+
+
+def test_other_rows_in_the_same_place_are_other_rows(make: Make, write_rows: Callable[..., Path], tmp_path: Path):
+    run(make(), tmp_path / "run")
+    other = write_rows(tmp_path / "other.zarr", seed=5)
+    os.rename(tmp_path / "train.zarr", tmp_path / "old.zarr")
+    os.rename(other, tmp_path / "train.zarr")
+    assert computed(run(make(), tmp_path / "run")) == STAGES
+
+
+def test_two_pipelines_in_one_directory_do_not_mix(make: Make, write_rows: Callable[..., Path], tmp_path: Path):
+    one, two = make(), make(rows=write_rows(tmp_path / "wide.zarr", d=9, seed=3), test=None, name="other")
+    apart = [run(p, tmp_path / f"apart{i}")["weights_sha256"] for i, p in enumerate((one, two))]
+    together = [run(p, tmp_path / "run") for p in (one, two, one)]
+    assert [result["weights_sha256"] for result in together] == [*apart, apart[0]]
+    assert computed(together[2]) == ["save"]
+    assert sk.load_model(tmp_path / "run/model.zarr").weights_sha256 == apart[0]
+
+
+def test_a_new_release_takes_nothing_over(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run(make(), tmp_path / "run")
+    monkeypatch.setattr("streamkern.pipeline.stages.version", lambda name: "99.0")
+    assert computed(run(make(), tmp_path / "run")) == STAGES
+
+
+def test_threads_do_not_change_the_weights(make: Make, tmp_path: Path):
+    shas = {run(make(), tmp_path / f"run{n}", threads=n)["weights_sha256"] for n in (1, 2, 3)}
+    assert len(shas) == 1
+
+
+@pytest.mark.parametrize("stage", ["statistics", "centers", "train", "evaluate"])
+def test_a_damaged_stage_is_computed_again_with_a_warning(make: Make, tmp_path: Path, stage: str):
+    first = run(make(), tmp_path / "run")
+    (kept,) = (tmp_path / "run/stages").glob(f"{stage}-*")
+    chunks = [file for file in kept.rglob("*") if file.is_file() and "/c/" in str(file)]
+    for chunk in chunks or [kept / "zarr.json"]:
+        chunk.write_bytes(chunk.read_bytes()[:-3])
+    warnings: list[str] = []
+    second = run(
+        make(), tmp_path / "run", listeners=(lambda k, f: warnings.append(f["message"]) if k == "warning" else None,)
+    )
+    assert computed(second) == [*(["eigensystem"] if stage == "train" else []), stage, "save"]
+    assert [w for w in warnings if stage in w] == warnings != []
+    assert second["weights_sha256"] == first["weights_sha256"]
+    assert computed(run(make(), tmp_path / "run")) == ["save"]
+
+
+# ---------------------------------------------------------------------------------------------------------- failures
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def test_a_refused_run_writes_its_manifest_and_result_and_nothing_else(make: Make, tmp_path: Path):
+    with pytest.raises(sk.PlanRefusedError) as caught:
+        run(make(), tmp_path / "run", memory="10MB")
+    assert caught.value.exit_status == 2
+    assert caught.value.remedy is not None
+    assert sorted(files(tmp_path / "run")) == [".lock", "events.jsonl", "manifest.json", "result.json"]
+    assert result_of(tmp_path / "run")["status"] == "refused"
+
+
+def test_rows_that_are_not_numbers_end_the_run(make: Make, tmp_path: Path):
+    X = np.ones((300, 4), dtype=np.float32)
+    X[::2] = 0
+    X[217, 2] = np.nan
+    sk.write_zarr(tmp_path / "nan.zarr", X, np.arange(300) % 2, target="label", chunk_rows=100)
+    with pytest.raises(sk.DataError, match="217") as caught:
+        run(make(rows=tmp_path / "nan.zarr", test=None), tmp_path / "run")
+    assert caught.value.exit_status == 1
+    assert result_of(tmp_path / "run")["status"] == "failed"
+    assert "217" in result_of(tmp_path / "run")["error"]
+
+
+def test_a_step_that_is_too_long_is_told_as_a_value_with_a_remedy(make: Make, tmp_path: Path):
+    with pytest.raises(sk.NumericalError) as caught:
+        run(make(solver=sk.EigenPro(step=1e6)), tmp_path / "run")
+    assert caught.value.exit_status == 3
+    assert "step" in (caught.value.remedy or "")
+    assert result_of(tmp_path / "run")["status"] == "diverged"
+    assert not (tmp_path / "run/model.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [{"solver": sk.EigenPro(step=1e6)}, {"memory": "10MB"}, {"centers": sk.Uniform(5000)}, {"scheduler": "nowhere"}],
+    ids=["diverged", "refused", "too-few-rows", "no-scheduler"],
+)
+def test_a_failed_run_loses_nothing_of_an_earlier_one(make: Make, tmp_path: Path, failing: dict[str, Any]):
+    first = run(make(), tmp_path / "run")
+    model = files(tmp_path / "run/model.zarr")
+    settings = {name: failing.pop(name) for name in ("memory", "scheduler") if name in failing}
+    for _ in range(2):
+        with pytest.raises(sk.StreamkernError):
+            run(make(**failing), tmp_path / "run", **settings)
+        failed = result_of(tmp_path / "run")
+        assert failed["status"] != "done"
+        assert failed["last_done"] == first
+    assert files(tmp_path / "run/model.zarr") == model
+    assert computed(run(make(), tmp_path / "run")) == ["save"]
+
+
+def test_a_listener_that_fails_is_a_failed_run(make: Make, tmp_path: Path):
+    def listener(kind: str, fields: dict[str, Any]) -> None:
+        if kind == "step":
+            raise RuntimeError("told so")
+
+    with pytest.raises(RuntimeError, match="told so"):
+        run(make(), tmp_path / "run", listeners=(listener,))
+    assert result_of(tmp_path / "run")["error"] == "RuntimeError: told so"
+    assert run(make(), tmp_path / "run")["status"] == "done"
+
+
+def test_a_directory_in_use_is_busy_and_left_alone(make: Make, tmp_path: Path):
+    folder = tmp_path / "run"
+    seen: list[sk.BusyError] = []
+
+    def listener(kind: str, fields: dict[str, Any]) -> None:
+        if kind == "step" and not seen:
+            before = files(folder)
+            with pytest.raises(sk.BusyError, match=str(os.getpid())) as caught:
+                run(make(), folder)
+            seen.append(caught.value)
+            assert files(folder) == before
+
+    assert run(make(), folder, listeners=(listener,))["status"] == "done"
+    assert [error.exit_status for error in seen] == [75]
+
+
+def test_a_place_that_cannot_be_a_directory_is_one_clear_error(make: Make, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(sk.StorageError, match="run directory"):
+        run(make(), tmp_path / "file")
+    (tmp_path / "run/.lock").mkdir(parents=True)
+    with pytest.raises(sk.StorageError, match="run directory"):
+        run(make(), tmp_path / "run")
+
+
+def test_what_a_killed_run_left_half_done_is_put_right(make: Make, tmp_path: Path):
+    """Killed while it replaced an artifact: staged bytes, or the old artifact under a name of its own."""
+    folder = tmp_path / "run"
+    first = run(make(), folder)
+    (kept,) = (folder / "stages").glob("train-*")
+    os.rename(folder / "model.zarr", folder / ".model.zarr.123.old")
+    os.rename(kept, folder / "stages" / f".{kept.name}.123.tmp")
+    (folder / ".model.zarr.123.tmp").mkdir()
+    with pytest.raises(sk.PlanRefusedError):
+        run(make(), folder, memory="10MB")
+    assert sk.load_model(folder / "model.zarr").weights_sha256 == first["weights_sha256"]
+    assert [file.name for file in folder.rglob(".*") if file.name != ".lock"] == []
+    assert computed(run(make(), folder)) == ["eigensystem", "train", "save"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", place], capture_output=True).returncode
+    ):
+        pytest.skip("mounting a small file system takes root, and a kernel that lets it")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("left", [0, 4 << 10, 32 << 10, 64 << 10])
+def test_a_full_disk_is_one_clear_error_and_the_earlier_model_stays(make: Make, small_disk: Path, left: int):
+    folder = small_disk / "run"
+    first = run(make(), folder)
+    model = files(folder / "model.zarr")
+    with (small_disk / "ballast").open("wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(bytes(4096))
+        except OSError:
+            ballast.truncate(max(0, ballast.tell() - left))
+    other = make(centers=sk.Uniform(600), kernel=sk.Laplace(3.0), dtype="float64")
+    with pytest.raises(sk.StorageError, match=r"could not be written|cannot be written") as caught:
+        run(other, folder)
+    assert "No space left" in caught.value.what
+    assert files(folder / "model.zarr") == model
+    result = result_of(folder)
+    assert first in (result, result.get("last_done"))
+    (small_disk / "ballast").unlink()
+    assert computed(run(make(), folder)) == ["save"]
+
+
+def test_losing_the_log_of_events_does_not_lose_the_run(make: Make, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    os.symlink("/dev/full", tmp_path / "run/events.jsonl")
+    warnings: list[str] = []
+    result = run(
+        make(), tmp_path / "run", listeners=(lambda k, f: warnings.append(f["message"]) if k == "warning" else None,)
+    )
+    assert result["status"] == "done"
+    assert warnings == ["events are no longer written: No space left on device"]
+
+
+def test_events_are_json_lines_and_steps_are_told_at_once(make: Make, tmp_path: Path):
+    steps: list[int] = []
+    result = run(
+        make(solver=sk.EigenPro(epochs=2)),
+        tmp_path / "run",
+        listeners=(lambda k, f: steps.append(f["rows"]) if k == "step" else None,),
+    )
+    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    assert steps[-1] == 3600
+    assert steps == sorted(steps)
+    assert 1 <= sum(event["event"] == "step" for event in events) < len(steps)
+    ended = [event["name"] for event in events if event["event"] == "stage" and event["state"] == "end"]
+    assert ended == STAGES[:-1]
+    assert events[-1]["result"] == result
+
+
+def test_threads_of_a_run_end_with_it(make: Make, tmp_path: Path):
+    before = set(threading.enumerate())
+    run(make(), tmp_path / "run")
+    assert [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("streamkern")] == []
