@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from itertools import chain
 from typing import NamedTuple
 
 from streamkern.data.dataset import Dataset
@@ -32,11 +33,16 @@ class Reader:
     Args:
         dataset: whose source is read.
         cache_bytes: bytes of chunks kept.
+
+    Attributes:
+        wanted: sets of chunks that will be asked for again; the others go first. Lanes that take turns, each with
+            chunks of its own, would otherwise lose them just before their turn.
     """
 
     def __init__(self, dataset: Dataset, cache_bytes: int) -> None:
         self.dataset = dataset
         self.cache_bytes = cache_bytes
+        self.wanted: list[set[int]] = []
         self._bounds = dataset.source.bounds
         self._chunks: OrderedDict[int, Chunk] = OrderedDict()
         self._held = 0
@@ -77,6 +83,10 @@ class Reader:
                 self._chunks[index] = chunk
                 self._held += chunk.nbytes
             while self._held > self.cache_bytes and len(self._chunks) > 1:
-                _, old = self._chunks.popitem(last=False)
-                self._held -= old.nbytes
+                keep = {index}.union(*self.wanted)
+                spare = (held for held in self._chunks if held not in keep)
+                # Where not even the wanted fit, the one just used is the one whose turn comes last.
+                others = (held for held in reversed(self._chunks) if held != index)
+                least = next(chain(spare, others))
+                self._held -= self._chunks.pop(least).nbytes
         return chunk

@@ -156,6 +156,7 @@ class Stream:
 
     def _reset(self) -> None:
         self.reader = Reader(self.assembly.dataset, self.cache_bytes)
+        self.reader.wanted = [set()] * self.lanes
         sizes = np.diff(self.assembly.dataset.source.bounds)
         largest = int(np.sort(sizes)[-self._group_chunks :].sum())
         # Lanes walk side by side, each in a group of its own, and cross from one group or round to the next.
@@ -226,7 +227,9 @@ class Stream:
         if held is not None and held[0] == name:
             return held[1], held[2]
         size = self.window_blocks * self.block_rows
-        raw = self._gather(*self._ids(pass_, lane, window * size, min((window + 1) * size, self.lane_rows(lane))))
+        stop = min((window + 1) * size, self.lane_rows(lane))
+        ids, copies, self.reader.wanted[lane] = self._rows(pass_, lane, window * size, stop)
+        raw = self._gather(ids, copies)
         order = generator("window", self.seed, *name).permutation(len(raw.ids))
         with self._lock:
             self._windows[lane] = (name, raw, order)
@@ -248,12 +251,12 @@ class Stream:
                 y.append(chunk.y[local])
         return Raw(X, np.concatenate(y) if y else None, ids, copies)
 
-    def _ids(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray]:
-        """Row ids and rounds at positions [start, stop) of a lane's pass; ascending within a round."""
+    def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
+        """Row ids and rounds at positions [start, stop) of a lane's pass, and the chunks of the last row's group."""
         first, last = self._share(self._full, lane)
         length, full_rounds = last - first, self.assembly.dataset.full_rounds
         ids: list[IntArray] = [np.empty(0, dtype=np.int64)]
-        rounds = [0]
+        rounds, wanted = [0], set[int]()
         while start < stop:
             if start < full_rounds * length:
                 spec, round_ = self._full, start // length
@@ -263,14 +266,14 @@ class Stream:
                 spec, round_ = self._rest, full_rounds
                 a = self._share(spec, lane)[0] + start - full_rounds * length
                 b = a + stop - start
-            # The window is shuffled anyway; in order of id, a chunk's rows are neighbours.
-            ids.append(np.sort(self._between(pass_, round_, spec, a, b)))
+            part, wanted = self._between(pass_, round_, spec, a, b)
+            ids.append(part)
             rounds.append(round_)
             start += b - a
-        return np.concatenate(ids), np.repeat(rounds, [len(part) for part in ids])
+        return np.concatenate(ids), np.repeat(rounds, [len(part) for part in ids]), wanted
 
-    def _between(self, pass_: int, round_: int, spec: _Round, start: int, stop: int) -> IntArray:
-        """Row ids at positions [start, stop) of a round."""
+    def _between(self, pass_: int, round_: int, spec: _Round, start: int, stop: int) -> tuple[IntArray, set[int]]:
+        """Row ids at positions [start, stop) of a round, ascending within a group, and the last group's chunks."""
         begins, permutation = self._orders.get((pass_, round_), self._order, spec)
         parts: list[IntArray] = []
         for group in range(int(np.searchsorted(begins, start, side="right")) - 1, len(begins) - 1):
@@ -280,8 +283,9 @@ class Stream:
             if begin < end:
                 chunks = permutation[group * self._group_chunks : (group + 1) * self._group_chunks]
                 (ids,) = self._orders.get((pass_, round_, group), self._group, spec, chunks)
-                parts.append(ids[max(start - begin, 0) : stop - begin])
-        return np.concatenate(parts)
+                # The window is shuffled anyway; in order of id, a chunk's rows are neighbours.
+                parts.append(np.sort(ids[max(start - begin, 0) : stop - begin]))
+        return np.concatenate(parts), set(chunks.tolist())
 
     def _order(self, name: Key, spec: _Round) -> tuple[IntArray, IntArray]:
         """The positions at which a round's groups of chunks begin, and its permutation of chunks."""
