@@ -11,16 +11,19 @@ import numpy as np
 
 from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Stream
+from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.execute.base import Executor, Parts, Position
 from streamkern.kernels import Expansion, Kernel
 from streamkern.solvers.score import score
-from streamkern.sweep import Contribution, Work
+from streamkern.sweep import Contribution, Work, sweep
 from streamkern.types import Array
 
 STEPS_AHEAD = 2
 """Steps whose blocks are read while one is computed."""
+
+SCAN_ROWS = 4096
+"""Rows of a block of a whole-data sweep."""
 
 _BLOW_UP = 10.0  # a loss this many times that of predicting zero is no longer noise
 
@@ -109,16 +112,52 @@ class Failure:
     remedy: str
 
 
-class Iteration(Protocol):
-    """A solver set up for a problem. States are frozen: a step makes a new one."""
+Sweep = Callable[[Contribution, Any], Parts]
+"""Sums a contribution over all training rows of a pass, under a state."""
 
-    stream: Stream
-    contribution: Contribution
-    epochs: int
-    report: dict[str, Any]
+
+class Iteration(Protocol):
+    """A solver set up for a problem. States are frozen: a step makes a new one.
+
+    A pass is one call of ``begin``, which may sweep over all rows, and then the steps of the stream. A method of whole
+    passes has no steps (``minibatches`` is False); one of minibatches alone leaves ``begin`` as it is.
+    """
+
+    @property
+    def stream(self) -> Stream:
+        """The order of the training rows."""
+        ...
+
+    @property
+    def contribution(self) -> Contribution:
+        """What a block of a step contributes."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """Passes, at most."""
+        ...
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What the setup found out, JSON-serialisable."""
+        ...
+
+    @property
+    def minibatches(self) -> bool:
+        """Whether a pass has steps."""
+        ...
 
     def init(self) -> Any:
         """The state before the first step."""
+        ...
+
+    def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
+        """The state before the steps of a pass; what is swept for ends with (Σ loss, rows)."""
+        ...
+
+    def finished(self, state: Any) -> Failure | bool:
+        """Whether the solution is there before all passes are done; or why it never will be."""
         ...
 
     def broadcast(self, state: Any) -> Any:
@@ -136,6 +175,24 @@ class Iteration(Protocol):
     def weights(self, state: Any) -> Array:
         """The solution that a state stands for, shape (p, c)."""
         ...
+
+
+class OneByOne:
+    """What a method of minibatches alone leaves as it is."""
+
+    minibatches = True
+
+    def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
+        """Nothing precedes the steps of a pass."""
+        return state
+
+    def finished(self, state: Any) -> Failure | bool:
+        """Runs all its passes."""
+        return False
+
+    def settle(self, state: Any) -> Any:
+        """Nothing is ever pending."""
+        return state
 
 
 class Solver(Protocol):
@@ -219,19 +276,38 @@ def train(
     """
     stream, executor = iteration.stream, problem.executor
     state = iteration.init()
-    steps, rows, waited, computed = stream.steps, 0, 0.0, 0.0
+    rows, waited, computed = 0, 0.0, 0.0
     total_rows = iteration.epochs * stream.rows
     loss, scale = 0.0, 0.0
     history: list[dict[str, Any]] = []
     best: tuple[float, Array] | None = None
     failure: Failure | None = None
     start = time.perf_counter()
-    placement = executor.place(Work(stream, iteration.contribution), stream.lanes)
+    steps = stream.steps if iteration.minibatches else 0
+    placement = executor.place(Work(stream, iteration.contribution), stream.lanes) if steps else None
+    scan = Scan(stream.assembly, SCAN_ROWS)
     passes, stale, scoring = 0, 0, 0.0
     try:
         for pass_ in range(iteration.epochs):
             pass_loss, pass_rows = 0.0, 0
-            for step in range(steps):
+
+            def whole(contribution: Contribution, shared: Any) -> Parts:
+                nonlocal pass_loss, pass_rows
+                parts = sweep(executor, Work(scan, contribution), shared)
+                pass_loss, pass_rows = pass_loss + float(parts[-2]), pass_rows + int(parts[-1])
+                return parts
+
+            state = iteration.begin(state, pass_, whole)
+            if pass_rows:
+                mean = pass_loss / pass_rows
+                loss, scale, rows = mean, scale or mean, rows + pass_rows
+                failure = _failed(mean, scale, (pass_, 0))
+                on_step(
+                    Progress(pass_, 0, steps, rows, total_rows, loss, time.perf_counter() - start,
+                             waited / max(1e-9, waited + computed))
+                )  # fmt: skip
+            for step in range(0 if failure else steps):
+                assert placement is not None
                 ahead = _ahead((pass_, step), steps, iteration.epochs)
                 result = placement.step((pass_, step), iteration.broadcast(state), ahead)
                 step_loss, step_rows = float(result.parts[-2]), int(result.parts[-1])
@@ -266,10 +342,15 @@ def train(
                     stale += 1
             entry["seconds"] = time.perf_counter() - start
             history.append(entry)
+            end = iteration.finished(state)
+            if end:
+                failure = end if isinstance(end, Failure) else None
+                break
             if patience is not None and best is not None and stale >= patience:
                 break
     finally:
-        placement.close()
+        if placement is not None:
+            placement.close()
     state = iteration.settle(state)
     weights = best[1] if best is not None and patience is not None else iteration.weights(state)
     if failure is None and not np.isfinite(weights).all():
