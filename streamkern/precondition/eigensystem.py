@@ -26,16 +26,17 @@ class Eigensystem:
     tail: float
 
 
-def top_eigensystem(K: Array, q: int) -> Eigensystem:
-    """Top q eigenpairs of K (s, s) and the eigenvalue after them.
+def top_eigensystem(K: Array, q: int, floor: float = 0.0) -> Eigensystem:
+    """Top q eigenpairs of K (s, s) and the eigenvalue after them; fewer where the rest are below the floor.
 
     Args:
         K: symmetric positive semi-definite, shape (s, s).
         q: how many, below s.
+        floor: share of σ_1 below which the arithmetic that uses the eigenpairs resolves nothing.
 
     Raises:
         UsageError: q is not in [1, s).
-        NumericalError: fewer than q eigenvalues stand clear of rounding error.
+        NumericalError: no eigenvalue is positive.
     """
     s = len(K)
     if not 1 <= q < s:
@@ -44,14 +45,11 @@ def top_eigensystem(K: Array, q: int) -> Eigensystem:
         np.asarray(K, dtype=np.float64), subset_by_index=(s - q - 1, s - 1), check_finite=False
     )
     values, vectors = values[::-1], vectors[:, ::-1]
-    floor = np.finfo(K.dtype).eps * s * values[0]
-    rank = int(np.count_nonzero(values[:q] > floor))
+    least = max(floor, np.finfo(np.float64).eps * s) * float(values[0])
+    rank = int(np.count_nonzero(values[:q] > least))
     if not np.isfinite(values).all() or rank == 0:
         raise NumericalError(
             "The kernel matrix has no positive eigenvalue.", remedy="check the kernel's parameters against the data"
         )
     # Beyond the rank that the arithmetic resolves there is nothing to precondition.
-    tail = float(values[rank]) if values[rank] > floor else float(floor)
-    return Eigensystem(
-        values[:rank].copy(), np.ascontiguousarray(vectors[:, :rank]), min(tail, float(values[rank - 1]))
-    )
+    return Eigensystem(values[:rank].copy(), np.ascontiguousarray(vectors[:, :rank]), max(float(values[rank]), least))

@@ -43,11 +43,6 @@ class Nystrom:
         E = self.eigensystem.vectors
         return np.asarray(E @ (self.damping[:, None] * (E.T @ g)))
 
-    def matrix(self) -> Array:
-        """Q_s, shape (s, s)."""
-        E = self.eigensystem.vectors
-        return np.asarray((E * self.damping) @ E.T)
-
 
 @dataclass(frozen=True)
 class StepSize:
@@ -56,10 +51,12 @@ class StepSize:
     Attributes:
         beta: mean of the preconditioned kernel's diagonal k_P(x, x).
         top: λ, the top eigenvalue of the preconditioned kernel's matrix over n rows, divided by n.
+        peak: largest k_P(x, x).
     """
 
     beta: float
     top: float
+    peak: float
 
     @property
     def critical_batch(self) -> float:
@@ -67,8 +64,12 @@ class StepSize:
         return self.beta / self.top
 
     def step(self, m: int) -> float:
-        """η = m/(β + (m − 1) λ), for the mean gradient of a batch of m rows."""
-        return m / (self.beta + (m - 1) * self.top)
+        """η = m/(β + (m − 1) λ), for the mean gradient of a batch of m rows; at most m/max k_P(x, x).
+
+        A step changes the residual of a row x of the batch by η/m k_P(x, x) times itself: beyond the second bound rows
+        that are far from all others overshoot, and beyond twice of it they diverge.
+        """
+        return m / max(self.beta + (m - 1) * self.top, self.peak)
 
 
 def measure(diagonal: Array, matvec: Callable[[Array], Array]) -> StepSize:
@@ -91,11 +92,12 @@ def measure(diagonal: Array, matvec: Callable[[Array], Array]) -> StepSize:
         v = np.asarray(u, dtype=np.float64)
         if not np.isfinite(top) or abs(top - before) <= _POWER_TOLERANCE * abs(top):
             break
-    size = StepSize(float(np.mean(diagonal, dtype=np.float64)), top / n)
+    beta = float(np.mean(diagonal, dtype=np.float64))
+    size = StepSize(beta, top / n, float(np.max(diagonal)))
     if not (np.isfinite(size.beta) and size.beta > 0 and np.isfinite(size.top) and size.top > 0):
         raise NumericalError(
             f"The preconditioned kernel is not positive: mean diagonal {size.beta:.3g}, top eigenvalue {size.top:.3g}.",
             remedy="lower q, or compute in float64",
         )
     # Finitely many power steps approach the top from below.
-    return StepSize(size.beta, min(1.05 * size.top, size.beta))
+    return StepSize(size.beta, min(1.05 * size.top, size.beta), size.peak)

@@ -21,13 +21,12 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 """Runs a function over items in threads: ``Executor.host_map``."""
 
 
-def spd_inverse(A: Array, parallel: Map, tile: int = TILE) -> Array:
-    """Inverse of a symmetric positive definite matrix, in place: A = L Lᵀ, then A⁻¹ = L⁻ᵀ L⁻¹.
-
-    p³ multiply-adds in all, as LAPACK's potrf and potri.
+def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
+    """W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: lower triangular, shape (p, p), in ``dtype``.
 
     Args:
-        A: shape (p, p); overwritten with the inverse.
+        A: symmetric positive definite, shape (p, p), float64; overwritten.
+        dtype: of the result.
         parallel: runs tiles.
         tile: rows of a tile.
 
@@ -37,8 +36,14 @@ def spd_inverse(A: Array, parallel: Map, tile: int = TILE) -> Array:
     cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
     _cholesky(A, cuts, parallel)
     _invert_lower(A, cuts, parallel)
-    _gram_of_lower(A, cuts, parallel)
-    return A
+    W = np.zeros(A.shape, dtype=dtype)
+
+    def copy(rows: slice) -> None:
+        W[rows, : rows.start] = A[rows, : rows.start]
+        W[rows, rows] = np.tril(A[rows, rows])
+
+    parallel(copy, cuts)
+    return W
 
 
 def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> None:
@@ -87,36 +92,6 @@ def _invert_lower(A: Array, cuts: list[slice], parallel: Map) -> None:
     parallel(lambda pair: np.copyto(A[pair[0], pair[1]], A[pair[1], pair[0]].T), _strict_lower(cuts))
 
 
-def _gram_of_lower(A: Array, cuts: list[slice], parallel: Map) -> None:
-    """Wᵀ W of the lower factor W in A's lower tiles: upper tiles first, then mirrored."""
-    diagonals = [np.tril(A[K, K]) for K in cuts]
-
-    def tile(pair: tuple[int, int]) -> Array:
-        i, j = pair  # i <= j: rows k >= j contribute
-        left = diagonals[j] if i == j else A[cuts[j], cuts[i]]
-        total = left.T @ diagonals[j]
-        for k in range(j + 1, len(cuts)):
-            total += A[cuts[k], cuts[i]].T @ A[cuts[k], cuts[j]]
-        return np.asarray(total)
-
-    # Row by row from the top: row i of tiles reads only lower tiles of columns i and j, which later rows still need,
-    # so results wait in the upper tiles, which nothing reads.
-    pairs = [(i, j) for i in range(len(cuts)) for j in range(i, len(cuts))]
-    on_diagonal: dict[int, Array] = {}
-
-    def place(pair: tuple[int, int]) -> None:
-        i, j = pair
-        if i == j:
-            on_diagonal[i] = tile(pair)
-        else:
-            A[cuts[i], cuts[j]] = tile(pair)
-
-    parallel(place, pairs)
-    for i, K in enumerate(cuts):
-        A[K, K] = on_diagonal[i]
-    parallel(lambda pair: np.copyto(A[pair[0], pair[1]], A[pair[1], pair[0]].T), _strict_lower(cuts))
-
-
 def _strict_lower(cuts: list[slice]) -> list[tuple[slice, slice]]:
     return [(rows, cols) for i, rows in enumerate(cuts) for cols in cuts[:i]]
 
@@ -126,4 +101,26 @@ def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
     out = np.empty((len(A), B.shape[1]), dtype=np.result_type(A, B))
     rows = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
     parallel(lambda part: np.matmul(A[part], B, out=out[part]), rows)
+    return out
+
+
+def lower_matmul(W: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
+    """W B for lower triangular W, by fixed tiles of rows of W."""
+    out = np.empty((len(W), B.shape[1]), dtype=np.result_type(W, B))
+
+    def part(rows: slice) -> None:
+        np.matmul(W[rows, : rows.stop], B[: rows.stop], out=out[rows])
+
+    parallel(part, [slice(a, min(a + tile, len(W))) for a in range(0, len(W), tile)])
+    return out
+
+
+def lower_transposed_matmul(W: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
+    """Wᵀ B for lower triangular W, by fixed tiles of columns of W."""
+    out = np.empty((len(W), B.shape[1]), dtype=np.result_type(W, B))
+
+    def part(cols: slice) -> None:
+        np.matmul(W[cols.start :, cols].T, B[cols.start :], out=out[cols])
+
+    parallel(part, [slice(a, min(a + tile, len(W))) for a in range(0, len(W), tile)])
     return out

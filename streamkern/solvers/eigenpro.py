@@ -25,14 +25,16 @@ from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize
-from streamkern.solvers.base import Problem
-from streamkern.solvers.dense import Map, matmul
+from streamkern.solvers.base import OneByOne, Problem
+from streamkern.solvers.dense import Map
 from streamkern.solvers.projection import (
+    ExactProjection,
     InexactProjection,
+    eigen_floor,
     kernel_matrix,
     measure_projected,
     measure_unprojected,
-    preconditioned_inverse,
+    project_exactly,
     project_inexactly,
 )
 from streamkern.solvers.score import residual
@@ -117,7 +119,10 @@ class EigenPro:
         expansion, parallel = problem.expansion(), problem.executor.host_map
         p, (s, q) = expansion.p, self.sizes(expansion.p)
         kind = self.chosen_projection(p, expansion.Z.itemsize, problem.memory)
-        nystrom = Nystrom(top_eigensystem(kernel_matrix(expansion, s, parallel), q)) if q else None
+        nystrom = None
+        if q:
+            floor = eigen_floor(expansion.Z.dtype)
+            nystrom = Nystrom(top_eigensystem(kernel_matrix(expansion, s, parallel), q, floor))
         if nystrom is None and kind != "exact":
             raise UsageError(
                 f"{kind} projection needs a preconditioner, and {p} centers are too few for one.",
@@ -125,10 +130,10 @@ class EigenPro:
                 remedy='use projection="exact"',
             )
         held, _ = gather(problem.executor, problem.assembly(problem.train), held_out(problem, s))
-        M: Array | None = None
+        exact: ExactProjection | None = None
         if kind == "exact":
-            M = preconditioned_inverse(expansion, nystrom, parallel)
-            size = measure_projected(expansion, M, held, parallel)
+            exact = project_exactly(expansion, nystrom, parallel)
+            size = measure_projected(expansion, exact, held, parallel)
         else:
             assert nystrom is not None
             size = measure_unprojected(expansion, nystrom, held)
@@ -140,13 +145,14 @@ class EigenPro:
             "q": 0 if nystrom is None else len(nystrom.eigensystem.values),
             "beta": size.beta,
             "lambda": size.top,
+            "peak": size.peak,
             "critical_batch": size.critical_batch,
             "batch": stream.batch_rows,
             "step": self.step or size.step(stream.batch_rows),
             "spectrum": [] if nystrom is None else [*nystrom.eigensystem.values.tolist(), nystrom.eigensystem.tail],
         }
-        if M is not None:
-            return ExactIteration(self, stream, expansion, problem.encoding.outputs, size, parallel, M, report)
+        if exact is not None:
+            return ExactIteration(self, stream, expansion, problem.encoding.outputs, size, parallel, exact, report)
         assert nystrom is not None
         projector = project_inexactly(expansion, s, q, parallel, self.projection_epochs, self.projection_tolerance)
         every = 1 if kind == "inexact" else max(1, p // stream.batch_rows)
@@ -157,7 +163,7 @@ class EigenPro:
 
 
 def exact_bytes(p: int, itemsize: int) -> int:
-    """Peak bytes of exact projection: K(Z, Z) in float64, and M."""
+    """Peak bytes of exact projection: K(Z, Z) in float64, and the inverse of its factor."""
     return p * p * (8 + itemsize)
 
 
@@ -216,7 +222,7 @@ class ExactState:
 
 
 @dataclass(eq=False)
-class ExactIteration:
+class ExactIteration(OneByOne):
     """EigenPro 3 with exact projection: α ← α − η/m M K(Z, X_m) r."""
 
     solver: EigenPro
@@ -225,7 +231,7 @@ class ExactIteration:
     outputs: int
     size: StepSize
     parallel: Map
-    M: Array
+    projection: ExactProjection
     report: dict[str, Any]
 
     def __post_init__(self) -> None:
@@ -245,12 +251,8 @@ class ExactIteration:
         """One step."""
         g, _, rows = parts
         rate = (self.solver.step or self.size.step(rows)) / rows
-        alpha = state.alpha - np.asarray(rate, dtype=g.dtype) * matmul(self.M, g, self.parallel)
+        alpha = state.alpha - np.asarray(rate, dtype=g.dtype) * self.projection.apply(g, self.parallel)
         return ExactState(alpha, average(state.mean, alpha, state.t + 1), state.t + 1)
-
-    def settle(self, state: ExactState) -> ExactState:
-        """Nothing is ever pending."""
-        return state
 
     def weights(self, state: ExactState) -> Array:
         """The average, or the last iterate."""
@@ -337,7 +339,7 @@ class DelayedState:
 
 
 @dataclass(eq=False)
-class DelayedIteration:
+class DelayedIteration(OneByOne):
     """EigenPro 3 with inexact projection after every step, or EigenPro 4 with one after several."""
 
     solver: EigenPro

@@ -7,6 +7,7 @@ Algorithm 3) on the interpolation problem, with O(p) memory: K(Z, Z) is evaluate
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +15,18 @@ from streamkern.execute.base import Tree
 from streamkern.kernels import Expansion
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize, measure
-from streamkern.solvers.dense import Map, matmul, spd_inverse
+from streamkern.solvers.dense import Map, inverse_factor, lower_matmul, lower_transposed_matmul, matmul
 from streamkern.types import Array
 
-_JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
+JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
+"""ε of K(Z, Z) + ε I, as a share of the largest eigenvalue."""
 _HELD_OUT = 1000
+_DIAGONAL = 512  # rows that the preconditioned diagonal is taken over: p² for each
+
+
+def eigen_floor(dtype: np.dtype[Any]) -> float:
+    """Share of σ_1 below which eigenpairs are not preconditioned: there the jitter would outweigh σ_{q+1}."""
+    return 10.0 * JITTER[dtype]
 
 
 def kernel_matrix(expansion: Expansion, s: int, parallel: Map) -> Array:
@@ -43,11 +51,41 @@ def kernel_matrix(expansion: Expansion, s: int, parallel: Map) -> Array:
     return K
 
 
-def preconditioned_inverse(expansion: Expansion, nystrom: Nystrom | None, parallel: Map) -> Array:
-    """M = (K(Z, Z) + ε I)⁻¹ − I_s Q_s I_sᵀ, shape (p, p), in the expansion's dtype.
+@dataclass(frozen=True, eq=False)
+class ExactProjection:
+    """M = Wᵀ W − I_s Q_s I_sᵀ with Wᵀ W = (K(Z, Z) + ε I)⁻¹ and W lower triangular.
 
     With X_s the first s centers, one step of EigenPro 3 with exact projection is α ← α − η/m M K(Z, X_m) r, because
-    K(Z, Z)⁻¹ K(Z, X_s) selects rows. The jitter ε changes the speed and not the fixed point.
+    K(Z, Z)⁻¹ K(Z, X_s) selects rows. M is never formed: its rounding errors are those of its largest entries, of order
+    1/ε, while ‖W K(Z, x)‖ is at most k(x, x)^½.
+
+    Args:
+        W: shape (p, p), in the expansion's dtype.
+        nystrom: the preconditioner on X_s, or None.
+    """
+
+    W: Array
+    nystrom: Nystrom | None
+
+    def apply(self, g: Array, parallel: Map) -> Array:
+        """M g, shape (p, c)."""
+        out = lower_transposed_matmul(self.W, lower_matmul(self.W, g, parallel), parallel)
+        if self.nystrom is not None:
+            s = len(self.nystrom.eigensystem.vectors)
+            out[:s] -= self.nystrom.correction(g[:s]).astype(out.dtype)
+        return out
+
+    def diagonal(self, K: Array, parallel: Map) -> Array:
+        """K(x, Z) M K(Z, x) of each row of K = k(X, Z), shape (n, p): shape (n,), float64."""
+        values = np.sum(np.square(lower_matmul(self.W, K.T, parallel), dtype=np.float64), axis=0)
+        if self.nystrom is not None:
+            phi = K[:, : len(self.nystrom.eigensystem.vectors)] @ self.nystrom.eigensystem.vectors
+            values -= np.square(phi) @ self.nystrom.damping
+        return np.asarray(values)
+
+
+def project_exactly(expansion: Expansion, nystrom: Nystrom | None, parallel: Map) -> ExactProjection:
+    """Factor K(Z, Z) + ε I, in float64. The jitter ε changes the speed and not the fixed point.
 
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
@@ -55,14 +93,9 @@ def preconditioned_inverse(expansion: Expansion, nystrom: Nystrom | None, parall
     A = kernel_matrix(expansion, expansion.p, parallel)
     scale = float(np.mean(np.diag(A)) * len(A))
     if nystrom is not None:
-        s, values = len(nystrom.eigensystem.vectors), nystrom.eigensystem.values
-        scale = float(values[0]) * len(A) / s
-    A[np.diag_indices(len(A))] += _JITTER[expansion.Z.dtype] * scale
-    spd_inverse(A, parallel)
-    if nystrom is not None:
-        s = len(nystrom.eigensystem.vectors)
-        A[:s, :s] -= nystrom.matrix()
-    return A.astype(expansion.Z.dtype)
+        scale = float(nystrom.eigensystem.values[0]) * len(A) / len(nystrom.eigensystem.vectors)
+    A[np.diag_indices(len(A))] += JITTER[expansion.Z.dtype] * scale
+    return ExactProjection(inverse_factor(A, expansion.Z.dtype, parallel), nystrom)
 
 
 @dataclass(eq=False)
@@ -137,7 +170,7 @@ def project_inexactly(
         epochs: most passes over the centers for one projection.
         tolerance: relative residual at which a projection stops early.
     """
-    nystrom = Nystrom(top_eigensystem(kernel_matrix(expansion, s, parallel), q))
+    nystrom = Nystrom(top_eigensystem(kernel_matrix(expansion, s, parallel), q, eigen_floor(expansion.Z.dtype)))
     held = expansion.Z[s : s + _HELD_OUT] if expansion.p - s >= _HELD_OUT // 4 else expansion.Z[-_HELD_OUT:]
     return InexactProjection(
         expansion, nystrom, measure_unprojected(expansion, nystrom, held), parallel, epochs, tolerance
@@ -161,28 +194,24 @@ def measure_unprojected(expansion: Expansion, nystrom: Nystrom, X: Array) -> Ste
     return measure(diagonal, lambda v: K @ v - damped @ (phi.T @ v))
 
 
-def measure_projected(expansion: Expansion, M: Array, X: Array, parallel: Map) -> StepSize:
+def measure_projected(expansion: Expansion, projection: ExactProjection, X: Array, parallel: Map) -> StepSize:
     """β and λ of the iteration with exact projection, whose kernel is K(x, Z) M K(Z, x').
 
     Args:
         expansion: kernel and centers.
-        M: see ``preconditioned_inverse``.
+        projection: M.
         X: held-out rows, centred, shape (n, d).
         parallel: runs tiles.
     """
     rows = [slice(a, min(a + 256, len(X))) for a in range(0, len(X), 256)]
     K = np.concatenate(parallel(lambda part: expansion.block(X[part]), rows))
-    few = K[:512]
-    diagonal = np.concatenate(
-        parallel(
-            lambda part: np.einsum("ij,ij->i", few[part] @ M, few[part]),
-            [slice(a, a + 64) for a in range(0, len(few), 64)],
-        )
-    )
+    diagonal = projection.diagonal(K[:_DIAGONAL], parallel)
 
     def matvec(v: Array) -> Array:
         g = matmul(K.T, v.astype(K.dtype)[:, None], parallel)
-        return matmul(K, matmul(M, g, parallel), parallel)[:, 0].astype(np.float64)
+        return matmul(K, projection.apply(g, parallel), parallel)[:, 0].astype(np.float64)
 
     size = measure(np.resize(diagonal, len(X)), matvec)
-    return StepSize(float(np.mean(diagonal, dtype=np.float64)), size.top)
+    # Training rows that are centers have the largest values, and held-out rows are none.
+    centers = projection.diagonal(expansion.block(expansion.Z[-_DIAGONAL:]), parallel)
+    return StepSize(float(np.mean(diagonal)), size.top, max(size.peak, float(np.max(centers))))
