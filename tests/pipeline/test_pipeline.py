@@ -1,0 +1,166 @@
+"""Pipeline files: what they define, and how text becomes their settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streamkern as sk
+from streamkern.pipeline.pipeline import load_pipeline, parameters, type_name
+
+FILE = '''
+from pathlib import Path
+import numpy as np
+import streamkern as sk
+
+SEEN = {}
+
+def pipeline(rows: int = 10, noise: float = 0.5, name: str = "", deep: bool = False, source: str | None = None,
+             place: Path = Path("a"), limit: int | None = 3, plain="text", *, needed: int, **rest) -> sk.Pipeline:
+    """First line.
+
+    Args:
+        rows: how many,
+            over two lines: with a colon.
+        noise (float): the noise.
+        needed: has no default.
+
+    Returns:
+        rows: not this.
+    """
+    SEEN.update({k: v for k, v in locals().items() if k != "rest"})
+    data = sk.from_arrays(np.eye(10), np.arange(10) % 2)
+    return sk.Pipeline(train=data, kernel=sk.Laplace(1.0), centers=sk.Uniform(2), solver=sk.EigenPro(), name=name)
+'''
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pipelines") / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def value_of(file: Path, name: str, text: str) -> object:
+    load_pipeline(file, {"needed": "1", name: text})
+    return sys.modules["streamkern_pipeline_mine"].SEEN[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("rows", "1_000_000", 1_000_000),
+        ("rows", "1e6", 1_000_000),
+        ("rows", "-3", -3),
+        ("noise", "0", 0.0),
+        ("noise", "1e-3", 1e-3),
+        ("deep", "true", True),
+        ("deep", "No", False),
+        ("source", "none", None),
+        ("source", "a b=c", "a b=c"),
+        ("place", "x/y", Path("x/y")),
+        ("limit", "None", None),
+        ("limit", "7", 7),
+        ("plain", "12", "12"),
+    ],
+)
+def test_text_becomes_a_value_of_the_annotated_type(file: Path, name: str, text: str, value: object):
+    found = value_of(file, name, text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "type_"),
+    [
+        ("rows", "many", "int"),
+        ("rows", "1.5", "int"),
+        ("rows", "1e-3", "int"),
+        ("rows", "1e999", "int"),
+        ("rows", "", "int"),
+        ("noise", "loud", "float"),
+        ("deep", "2", "bool"),
+        ("limit", "x", "int or None"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(file: Path, name: str, text: str, type_: str):
+    with pytest.raises(sk.UsageError) as caught:
+        value_of(file, name, text)
+    assert caught.value.expected == type_
+    assert name in (caught.value.where or "")
+    assert repr(text) in caught.value.what
+
+
+@given(st.integers(-(10**30), 10**30))
+def test_any_integer_comes_back_exactly(file: Path, number: int):
+    assert value_of(file, "rows", f"{number:_}") == number
+
+
+@given(st.floats(allow_nan=False))
+def test_any_float_comes_back_exactly(file: Path, number: float):
+    assert value_of(file, "noise", repr(number)) == number
+
+
+def test_an_unknown_setting_is_refused_with_the_closest_name(file: Path):
+    with pytest.raises(sk.UsageError, match="did you mean 'noise'") as caught:
+        load_pipeline(file, {"needed": "1", "nose": "1"})
+    assert "rows" in (caught.value.expected or "")
+    with pytest.raises(sk.UsageError, match="no parameter 'zzz'"):
+        load_pipeline(file, {"needed": "1", "zzz": "1"})
+
+
+def test_a_setting_without_a_default_is_asked_for(file: Path):
+    with pytest.raises(sk.UsageError, match="needed") as caught:
+        load_pipeline(file)
+    assert caught.value.remedy == "give it: --set needed=..."
+
+
+def test_settings_are_listed_with_type_default_and_text(file: Path):
+    known = parameters(file)
+    assert list(known) == ["rows", "noise", "name", "deep", "source", "place", "limit", "plain", "needed"]
+    assert known["rows"] == (int, 10, "how many, over two lines: with a colon.")
+    assert known["noise"].text == "the noise."
+    assert known["deep"].text == ""
+    assert [type_name(known[name].kind) for name in ("rows", "source", "plain")] == ["int", "str or None", "str"]
+
+
+def test_a_pipeline_is_called_after_its_file_unless_it_has_a_name(file: Path):
+    assert load_pipeline(file, {"needed": "1"}).name == "mine"
+    assert load_pipeline(file, {"needed": "1", "name": "own"}).name == "own"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no pipeline file"),
+        ("x = (", "not valid Python"),
+        ("x = 1", "no function pipeline"),
+        ("pipeline = 3", "no function pipeline"),
+        ("def pipeline(): return 3", "returned int"),
+    ],
+)
+def test_a_file_that_defines_no_pipeline_is_refused(tmp_path: Path, text: str | None, message: str):
+    path = tmp_path / "bad.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(sk.UsageError, match=message) as caught:
+        load_pipeline(path)
+    assert caught.value.where == str(path)
+
+
+def test_a_file_that_is_not_python_is_refused(tmp_path: Path):
+    (tmp_path / "rows.csv").write_text("1,2")
+    with pytest.raises(sk.UsageError, match="not a Python file"):
+        load_pipeline(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("change", [{"task": "ranking"}, {"dtype": "float16"}, {"lanes": 0}], ids=str)
+def test_a_definition_out_of_range_is_refused(make: Callable[..., sk.Pipeline], change: dict[str, object]):
+    (name,) = change
+    with pytest.raises(sk.UsageError, match=name):
+        make(**change)
