@@ -14,7 +14,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.execute.base import Executor, Parts, Position
-from streamkern.kernels import Expansion, Kernel
+from streamkern.kernels import Basis, Expansion, Kernel
 from streamkern.solvers.score import score
 from streamkern.sweep import Contribution, Work, sweep
 from streamkern.types import Array
@@ -69,6 +69,10 @@ class Problem:
     def expansion(self) -> Expansion:
         """The kernel against the centred centers."""
         return Expansion(self.kernel, np.asarray(self.centers.Z, dtype=self.dtype) - self.center)
+
+    def basis(self) -> Basis:
+        """The functions that the model is linear in."""
+        return self.expansion()
 
     def assembly(self, dataset: Dataset) -> Assembly:
         """Rows of a dataset as the expansion wants them."""
@@ -332,7 +336,7 @@ def train(
                 state = iteration.settle(state)
                 weights = iteration.weights(state)
                 before = time.perf_counter()
-                metrics = score(executor, problem.assembly(problem.validation), problem.expansion(), weights)
+                metrics = score(executor, problem.assembly(problem.validation), problem.basis(), weights)
                 scoring += time.perf_counter() - before
                 entry["validation"], entry["scoring_seconds"] = metrics, scoring
                 merit = -metrics["mse"]

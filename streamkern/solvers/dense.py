@@ -46,6 +46,40 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
     return W
 
 
+def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
+    """Lower factor L of A = L Lᵀ, in place; above the diagonal 0.
+
+    Args:
+        A: symmetric positive definite, shape (p, p), float64; overwritten.
+        parallel: runs tiles.
+        tile: rows of a tile.
+
+    Raises:
+        NumericalError: a pivot is not positive.
+    """
+    cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
+    _cholesky(A, cuts, parallel)
+    for K in cuts:
+        A[K, K.stop :] = 0.0
+    return A
+
+
+def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
+    """A⁻¹ B for symmetric positive definite A, which is overwritten.
+
+    Args:
+        A: shape (p, p), float64.
+        B: shape (p, c).
+        parallel: runs tiles.
+
+    Raises:
+        NumericalError: a pivot is not positive.
+    """
+    L = cholesky(A, parallel)
+    half = scipy.linalg.solve_triangular(L, B, lower=True, check_finite=False)
+    return np.asarray(scipy.linalg.solve_triangular(L, half, lower=True, trans="T", check_finite=False))
+
+
 def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> None:
     """Lower factor into the lower tiles of A; the upper tiles are left alone."""
     for k, K in enumerate(cuts):

@@ -1,4 +1,4 @@
-"""Error of an expansion over the rows of a scan: one sweep."""
+"""Error of a model over the rows of a scan: one sweep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes
 from streamkern.execute.base import Executor, Parts
-from streamkern.kernels import Expansion
+from streamkern.kernels import Basis
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 
@@ -28,19 +28,19 @@ class SquaredError:
     """Contributes rows, Σ‖f(x) − y‖², rows whose largest output is the right class, Σ(y − c) and Σ(y − c)².
 
     Args:
-        expansion: the model's kernel and centers.
+        basis: the functions the model is linear in.
         classify: whether targets are class codes.
     """
 
-    expansion: Expansion
+    basis: Basis
     classify: bool
 
     def __call__(self, block: Block, state: Array) -> Parts:
-        """Sums over the block under weights ``state``, shape (p, c)."""
+        """Sums over the block under weights ``state``, shape (M, c)."""
         n = len(block.X)
         y = block.y
         assert y is not None
-        F = self.expansion.predict(block.X, state)
+        F = self.basis.predict(block.X, state)
         correct = int(np.count_nonzero(F.argmax(axis=1) == y)) if self.classify else 0
         residual(F, y)
         error = np.sum(np.square(F, dtype=np.float64), axis=0)
@@ -49,15 +49,15 @@ class SquaredError:
 
 
 def score(
-    executor: Executor, assembly: Assembly, expansion: Expansion, weights: Array, block_rows: int = 1024
+    executor: Executor, assembly: Assembly, basis: Basis, weights: Array, block_rows: int = 1024
 ) -> dict[str, Any]:
-    """Metrics of f(x) = Σ_j α_j k(x, z_j) on a dataset.
+    """Metrics of f(x) = Σ_j w_j φ_j(x) on a dataset.
 
     Args:
         executor: where blocks run.
-        assembly: the dataset, its encoding and the centre of the expansion.
-        expansion: kernel and centers.
-        weights: α, shape (p, c).
+        assembly: the dataset, its encoding and the centre of the basis.
+        basis: the functions φ_j.
+        weights: w, shape (M, c).
         block_rows: most rows of a block.
 
     Returns:
@@ -65,7 +65,7 @@ def score(
         ``r2`` (mean over outputs).
     """
     classify = isinstance(assembly.encoding, Classes)
-    work = Work(Scan(assembly, block_rows), SquaredError(expansion, classify))
+    work = Work(Scan(assembly, block_rows), SquaredError(basis, classify))
     n, error, correct, total, squares = sweep(executor, work, weights)
     metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(error) / n)}
     if classify:

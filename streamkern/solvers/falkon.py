@@ -1,0 +1,170 @@
+"""Falkon: conjugate gradients on preconditioned Nyström normal equations, one sweep an iteration.
+
+Rudi, Carratino & Rosasco 2017. With K_ZZ = Tᵀ T and A Aᵀ-factor of T Tᵀ/p + λ I (both by Cholesky, upper), α = T⁻¹ A⁻¹ β
+solves (K_Zn K_nZ/n + λ K_ZZ) α = K_Zn y/n, and the matrix of β is well conditioned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from streamkern.data.stream import Stream
+from streamkern.errors import UsageError
+from streamkern.execute.base import Parts, Position
+from streamkern.kernels import Expansion
+from streamkern.solvers.base import Failure, OneByOne, Problem, Sweep
+from streamkern.solvers.dense import cholesky
+from streamkern.solvers.direct import check_ridge
+from streamkern.solvers.gradient import Gradient, NormalProduct
+from streamkern.solvers.projection import kernel_matrix
+from streamkern.types import Array
+
+
+@dataclass(frozen=True)
+class Falkon:
+    """Streamed preconditioned conjugate gradients on kernel values at centers.
+
+    Args:
+        epochs: passes at most; the first is for the right-hand side, each other is an iteration.
+        ridge: λ > 0.
+        tolerance: stop when the preconditioned residual is this share of the first.
+        patience: with a validation set: stop after this many passes without improvement; None runs all.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    epochs: int = 20
+    ridge: float = 1e-7
+    tolerance: float = 1e-7
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        check_ridge(self.ridge, "Falkon")
+        if self.epochs < 2:
+            raise UsageError(f"epochs is {self.epochs}.", where="Falkon(epochs=...)", expected="at least 2")
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "Falkon", **asdict(self)}
+
+    def setup(self, problem: Problem) -> FalkonIteration:
+        """Factor K(Z, Z) twice.
+
+        Raises:
+            UsageError: the problem has features other than kernel values at centers.
+            NumericalError: K(Z, Z) is not positive definite to working precision.
+        """
+        expansion = problem.basis()
+        if not isinstance(expansion, Expansion):
+            raise UsageError("Falkon works on kernel values at centers.", where="features", remedy="leave features out")
+        parallel = problem.executor.host_map
+        p = expansion.p
+        K = kernel_matrix(expansion, p, parallel)
+        scale = float(np.mean(np.diag(K)))
+        K[np.diag_indices(p)] += p * scale * np.finfo(expansion.dtype).eps
+        T = cholesky(K, parallel).T
+        A = T @ T.T
+        A /= p
+        A[np.diag_indices(p)] += self.ridge
+        return FalkonIteration(self, problem.stream(problem.lanes), expansion, T, cholesky(A, parallel).T, problem)
+
+
+@dataclass(frozen=True, eq=False)
+class FalkonState:
+    """Conjugate gradients on β; arrays of shape (p, c), float64; norms a column, shape (c,).
+
+    Attributes:
+        beta: the iterate.
+        residual: rhs − W β.
+        direction: the search direction.
+        norm: squared norms of the residual's columns.
+        first: those of the right-hand side.
+        iterations: taken so far; -1 before the right-hand side is known.
+    """
+
+    beta: Array
+    residual: Array
+    direction: Array
+    norm: Array
+    first: Array
+    iterations: int
+
+
+@dataclass(eq=False)
+class FalkonIteration(OneByOne):
+    """A pass is an iteration of conjugate gradients, for every output at once."""
+
+    solver: Falkon
+    stream: Stream
+    expansion: Expansion
+    T: Array
+    A: Array
+    problem: Problem
+
+    minibatches = False
+
+    def __post_init__(self) -> None:
+        self.epochs = self.solver.epochs
+        self.contribution = Gradient(self.expansion)
+        self.report: dict[str, Any] = {"ridge": self.solver.ridge}
+
+    def init(self) -> FalkonState:
+        """β = 0."""
+        zero = np.zeros((self.expansion.p, self.problem.encoding.outputs))
+        return FalkonState(zero, zero, zero, zero[0], zero[0], -1)
+
+    def begin(self, state: FalkonState, pass_: int, sweep: Sweep) -> FalkonState:
+        """The right-hand side, or one iteration."""
+        dtype = self.expansion.dtype
+        if state.iterations < 0:
+            g, _, n = sweep(self.contribution, np.zeros(state.beta.shape, dtype=dtype))
+            rhs = self._adjoint(-g.astype(np.float64) / n)
+            norm = np.sum(rhs**2, axis=0)
+            return FalkonState(state.beta, rhs, rhs, norm, norm, 0)
+        v = self._solve(self.A, state.direction)
+        shared = (self._solve(self.T, v).astype(dtype), self.weights(state))
+        product, _, n = sweep(NormalProduct(self.expansion), shared)
+        image = self._adjoint(product.astype(np.float64) / n) + self.solver.ridge * self._solve_t(self.A, v)
+        curvature = np.sum(state.direction * image, axis=0)
+        alive = (curvature > 0) & (state.norm > 0)
+        rate = np.where(alive, state.norm / np.where(alive, curvature, 1.0), 0.0)
+        residual = state.residual - rate * image
+        norm = np.sum(residual**2, axis=0)
+        turn = np.where(alive, norm / np.where(state.norm > 0, state.norm, 1.0), 0.0)
+        return FalkonState(
+            state.beta + rate * state.direction, residual, residual + turn * state.direction, norm, state.first,
+            state.iterations + 1,
+        )  # fmt: skip
+
+    def finished(self, state: FalkonState) -> Failure | bool:
+        """Whether every output's residual is small."""
+        return bool(np.all(state.norm <= self.solver.tolerance**2 * state.first))
+
+    def broadcast(self, state: FalkonState) -> Array:
+        """Unused: there are no steps."""
+        return state.beta
+
+    def update(self, state: FalkonState, parts: Parts, position: Position) -> FalkonState:
+        """Unused: there are no steps."""
+        return state
+
+    def weights(self, state: FalkonState) -> Array:
+        """α = T⁻¹ A⁻¹ β."""
+        return self._solve(self.T, self._solve(self.A, state.beta)).astype(self.expansion.dtype)
+
+    def _adjoint(self, h: Array) -> Array:
+        """A⁻ᵀ T⁻ᵀ h."""
+        return self._solve_t(self.A, self._solve_t(self.T, h))
+
+    @staticmethod
+    def _solve(R: Array, h: Array) -> Array:
+        return np.asarray(scipy.linalg.solve_triangular(R, h, lower=False, check_finite=False))
+
+    @staticmethod
+    def _solve_t(R: Array, h: Array) -> Array:
+        return np.asarray(scipy.linalg.solve_triangular(R, h, lower=False, trans="T", check_finite=False))
