@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from streamkern.backends.base import RADIAL_KINDS, Backend, Profile
+from streamkern.backends.base import ANGULAR_KINDS, RADIAL_KINDS, Backend, Profile
 from streamkern.backends.numba import NumbaBackend
 from streamkern.backends.numpy import NumpyBackend
 from streamkern.errors import UsageError
 
-__all__ = ["RADIAL_KINDS", "Backend", "NumbaBackend", "NumpyBackend", "Profile", "get_backend"]
+__all__ = ["ANGULAR_KINDS", "RADIAL_KINDS", "Backend", "NumbaBackend", "NumpyBackend", "Profile", "get_backend"]
 
 
 def get_backend(device: str = "auto") -> Backend:

@@ -32,6 +32,11 @@ RADIAL_KINDS = ("laplace", "matern32", "matern52", "gaussian", "cauchy", "expone
 ======================  ==========================================
 """
 
+ANGULAR_KINDS = ("arccos0", "arccos1", "arccos2", "ntk")
+"""Kernels of the angle θ between x and z that every backend knows: ``arccos0`` to ``arccos2`` are the arc-cosine
+kernels of order n = 0, 1, 2 (Cho & Saul 2009), ``ntk`` the neural tangent kernel of a ReLU network (Jacot et al. 2018).
+"""
+
 
 class Backend(Protocol):
     """Where the elementwise arithmetic of a block runs."""
@@ -144,6 +149,66 @@ class Backend(Protocol):
         """
         ...
 
+    def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
+        """Turn inner products into values of an angular kernel in place: S holds X Zᵀ on entry and k(X, Z) on exit.
+
+        With u = cos θ = ⟨x, z⟩/(‖x‖ ‖z‖), 0 where a norm is 0, one layer of the arc-cosine kernel of order n is
+        κ_n(u) = J_n(θ)/J_n(0) (Cho & Saul 2009, eq. 4-6)::
+
+            κ_0 = 1 − θ/π      κ_1 = (sin θ + (π − θ) u)/π      κ_2 = (3 u sin θ + (π − θ)(1 + 2u²))/(3π)
+
+        and ``depth`` layers are κ_n(κ_n(...(u))) m(x) m(z), with the magnitudes of ``magnitudes``. The tangent kernel
+        is ‖x‖ ‖z‖ t_depth with t_0 = u_0 = u, u_l = κ_1(u_{l−1}), t_l = u_l + t_{l−1} κ_0(u_{l−1}) (Arora et al.
+        2019, eq. 9).
+
+        An angle carries the rounding of its cosine: in float32 κ_0, and so ``arccos0`` and ``ntk``, is wrong by up to
+        2e-4 where z is x. Set the diagonal of k(Z, Z) exactly.
+
+        Args:
+            S: shape (b, p), float32 or float64.
+            x_norms: squared norms of X, shape (b,).
+            z_norms: squared norms of Z, shape (p,).
+            kind: one of ``ANGULAR_KINDS``.
+            depth: number of layers, at least 1.
+
+        Raises:
+            UsageError: unknown kind or depth, or shapes that disagree.
+        """
+        ...
+
+    def cosines(self, S: Array, phases: Array, scale: float) -> None:
+        """Cosines of angles in turns, in place: ``S[i, j] = scale * cos(2π (S[i, j] + phases[j]))``.
+
+        In turns, the reduction to one turn is exact. What float32 has left to lose is the rounding of the sum.
+
+        Args:
+            S: shape (b, p), float32 or float64; below 2²⁰ turns in float32, where a turn still has digits.
+            phases: in turns, shape (p,).
+            scale: the amplitude.
+
+        Raises:
+            UsageError: shapes that disagree, or a tile that cannot be written.
+        """
+        ...
+
+
+def magnitudes(kind: str, depth: int, norms: Array) -> Array:
+    """m(x) of an angular kernel, from squared norms: shape (n,), in their dtype.
+
+    1 for ``arccos0``, ‖x‖ for ``arccos1`` and ``ntk``. A layer of ``arccos2`` takes q = k(x, x) to 3q²: m = √q.
+    """
+    match kind:
+        case "arccos0":
+            return np.ones_like(norms)
+        case "arccos2":
+            q = norms
+            with np.errstate(over="ignore"):  # three layers of norms beyond a thousand leave float32
+                for _ in range(depth):
+                    q = 3 * np.square(q)
+            return np.sqrt(q)
+        case _:
+            return np.sqrt(norms)
+
 
 def radial_coefficients(kind: str, params: Mapping[str, float]) -> tuple[float, float, float]:
     """Return the three numbers (a, b, c) of a radial kind's formula, checked.
@@ -204,7 +269,32 @@ def check_gather(raw: Array, index: IntArray, out: Array) -> None:
     _check_written(out, np.float32)
 
 
-def check_radial(S: Array, x_norms: Array, z_norms: Array) -> None:
+def check_angular(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
+    """Check a kind, a depth, and what ``check_tile`` checks.
+
+    Raises:
+        UsageError: one of them is not as ``Backend.angular`` says.
+    """
+    if kind not in ANGULAR_KINDS or depth < 1:
+        raise UsageError(
+            f"Unknown angular kernel {kind!r} of depth {depth}.",
+            expected=f"one of {', '.join(ANGULAR_KINDS)}, of depth 1 or more",
+        )
+    check_tile(S, x_norms, z_norms)
+
+
+def check_cosines(S: Array, phases: Array) -> None:
+    """Check that phases fit a tile, and that the tile can be written row by row.
+
+    Raises:
+        UsageError: they do not, or it cannot.
+    """
+    if S.ndim != 2 or phases.shape != S.shape[1:]:
+        raise UsageError(f"Phases of shape {phases.shape} do not fit a tile of shape {S.shape}.", where="phases")
+    _check_written(S, np.float32, np.float64)
+
+
+def check_tile(S: Array, x_norms: Array, z_norms: Array) -> None:
     """Check that norms fit a tile of inner products, and that the tile can be written row by row.
 
     Raises:

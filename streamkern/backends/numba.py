@@ -22,11 +22,15 @@ from numba.extending import intrinsic, overload
 from numpy.typing import ArrayLike, NDArray
 
 from streamkern.backends.base import (
+    ANGULAR_KINDS,
     RADIAL_KINDS,
     Profile,
+    check_angular,
+    check_cosines,
     check_gather,
-    check_radial,
+    check_tile,
     has_dense_rows,
+    magnitudes,
     radial_coefficients,
 )
 from streamkern.errors import UsageError
@@ -112,6 +116,7 @@ _LOG = (
 )  # 5.9e-9
 _SIN = (f32(-0.1666665494), f32(0.008332178143), f32(-0.0001951729857))  # 3.6e-9
 _COS = (f32(0.04166664687), f32(-0.001388736751), f32(2.443845117e-05))  # 9.5e-11
+_ASIN = (f32(0.1666675248), f32(0.07495297638), f32(0.04547037664), f32(0.024179511), f32(0.04216631518))  # 5.9e-9
 
 _ZERO, _HALF, _ONE = f32(0), f32(0.5), f32(1)
 _LOG2_E = f32(1 / math.log(2))
@@ -125,6 +130,8 @@ _TINY = np.finfo(f32).tiny
 _INFINITY = f32(np.inf)
 _SQRT_HALF_BITS = u32(f32(math.sqrt(0.5)).view(u32))
 _MANTISSA = u32(0x7FFFFF)
+_SIGN = u32(1 << 31)
+_PI, _HALF_PI, _FOUR = f32(math.pi), f32(math.pi / 2), f32(4)
 
 
 @numba.njit(**_OPTIONS)
@@ -160,6 +167,28 @@ def _power32(x: Any, y: Any) -> Any:
     return power if (x >= _TINY) & (x < _INFINITY) else x
 
 
+@numba.njit(**_OPTIONS)
+def _acos32(x: Any) -> Any:
+    """Arc cosine of a float32 in [-1, 1]."""
+    size = abs(x)
+    outer = size > _HALF
+    z = (_HALF - _HALF * size) if outer else size * size  # acos x = 2 asin √((1 − x)/2) near 1
+    s = math.sqrt(z)
+    z2 = z * z
+    asin = s + (s * z) * ((_ASIN[0] + z * _ASIN[1]) + z2 * ((_ASIN[2] + z * _ASIN[3]) + z2 * _ASIN[4]))
+    inner = _HALF_PI - (asin if x > _ZERO else -asin)
+    return ((asin + asin) if x > _ZERO else _PI - (asin + asin)) if outer else inner
+
+
+@numba.njit(**_OPTIONS)
+def _sine_cosine32(r: Any) -> Any:
+    """Sine and cosine of a float32 angle of at most an eighth of a turn."""
+    z = r * r
+    sine = r + r * (z * (_SIN[0] + z * (_SIN[1] + z * _SIN[2])))
+    cosine = _ONE - _HALF * z + (z * z) * (_COS[0] + z * (_COS[1] + z * _COS[2]))
+    return sine, cosine
+
+
 # ------------------------------------------------------------------------------------------------------------- noise
 
 _M0, _M1 = map(u64, PHILOX_MULTIPLIERS)
@@ -170,7 +199,6 @@ _EIGHTH_TURN, _QUARTER_SHIFT = u32(1 << 29), u32(30)
 _ANGLE_UNIT = f32(2 * math.pi / 2**32)
 _UNIFORM_UNIT = f32(2.0**-23)
 _MINUS_TWO = f32(-2)
-_SIGN = u32(1 << 31)
 
 
 @numba.njit(**_OPTIONS)
@@ -207,9 +235,7 @@ def _box_muller(x: Any, y: Any) -> Any:
     radius = math.sqrt(_MINUS_TWO * _log32((f32(i32(x >> u32(9))) + _HALF) * _UNIFORM_UNIT))
     quarter = u32(u32(y + _EIGHTH_TURN) >> _QUARTER_SHIFT)  # the angle is quarter turns and at most an eighth of a turn
     r = f32(i32(u32(y - u32(quarter << _QUARTER_SHIFT)))) * _ANGLE_UNIT
-    z = r * r
-    sine = r + r * (z * (_SIN[0] + z * (_SIN[1] + z * _SIN[2])))
-    cosine = _ONE - _HALF * z + (z * z) * (_COS[0] + z * (_COS[1] + z * _COS[2]))
+    sine, cosine = _sine_cosine32(r)
     odd = (quarter & u32(1)) != u32(0)
     along = sine if odd else cosine
     across = cosine if odd else sine
@@ -385,6 +411,92 @@ def _radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any) ->
                 row[j] = (one + t * (b + t * c)) * _exp(-t)
 
 
+# ----------------------------------------------------------------------------------------------- angles and features
+
+_ARCCOS_0, _ARCCOS_1, _ARCCOS_2, _NTK = range(len(ANGULAR_KINDS))
+
+
+def _acos(x: Any) -> Any:
+    """Arc cosine in the precision of x."""
+
+
+@overload(_acos, strict=False)
+def _overload_acos(x: Any) -> Any:
+    if x == types.float32:
+        return lambda x: _acos32(x)
+    return lambda x: math.acos(x)
+
+
+def _cosine(turns: Any) -> Any:
+    """Cosine of an angle in turns, in its precision."""
+
+
+@numba.njit(**_OPTIONS)
+def _cosine32(turns: Any) -> Any:
+    quarters = turns * _FOUR
+    shifted = quarters + _SHIFTER
+    sine, cosine = _sine_cosine32((quarters - (shifted - _SHIFTER)) * _HALF_PI)  # the difference is exact
+    quarter = _bits(shifted)
+    value = sine if (quarter & u32(1)) != u32(0) else cosine
+    return _from_bits(u32(_bits(value) ^ (u32(u32(quarter + u32(1)) << _QUARTER_SHIFT) & _SIGN)))
+
+
+@overload(_cosine, strict=False)
+def _overload_cosine(turns: Any) -> Any:
+    if turns == types.float32:
+        return lambda turns: _cosine32(turns)
+    return lambda turns: math.cos(2 * math.pi * (turns - np.rint(turns)))
+
+
+@_loop(
+    lambda dtype: types.void(_rows(dtype), *[_vector(dtype)] * 4, types.int64, types.int64),
+    types.float32,
+    types.float64,
+)
+def _angular(S: Any, x_inverse: Any, z_inverse: Any, x_magnitude: Any, z_magnitude: Any, kind: Any, depth: Any) -> None:
+    one, two = S.dtype.type(1), S.dtype.type(2)
+    per_pi, third = S.dtype.type(1 / math.pi), S.dtype.type(1 / 3)
+    tangent = np.empty(S.shape[1], S.dtype)
+    for i in range(S.shape[0]):
+        row, inverse, magnitude = _dense(S[i]), x_inverse[i], x_magnitude[i]
+        for j in range(S.shape[1]):
+            u = (row[j] * inverse) * z_inverse[j]
+            u = one if u > one else u
+            row[j] = tangent[j] = -one if u < -one else u
+        # A pass a layer over a row that is in the first-level cache: each is one vector loop.
+        for _ in range(depth):
+            if kind == _ARCCOS_0:
+                for j in range(S.shape[1]):
+                    row[j] = one - _acos(row[j]) * per_pi
+            elif kind == _ARCCOS_2:
+                for j in range(S.shape[1]):
+                    u = row[j]
+                    sine, rest = math.sqrt((one - u) * (one + u)) * per_pi, one - _acos(u) * per_pi
+                    u = u * sine + rest * ((one + two * (u * u)) * third)
+                    row[j] = one if u > one else u
+            else:
+                for j in range(S.shape[1]):
+                    u = row[j]
+                    sine, rest = math.sqrt((one - u) * (one + u)) * per_pi, one - _acos(u) * per_pi
+                    u = sine + u * rest
+                    tangent[j] = u + tangent[j] * rest
+                    row[j] = one if u > one else u
+        if kind == _NTK:
+            for j in range(S.shape[1]):
+                row[j] = (tangent[j] * magnitude) * z_magnitude[j]
+        else:
+            for j in range(S.shape[1]):
+                row[j] = (row[j] * magnitude) * z_magnitude[j]
+
+
+@_loop(lambda dtype: types.void(_rows(dtype), _vector(dtype), dtype), types.float32, types.float64)
+def _cosines(S: Any, phases: Any, scale: Any) -> None:
+    for i in range(S.shape[0]):
+        row = _dense(S[i])
+        for j in range(S.shape[1]):
+            row[j] = scale * _cosine(row[j] + phases[j])
+
+
 # ------------------------------------------------------------------------------------------------------- the backend
 
 
@@ -475,7 +587,7 @@ class NumbaBackend:
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
         """Turn inner products into kernel values in place; see ``Backend.radial``."""
-        check_radial(S, x_norms, z_norms)
+        check_tile(S, x_norms, z_norms)
         if isinstance(kind, str):
             coefficients = radial_coefficients(kind, params)
             code = RADIAL_KINDS.index(kind)
@@ -485,6 +597,21 @@ class NumbaBackend:
         _radial(S, _contiguous(x_norms, dtype), _contiguous(z_norms, dtype), code, np.array(coefficients, dtype))
         if not isinstance(kind, str):
             S[...] = kind(S)
+
+    def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
+        """Turn inner products into values of an angular kernel in place; see ``Backend.angular``."""
+        check_angular(S, x_norms, z_norms, kind, depth)
+        with np.errstate(divide="ignore"):
+            inverses = [np.where(n > 0, 1 / np.sqrt(n), 0) for n in (x_norms, z_norms)]
+        vectors = [
+            _contiguous(v, S.dtype) for v in (*inverses, *(magnitudes(kind, depth, n) for n in (x_norms, z_norms)))
+        ]
+        _angular(S, *vectors, ANGULAR_KINDS.index(kind), depth)
+
+    def cosines(self, S: Array, phases: Array, scale: float) -> None:
+        """Cosines of angles in turns, in place; see ``Backend.cosines``."""
+        check_cosines(S, phases)
+        _cosines(S, _contiguous(phases, S.dtype), scale)
 
 
 def _contiguous(vector: Array, dtype: Any) -> Array:

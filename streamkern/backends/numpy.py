@@ -7,7 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkern.backends.base import Profile, check_gather, check_radial, radial_coefficients
+from streamkern.backends.base import (
+    Profile,
+    check_angular,
+    check_cosines,
+    check_gather,
+    check_tile,
+    magnitudes,
+    radial_coefficients,
+)
 from streamkern.errors import UsageError
 from streamkern.rng import normal_rows
 from streamkern.types import Array, IntArray
@@ -73,7 +81,7 @@ class NumpyBackend:
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
         """Turn inner products into kernel values in place; see ``Backend.radial``."""
-        check_radial(S, x_norms, z_norms)
+        check_tile(S, x_norms, z_norms)
         np.maximum((x_norms[:, None] + z_norms) - 2 * S, 0, out=S)
         if callable(kind):
             S[...] = kind(S)
@@ -92,3 +100,30 @@ class NumpyBackend:
                     t = np.sqrt(S)
                     np.multiply(1 + t * (b + t * c), np.exp(-t), out=S)
         S[np.abs(S) < np.finfo(S.dtype).tiny] = 0
+
+    def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
+        """Turn inner products into values of an angular kernel in place; see ``Backend.angular``."""
+        check_angular(S, x_norms, z_norms, kind, depth)
+        with np.errstate(divide="ignore"):
+            x_inverse, z_inverse = (np.where(n > 0, 1 / np.sqrt(n), 0) for n in (x_norms, z_norms))
+        u = tangent = np.clip(S * x_inverse[:, None] * z_inverse, -1, 1)
+        for _ in range(depth):
+            rest = 1 - np.arccos(u) / np.pi
+            sine = np.sqrt((1 - u) * (1 + u)) / np.pi
+            match kind:
+                case "arccos0":
+                    u = rest
+                case "arccos2":
+                    u = u * sine + rest * (1 + 2 * u * u) / 3
+                case _:
+                    u = sine + u * rest
+                    tangent = u + tangent * rest
+            u = np.clip(u, -1, 1)
+        value = tangent if kind == "ntk" else u
+        S[...] = value * magnitudes(kind, depth, x_norms)[:, None] * magnitudes(kind, depth, z_norms)
+
+    def cosines(self, S: Array, phases: Array, scale: float) -> None:
+        """Cosines of angles in turns, in place; see ``Backend.cosines``."""
+        check_cosines(S, phases)
+        turns = S + phases
+        S[...] = scale * np.cos(2 * np.pi * (turns - np.rint(turns)))

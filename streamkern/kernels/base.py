@@ -2,16 +2,19 @@
 
 A kernel turns inner products into values: k(x, z) = φ(⟨x, z⟩, ‖x‖², ‖z‖²). So one matrix product and one elementwise
 pass make a tile, and a tile is the only thing held: ``Expansion`` evaluates f(x) = Σ_j α_j k(x, z_j) within a budget.
+
+Sums, products and positive multiples of kernels are kernels. They stand here because operators on ``Kernel`` make them.
 """
 
 from __future__ import annotations
 
+import operator
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
 
@@ -25,14 +28,20 @@ TILE_BYTES = 16 << 20
 
 ROW_TILE = 256
 CENTER_TILE = 2048
-"""Rows and centers of one matrix product: large enough for BLAS, small enough that the pass after it finds it in cache."""
+"""Rows and centers of one matrix product: enough for BLAS, and few enough that the pass after it finds it in cache."""
+
+_STRIP = 32  # rows of a tile that a sum or product of kernels copies
 
 
 class Kernel(ABC):
-    """A positive-definite function k(x, z). Subclasses are frozen dataclasses of numbers."""
+    """A positive-definite function k(x, z). Subclasses are frozen dataclasses; + and * combine them."""
 
-    translation_invariant: ClassVar[bool] = False
-    """Whether k(x + a, z + a) = k(x, z): then rows may be centred, which float32 distances need."""
+    __array_ufunc__: ClassVar[None] = None  # so that NumPy leaves ``np.float64(2) * kernel`` to the kernel
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether k(x + a, z + a) = k(x, z): then rows may be centred, which float32 distances need."""
+        return False
 
     @abstractmethod
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
@@ -81,6 +90,126 @@ class Kernel(ABC):
         """The kernel as JSON-serialisable data, read back by ``kernel_from_json``."""
         return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
 
+    def __add__(self, other: object) -> Sum:
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        return Sum((*_parts(self, Sum), *_parts(other, Sum)))
+
+    def __mul__(self, other: object) -> Kernel:
+        if isinstance(other, Kernel):
+            return Product((*_parts(self, Product), *_parts(other, Product)))
+        if isinstance(other, SupportsFloat) and not isinstance(other, np.ndarray):
+            return Scaled(self, float(other))
+        return NotImplemented
+
+    __rmul__ = __mul__
+
+
+@dataclass(frozen=True)
+class Sum(Kernel):
+    """k(x, z) = Σ_i k_i(x, z), as ``k1 + k2`` makes it. Holds a strip of a tile besides, as ``Product`` does.
+
+    Args:
+        parts: the kernels added, at least one.
+
+    Raises:
+        UsageError: there is none, or one is not a kernel.
+    """
+
+    parts: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        _check_parts(self)
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether every part is."""
+        return all(part.translation_invariant for part in self.parts)
+
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+        """Inner products to kernel values, in place."""
+        _fold(self.parts, np.add, S, x_norms, z_norms, backend)
+
+    def diag(self, X: Array) -> Array:
+        """Σ_i k_i(x, x)."""
+        return np.asarray(np.sum([part.diag(X) for part in self.parts], axis=0))
+
+    def to_json(self) -> dict[str, Any]:
+        """The parts, nested."""
+        return {"name": "Sum", "parts": [part.to_json() for part in self.parts]}
+
+
+@dataclass(frozen=True)
+class Product(Kernel):
+    """k(x, z) = Π_i k_i(x, z), as ``k1 * k2`` makes it; positive definite by Schur's theorem.
+
+    Args:
+        parts: the kernels multiplied, at least one.
+
+    Raises:
+        UsageError: there is none, or one is not a kernel.
+    """
+
+    parts: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        _check_parts(self)
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether every part is."""
+        return all(part.translation_invariant for part in self.parts)
+
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+        """Inner products to kernel values, in place."""
+        _fold(self.parts, np.multiply, S, x_norms, z_norms, backend)
+
+    def diag(self, X: Array) -> Array:
+        """Π_i k_i(x, x)."""
+        return np.asarray(np.prod([part.diag(X) for part in self.parts], axis=0))
+
+    def to_json(self) -> dict[str, Any]:
+        """The parts, nested."""
+        return {"name": "Product", "parts": [part.to_json() for part in self.parts]}
+
+
+@dataclass(frozen=True)
+class Scaled(Kernel):
+    """k(x, z) = c k_0(x, z), as ``c * k0`` makes it.
+
+    Args:
+        kernel: k_0.
+        scale: c > 0.
+
+    Raises:
+        UsageError: the scale is not a positive finite number.
+    """
+
+    kernel: Kernel
+    scale: float
+
+    def __post_init__(self) -> None:
+        set_number(self, "scale", positive=True)
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether k_0 is."""
+        return self.kernel.translation_invariant
+
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+        """Inner products to kernel values, in place."""
+        self.kernel.apply(S, x_norms, z_norms, backend)
+        S *= S.dtype.type(self.scale)
+
+    def diag(self, X: Array) -> Array:
+        """The diagonal of k_0, times c."""
+        K = self.kernel.diag(X)
+        return np.asarray(K * K.dtype.type(self.scale))
+
+    def to_json(self) -> dict[str, Any]:
+        """The kernel, nested, and its scale."""
+        return {"name": "Scaled", "kernel": self.kernel.to_json(), "scale": self.scale}
+
 
 class Basis(ABC):
     """M functions φ_1 .. φ_M of a row, evaluated by panels: every model here is f(x) = Σ_j w_j φ_j(x).
@@ -121,7 +250,7 @@ class Basis(ABC):
             # One buffer a thread for as long as the thread lives: fresh pages for every panel would cost more than
             # the elementwise pass.
             scratch = self._scratch.panel = np.empty((self.row_tile, self.width), dtype=self.dtype)
-        for rows in _tiles(len(X), self.row_tile):
+        for rows in tiles(len(X), self.row_tile):
             tile = X[rows]
             yield rows, self.block(tile, out=scratch[: len(tile)])
 
@@ -179,17 +308,80 @@ class Expansion(Basis):
         """k(X, Z), shape (b, p), written to ``out`` where given."""
         K = np.empty((len(X), self.p), dtype=self.Z.dtype) if out is None else out
         x_norms = self.backend.row_norms(X)
-        for rows in _tiles(len(X), ROW_TILE):
-            for cols in _tiles(self.p, CENTER_TILE):
+        for rows in tiles(len(X), ROW_TILE):
+            for cols in tiles(self.p, CENTER_TILE):
                 S = K[rows, cols]
                 np.matmul(X[rows], self.Z[cols].T, out=S)
                 self.kernel.apply(S, x_norms[rows], self.norms[cols], self.backend)
         return K
 
 
-def _tiles(n: int, size: int) -> Iterator[slice]:
+def tiles(n: int, size: int) -> Iterator[slice]:
+    """Slices of ``size`` that cover range(n)."""
     for start in range(0, n, size):
         yield slice(start, min(n, start + size))
+
+
+def set_number(owner: Any, name: str, *, positive: bool = False) -> None:
+    """Make a field of a frozen dataclass a Python float, which JSON can hold, and check it.
+
+    Raises:
+        UsageError: it is not a finite number at or above 0, or above 0 where ``positive``.
+    """
+    value = getattr(owner, name)
+    number = float(value) if isinstance(value, SupportsFloat) else np.nan
+    if not (np.isfinite(number) and (number > 0 or (number == 0 and not positive))):
+        raise UsageError(
+            f"The {name} is {value!r}.",
+            where=f"{type(owner).__name__}({name}=...)",
+            expected="a positive finite number" if positive else "a finite number, 0 or above",
+        )
+    object.__setattr__(owner, name, number)
+
+
+def set_integer(owner: Any, name: str, low: int, high: int | None = None) -> None:
+    """Make a field of a frozen dataclass a Python int and check its range.
+
+    Raises:
+        UsageError: it is not a whole number of [low, high].
+    """
+    value = getattr(owner, name)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = low - 1
+    if number < low or (high is not None and number > high):
+        raise UsageError(
+            f"The {name} is {value!r}.",
+            where=f"{type(owner).__name__}({name}=...)",
+            expected=f"a whole number from {low}" + (f" to {high}" if high is not None else ""),
+        )
+    object.__setattr__(owner, name, number)
+
+
+def _parts(kernel: Kernel, kind: type[Sum] | type[Product]) -> tuple[Kernel, ...]:
+    return kernel.parts if isinstance(kernel, kind) else (kernel,)
+
+
+def _check_parts(whole: Sum | Product) -> None:
+    object.__setattr__(whole, "parts", tuple(whole.parts))
+    if not whole.parts or not all(isinstance(part, Kernel) for part in whole.parts):
+        raise UsageError(f"The parts are {whole.parts!r}.", where=type(whole).__name__, expected="one kernel or more")
+
+
+def _fold(
+    parts: tuple[Kernel, ...], combine: np.ufunc, S: Array, x_norms: Array, z_norms: Array, backend: Backend
+) -> None:
+    """The parts' values combined, in place: strip by strip of rows, so that what is held besides stays in the cache."""
+    for rows in tiles(len(S), _STRIP):
+        strip, norms = S[rows], x_norms[rows]
+        values = []
+        for part in parts[1:]:
+            values.append(strip.copy())
+            part.apply(values[-1], norms, z_norms, backend)
+        parts[0].apply(strip, norms, z_norms, backend)
+        for value in values:
+            combine(strip, value, out=strip)
 
 
 def _floating(X: Array, name: str) -> Array:

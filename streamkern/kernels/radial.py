@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 
-from streamkern.backends.base import Backend
+from streamkern.backends.base import Backend, Profile
 from streamkern.errors import UsageError
-from streamkern.kernels.base import Kernel
+from streamkern.kernels.base import Kernel, set_number
 from streamkern.types import Array
 
 
@@ -26,20 +27,22 @@ class Radial(Kernel):
 
     bandwidth: float = 1.0
 
-    translation_invariant: ClassVar[bool] = True
-    kind: ClassVar[str]
-
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.bandwidth) and self.bandwidth > 0):
-            raise UsageError(
-                f"The bandwidth is {self.bandwidth}.",
-                where=f"{type(self).__name__}(bandwidth=...)",
-                expected="a positive finite number",
-            )
+        set_number(self, "bandwidth", positive=True)
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The profile, one of ``RADIAL_KINDS``."""
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether k(x + a, z + a) = k(x, z): it is."""
+        return True
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
-        backend.radial(S, x_norms, z_norms, self.kind, {"bandwidth": self.bandwidth})
+        backend.radial(S, x_norms, z_norms, self.kind, vars(self))
 
     def diag(self, X: Array) -> Array:
         """k(x, x) = 1."""
@@ -50,11 +53,159 @@ class Radial(Kernel):
 class Laplace(Radial):
     """k(x, z) = exp(−‖x − z‖/σ)."""
 
-    kind: ClassVar[str] = "laplace"
+    @property
+    def kind(self) -> str:
+        """The profile."""
+        return "laplace"
 
 
 @dataclass(frozen=True)
 class Gaussian(Radial):
     """k(x, z) = exp(−‖x − z‖²/(2σ²))."""
 
-    kind: ClassVar[str] = "gaussian"
+    @property
+    def kind(self) -> str:
+        """The profile."""
+        return "gaussian"
+
+
+@dataclass(frozen=True)
+class Cauchy(Radial):
+    """k(x, z) = 1/(1 + ‖x − z‖²/σ²)."""
+
+    @property
+    def kind(self) -> str:
+        """The profile."""
+        return "cauchy"
+
+
+@dataclass(frozen=True)
+class Matern(Radial):
+    """Matérn kernel of smoothness ν: between Laplace (ν = 1/2) and the Gaussian (ν = ∞).
+
+    k(x, z) = (1 + t) exp(−t) with t = √3 r/σ for ν = 3/2, and (1 + t + t²/3) exp(−t) with t = √5 r/σ for ν = 5/2
+    (Rasmussen & Williams 2006, eq. 4.17).
+
+    Args:
+        bandwidth: σ > 0.
+        nu: 1.5 or 2.5.
+
+    Raises:
+        UsageError: the bandwidth is not a positive finite number, or ν is another.
+    """
+
+    nu: float = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_number(self, "nu", positive=True)
+        if self.nu not in (1.5, 2.5):
+            raise UsageError(
+                f"The smoothness is {self.nu}.",
+                where="Matern(nu=...)",
+                expected="1.5 or 2.5",
+                remedy="use Laplace for 0.5 and Gaussian for infinity",
+            )
+
+    @property
+    def kind(self) -> str:
+        """The profile."""
+        return "matern32" if self.nu == 1.5 else "matern52"
+
+
+@dataclass(frozen=True)
+class ExponentialPower(Radial):
+    """k(x, z) = exp(−(‖x − z‖/σ)^γ): Laplace at γ = 1; at γ = 2 a Gaussian of bandwidth σ/√2.
+
+    Args:
+        bandwidth: σ > 0.
+        exponent: γ, above 0 and at most 2: beyond 2 the function is not positive definite.
+
+    Raises:
+        UsageError: the bandwidth is not a positive finite number, or γ is out of range.
+    """
+
+    exponent: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_number(self, "exponent", positive=True)
+        if self.exponent > 2:
+            raise UsageError(
+                f"The exponent is {self.exponent}.", where="ExponentialPower(exponent=...)", expected="at most 2"
+            )
+
+    @property
+    def kind(self) -> str:
+        """The profile."""
+        return "exponential_power"
+
+
+@dataclass(frozen=True)
+class RadialProfile(Kernel):
+    """k(x, z) = g(‖x − z‖²) for a user's g, elementwise in NumPy. That it is positive definite is the user's word.
+
+    A model with such a kernel is saved with the function's name. Loading a model executes no code, so it does not
+    import the function: it must be given the kernel.
+
+    Args:
+        function: g, from squared distances to values, of any shape and either floating dtype. It must give each element
+            by itself: it sees tiles. To be saved, or sent to another process, it stands at the top level of a module.
+
+    Raises:
+        UsageError: g cannot be called.
+    """
+
+    function: Profile
+
+    def __post_init__(self) -> None:
+        check_profile(self)
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether k(x + a, z + a) = k(x, z): it is."""
+        return True
+
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+        """Inner products to kernel values, in place."""
+        backend.radial(S, x_norms, z_norms, self.function, {})
+
+    def diag(self, X: Array) -> Array:
+        """k(x, x) = g(0)."""
+        dtype = X.dtype if X.dtype.kind == "f" else np.dtype(np.float64)
+        return np.full(len(X), self.function(np.zeros(1, dtype))[0], dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """The function's module and name.
+
+        Raises:
+            UsageError: it has none that another process could find it by.
+        """
+        return {"name": type(self).__name__, "function": name_of(self.function)}
+
+
+def check_profile(kernel: Any) -> None:
+    """Check that a user's profile can be called.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not callable(kernel.function):
+        raise UsageError(f"The function is {kernel.function!r}.", where=type(kernel).__name__, expected="a function")
+
+
+def name_of(function: Any) -> str:
+    """``module:qualified.name`` of a function that stands at the top level of a module.
+
+    Raises:
+        UsageError: it is a lambda, stands inside another function, or has no name.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<none>")
+    if module is None or "<" in name:
+        raise UsageError(
+            f"A kernel's function {name!r} cannot be found by name, so it cannot be saved.",
+            where=str(module),
+            expected="a function at the top level of a module",
+            remedy="define it there with def",
+        )
+    return f"{module}:{name}"

@@ -1,0 +1,192 @@
+"""Kernels of the inner product ⟨x, z⟩ and the two norms. None is translation invariant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.backends import NumpyBackend
+from streamkern.backends.base import Backend, Profile, magnitudes
+from streamkern.kernels.base import Kernel, set_integer, set_number, tiles
+from streamkern.kernels.radial import check_profile, name_of
+from streamkern.types import Array
+
+_STRIP = 32  # rows of a tile that a power copies
+
+
+@dataclass(frozen=True)
+class Linear(Kernel):
+    """k(x, z) = ⟨x, z⟩ + c.
+
+    Args:
+        offset: c, 0 or above.
+
+    Raises:
+        UsageError: the offset is negative or not finite.
+    """
+
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        set_number(self, "offset")
+
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+        """Inner products to kernel values, in place."""
+        if self.offset:
+            S += S.dtype.type(self.offset)
+
+    def diag(self, X: Array) -> Array:
+        """‖x‖² + c."""
+        return _rounded(_squared_norms(X) + self.offset, X)
+
+
+@dataclass(frozen=True)
+class Polynomial(Kernel):
+    """k(x, z) = (γ ⟨x, z⟩ + c)^degree.
+
+    Args:
+        degree: 1 or above.
+        gamma: γ > 0.
+        offset: c, 0 or above.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    degree: int = 2
+    gamma: float = 1.0
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        set_integer(self, "degree", 1)
+        set_number(self, "gamma", positive=True)
+        set_number(self, "offset")
+
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+        """Inner products to kernel values, in place."""
+        for rows in tiles(len(S), _STRIP):
+            strip = S[rows]
+            strip *= S.dtype.type(self.gamma)
+            strip += S.dtype.type(self.offset)
+            if self.degree == 1:
+                continue
+            # Square and multiply, from the second highest bit of the degree: a float's pow is ten times slower.
+            base = strip.copy()
+            for bit in f"{self.degree:b}"[1:]:
+                strip *= strip
+                if bit == "1":
+                    strip *= base
+
+    def diag(self, X: Array) -> Array:
+        """(γ ‖x‖² + c)^degree."""
+        return _rounded((self.gamma * _squared_norms(X) + self.offset) ** self.degree, X)
+
+
+@dataclass(frozen=True)
+class ArcCosine(Kernel):
+    """Arc-cosine kernel: an infinitely wide network of ``depth`` layers with activation max(0, t)^order.
+
+    One layer is k(x, z) = 2 E_w [max(0, ⟨w, x⟩)^n max(0, ⟨w, z⟩)^n] over standard normal w (Cho & Saul 2009, eq. 1),
+    the step function for n = 0; further layers compose (eq. 11). For n = 1, k(x, x) = ‖x‖². A layer of n = 2 takes
+    q = k(x, x) to 3q²: give it rows of about unit norm.
+
+    Args:
+        order: n, 0, 1 or 2.
+        depth: number of layers, 1 or above.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    order: int = 1
+    depth: int = 1
+
+    def __post_init__(self) -> None:
+        set_integer(self, "order", 0, 2)
+        set_integer(self, "depth", 1)
+
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+        """Inner products to kernel values, in place."""
+        backend.angular(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
+
+    def diag(self, X: Array) -> Array:
+        """k(x, x): m(x)². A row of zeros is at a right angle to everything, itself too."""
+        norms = _squared_norms(X)
+        K = magnitudes(f"arccos{self.order}", self.depth, norms) ** 2
+        right = np.zeros((1, 1))
+        self.apply(right, np.ones(1), np.ones(1), NumpyBackend())
+        return _rounded(np.where(norms > 0, K, right[0, 0] if self.order == 0 else 0.0), X)
+
+
+@dataclass(frozen=True)
+class NTK(Kernel):
+    """Neural tangent kernel of a fully connected ReLU network without biases (Jacot et al. 2018, theorem 1).
+
+    Θ_l = Σ_l + Θ_{l−1} Σ'_l with Θ_0 = Σ_0 = ⟨x, z⟩, scaled so that Σ_l(x, x) = ‖x‖² (Arora et al. 2019, eq. 9): then
+    k(x, x) = (depth + 1) ‖x‖². It is homogeneous, k(ax, z) = a k(x, z) for a > 0, so rows need not have unit norm.
+
+    Args:
+        depth: number of hidden layers, 1 or above.
+
+    Raises:
+        UsageError: the depth is out of range.
+    """
+
+    depth: int = 1
+
+    def __post_init__(self) -> None:
+        set_integer(self, "depth", 1)
+
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+        """Inner products to kernel values, in place."""
+        backend.angular(S, x_norms, z_norms, "ntk", self.depth)
+
+    def diag(self, X: Array) -> Array:
+        """(depth + 1) ‖x‖²."""
+        return _rounded((self.depth + 1) * _squared_norms(X), X)
+
+
+@dataclass(frozen=True)
+class DotProfile(Kernel):
+    """k(x, z) = g(⟨x, z⟩) for a user's g, elementwise in NumPy. That it is positive definite is the user's word.
+
+    It is so where g is a power series of nonnegative coefficients (Schoenberg 1942). Saved and loaded as
+    ``RadialProfile`` is.
+
+    Args:
+        function: g, from inner products to values, of any shape and either floating dtype, element by element.
+
+    Raises:
+        UsageError: g cannot be called.
+    """
+
+    function: Profile
+
+    def __post_init__(self) -> None:
+        check_profile(self)
+
+    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
+        """Inner products to kernel values, in place."""
+        S[...] = self.function(S)
+
+    def diag(self, X: Array) -> Array:
+        """g(‖x‖²)."""
+        return _rounded(self.function(_squared_norms(X)), X)
+
+    def to_json(self) -> dict[str, Any]:
+        """The function's module and name.
+
+        Raises:
+            UsageError: it has none that another process could find it by.
+        """
+        return {"name": type(self).__name__, "function": name_of(self.function)}
+
+
+def _squared_norms(X: Array) -> Array:
+    return np.asarray(np.square(X, dtype=np.float64).sum(axis=1))
+
+
+def _rounded(K: Array, X: Array) -> Array:
+    return K.astype(X.dtype if X.dtype.kind == "f" else np.float64, copy=False)

@@ -1,0 +1,53 @@
+"""Kernels by name: what a saved model may hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkern.errors import ModelFormatError, UsageError
+from streamkern.kernels.base import Kernel, Product, Scaled, Sum
+from streamkern.kernels.dot import NTK, ArcCosine, DotProfile, Linear, Polynomial
+from streamkern.kernels.radial import Cauchy, ExponentialPower, Gaussian, Laplace, Matern, RadialProfile
+
+_KERNELS: dict[str, type[Kernel]] = {
+    kind.__name__: kind
+    for kind in (
+        *(Laplace, Gaussian, Matern, Cauchy, ExponentialPower),
+        *(Linear, Polynomial, ArcCosine, NTK),
+        *(Sum, Product, Scaled),
+    )
+}
+_USERS = {kind.__name__ for kind in (RadialProfile, DotProfile)}
+
+
+def kernel_from_json(data: dict[str, Any]) -> Kernel:
+    """The kernel that ``Kernel.to_json`` described. Imports and executes nothing.
+
+    Raises:
+        ModelFormatError: the name or its parameters are unknown, or it is a user's function.
+    """
+    name = data.get("name")
+    if name in _USERS:
+        raise ModelFormatError(
+            f"The kernel is the user's function {data.get('function')!r}, which loading does not import.",
+            expected="the kernel itself",
+            remedy="give the kernel where the model is loaded",
+        )
+    kind = _KERNELS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ModelFormatError(
+            f"The kernel {name!r} is unknown.",
+            expected="one of " + ", ".join(sorted(_KERNELS)),
+            remedy="load the model with the version of streamkern that saved it",
+        )
+    parameters = {key: _nested(value) for key, value in data.items() if key != "name"}
+    try:
+        return kind(**parameters)
+    except (TypeError, UsageError) as error:
+        raise ModelFormatError(f"The kernel {name} does not take {parameters}.") from error
+
+
+def _nested(value: Any) -> Any:
+    if isinstance(value, dict):
+        return kernel_from_json(value)
+    return tuple(map(_nested, value)) if isinstance(value, list) else value
