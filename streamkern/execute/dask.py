@@ -92,7 +92,7 @@ class DaskExecutor:
         threads: threads of this process, for host-side linear algebra; its cores by default.
         worker_timeout: seconds to wait for a worker where there is none.
         stall_timeout: seconds without a heartbeat after which a worker is lost.
-        step_timeout: seconds after which a worker that has not answered a step is lost.
+        step_timeout: seconds after which a worker that has not answered a step, or not got ready for one, is lost.
 
     Attributes:
         losses: workers that went away so far.
@@ -339,6 +339,7 @@ class Lanes:
         self.executor = executor
         self.payload = payload
         self.lanes = lanes
+        self._futures: list[Future[Any]] = []
         self._actors: list[_Placed] = []
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
@@ -354,8 +355,7 @@ class Lanes:
                     self._place()
                     return self._step(message)
             except LostError as error:
-                # Actors on the other workers go too, with their threads, when their futures do.
-                self._actors.clear()
+                self._drop()
                 lost = error
         raise _gives_up(f"Pass {position[0] + 1}, step {position[1] + 1}") from lost
 
@@ -365,6 +365,12 @@ class Lanes:
             for placed in self._actors:
                 with suppress(Exception, CancelledError):  # whoever cannot be told is gone
                     placed.actor.close().result(timeout=_CLOSE)
+        self._drop()
+
+    def _drop(self) -> None:
+        with suppress(Exception):  # a client that has lost its scheduler has nothing to cancel
+            self.executor.client.cancel(self._futures)
+        self._futures.clear()
         self._actors.clear()
 
     def _place(self) -> None:
@@ -380,7 +386,7 @@ class Lanes:
                 return
             self.close()
         spread, deadline = executor.spread(self.payload), time.monotonic() + executor.step_timeout
-        futures = [
+        self._futures = [
             executor.client.submit(
                 LaneActor, spread, mine, self.lanes, threads[address], actor=True, workers=[address], pure=False
             )
@@ -388,7 +394,7 @@ class Lanes:
         ]
         self._actors = [
             _Placed(address, mine, threads[address], future, executor.wait(future, address, deadline))
-            for (address, mine), future in zip(parts.items(), futures, strict=True)
+            for (address, mine), future in zip(parts.items(), self._futures, strict=True)
         ]
 
     def _step(self, message: bytes) -> StepResult:

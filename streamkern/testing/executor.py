@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -44,6 +45,31 @@ class Rounding:
 
 
 @dataclass
+class Dawdling(Rounding):
+    """As `Rounding`, late.
+
+    Args:
+        seconds: how late every lane is; below 0, the process ends instead.
+        once: a file that does not exist: only the lane that makes it is late.
+    """
+
+    seconds: float = 0.0
+    once: str | None = None
+
+    def contribute(self, block: Array, state: Any) -> Parts:
+        """As `Rounding`, late."""
+        if self.seconds < 0:
+            os._exit(1)
+        try:
+            if self.once is not None:
+                os.close(os.open(self.once, os.O_CREAT | os.O_EXCL))
+            time.sleep(self.seconds)
+        except FileExistsError:
+            pass
+        return super().contribute(block, state)
+
+
+@dataclass
 class Failing:
     """Work that fails in a lane: while it builds, or while it computes."""
 
@@ -74,6 +100,12 @@ def expected_step(work: Rounding, lanes: int, position: Position, state: float) 
 def minus(item: int, other: int) -> int:
     """``item`` less ``other``."""
     return item - other
+
+
+def nap(item: int, seconds: float) -> int:
+    """``item``, after a while."""
+    time.sleep(seconds)
+    return item
 
 
 def reject(item: int, bad: int) -> int:
@@ -174,10 +206,10 @@ class ExecutorSuite:
 
     def test_arrays_arrive_as_they_were(self, executor: Executor) -> None:
         """Aligned and writable, in either order of memory, small or large."""
-        for order in "CF":
-            for shape in ((3, 2), (301, 401)):
-                item = np.asarray(np.random.default_rng(0).normal(size=shape).astype(np.float32), order=order)
-                (result,) = executor.imap(doubled, [item.copy(order=order)], (np.float32(2),))
+        for shape in ((3, 2), (301, 401)):
+            rows = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+            for item in (rows, rows.T):
+                (result,) = executor.imap(doubled, [item.copy(order="K")], (np.float32(2),))
                 np.testing.assert_array_equal(result, item * 2)
                 assert result.flags.aligned
                 assert result.flags.writeable

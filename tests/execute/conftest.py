@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+from distributed import Client
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,27 +59,36 @@ class Cluster:
         self.workers.append(worker)
         return worker
 
+    def keep(self, number: int) -> None:
+        """Have exactly this many workers of one thread: new ones for those that died, were stopped or given up."""
+        with Client(self.address, set_as_default=False, timeout=30) as client:
+            for worker in self.workers:
+                if worker.poll() is None and psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED:
+                    worker.kill()
+                    worker.wait()
+            known = set(client.run(os.getpid, on_error="ignore").values())
+            kept = [worker for worker in self.workers if worker.pid in known][:number]
+            for worker in set(self.workers) - set(kept):
+                worker.kill()
+                worker.wait()
+            self.workers = kept
+            while len(self.workers) < number:
+                self.add()
+            while set(client.run(os.getpid, on_error="ignore").values()) != {worker.pid for worker in self.workers}:
+                assert all(worker.poll() is None for worker in self.workers), (self.folder / "log").read_text()
+                time.sleep(0.05)
+
     def kill(self) -> None:
         """Leave no process, however it fares."""
         for process in (*self.workers, self.scheduler):
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.wait()
         self.log.close()
 
 
 @pytest.fixture(scope="module")
-def tcp_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of two workers, of one thread and of two, for tests that leave it whole."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster without workers."""
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    cluster.add(1)
-    cluster.add(2)
-    yield cluster
-    cluster.kill()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster without workers, for tests that break it."""
-    cluster = Cluster(tmp_path)
     yield cluster
     cluster.kill()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from streamkern.execute import open_executor
@@ -15,11 +17,15 @@ from streamkern.testing.executor import ExecutorSuite
 def executor(request):
     scheduler, threads = request.param
     if scheduler == "tcp":
-        scheduler = request.getfixturevalue("tcp_cluster").address
+        cluster = request.getfixturevalue("cluster")
+        cluster.add(1)
+        cluster.add(2)
+        scheduler = cluster.address
     with open_executor(scheduler, threads) as executor:
         if scheduler.startswith("tcp"):
             assert isinstance(executor, DaskExecutor)
             while len(executor.workers) < 2:
+                time.sleep(0.05)
                 executor.look()
             assert sorted(executor.workers.values()) == [1, 2]
         yield executor

@@ -1,0 +1,246 @@
+"""Workers that die, stall, come late or never: equal weights, or one clear error within a stated time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkern.errors import StorageError
+from streamkern.execute import dask as cluster_module
+from streamkern.execute.dask import DaskExecutor, partition
+from streamkern.testing.executor import (
+    PROJECTIONS,
+    Dawdling,
+    Rounding,
+    expected_step,
+    expected_weights,
+    nap,
+    small_weights,
+)
+
+
+@pytest.fixture
+def two(cluster):
+    """An open executor over two workers of one thread."""
+    cluster.keep(2)
+    with DaskExecutor(cluster.address, 1) as executor:
+        assert len(executor.workers) == 2
+        yield executor
+
+
+def at_step(number, act):
+    """A callback of training that acts once, after a step."""
+
+    def on_step(progress):
+        if (progress.pass_, progress.step) == (0, number):
+            act()
+
+    return on_step
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_a_worker_killed_in_training_changes_no_bit(cluster, two, projection):
+    weights = small_weights(two, projection, at_step(3, cluster.workers[0].kill))
+    np.testing.assert_array_equal(weights, expected_weights(projection))
+    assert two.losses == 1
+    assert len(two.workers) == 1
+
+
+def test_a_worker_stopped_in_training_is_given_up_and_changes_no_bit(cluster, two):
+    def stop():
+        two.stall_timeout = 4
+        cluster.workers[0].send_signal(signal.SIGSTOP)
+
+    weights = small_weights(two, "exact", at_step(3, stop))
+    np.testing.assert_array_equal(weights, expected_weights("exact"))
+    assert two.losses == 1
+
+
+def test_all_workers_killed_and_one_started_changes_no_bit(cluster, two):
+    def disaster():
+        for worker in cluster.workers:
+            worker.kill()
+        cluster.add()
+
+    weights = small_weights(two, "delayed", at_step(3, disaster))
+    np.testing.assert_array_equal(weights, expected_weights("delayed"))
+    assert two.losses == 2
+    assert len(two.workers) == 1
+
+
+def test_all_workers_killed_and_none_started_is_a_clear_error(cluster, two):
+    def disaster():
+        for worker in cluster.workers:
+            worker.kill()
+
+    two.worker_timeout = 2
+    start = time.monotonic()
+    with pytest.raises(StorageError, match=r"(?s)no workers for 2 seconds.*dask worker tcp://"):
+        small_weights(two, "exact", at_step(3, disaster))
+    assert time.monotonic() - start < 30
+
+
+def test_a_worker_killed_within_a_step_changes_no_bit(cluster, two):
+    placement = two.place(Dawdling(seconds=0.5), 4)
+    placement.step((0, 0), 1.0)
+    timer = threading.Timer(0.3, cluster.workers[0].kill)
+    timer.start()
+    result = placement.step((0, 1), 1.0)
+    np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 4, (0, 1), 1.0)[0])
+    assert two.losses == 1
+    placement.close()
+    timer.join()
+
+
+def test_a_step_that_hangs_is_tried_elsewhere(two, tmp_path):
+    placement = two.place(Rounding(), 4)
+    placement.step((0, 0), 1.0)  # which imports what is needed
+    placement.close()
+    two.step_timeout = 2
+    placement = two.place(Dawdling(seconds=60, once=str(tmp_path / "slept")), 4)
+    start = time.monotonic()
+    result = placement.step((0, 0), 1.0)
+    np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 4, (0, 0), 1.0)[0])
+    assert time.monotonic() - start < 50
+    assert two.losses == 1
+    placement.close()
+
+
+def test_a_step_that_kills_its_workers_is_given_up(cluster, two):
+    stop = threading.Event()
+
+    def replace_the_dead():
+        while not stop.wait(0.1):
+            if cluster.workers[-1].poll() is not None:
+                cluster.add()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(replace_the_dead)
+        try:
+            placement = two.place(Dawdling(seconds=-1), 1)
+            with pytest.raises(StorageError, match=r"(?s)Pass 1, step 1 lost its workers 5 times in a row.*memory"):
+                placement.step((0, 0), 1.0)
+            placement.close()
+        finally:
+            stop.set()
+
+
+def test_a_sweep_outlives_a_worker(cluster, two):
+    results = []
+    for result in two.imap(nap, range(30), (0.1,)):
+        results.append(result)
+        if result == 5:
+            cluster.workers[0].kill()
+    assert results == list(range(30))
+
+
+def test_a_sweep_outlives_a_worker_that_stops(cluster, two):
+    results = []
+    for result in two.imap(nap, range(30), (0.1,)):
+        results.append(result)
+        if result == 5:
+            two.stall_timeout = 4
+            cluster.workers[0].send_signal(signal.SIGSTOP)
+    assert results == list(range(30))
+    assert two.losses == 1
+
+
+def test_a_sweep_waits_for_workers_and_takes_those_that_come(cluster, two):
+    results = []
+    for result in two.imap(nap, range(12), (0.1,)):
+        results.append(result)
+        if result == 3:
+            for worker in cluster.workers:
+                worker.kill()
+            cluster.add()
+    assert results == list(range(12))
+
+
+def test_lanes_move_to_a_worker_that_joins(cluster, monkeypatch):
+    monkeypatch.setattr(cluster_module, "_LOOK", 0.0)
+    cluster.keep(1)
+    with DaskExecutor(cluster.address, 1) as executor:
+        placement = executor.place(Rounding(), 4)
+        assert len(set(placement.step((0, 0), 1.0).parts[1])) == 1
+        cluster.add()
+        while len(executor.workers) < 2:
+            time.sleep(0.05)
+            executor.look()
+        result = placement.step((0, 1), 1.0)
+        assert len(set(result.parts[1])) == 2
+        np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 4, (0, 1), 1.0)[0])
+        assert executor.losses == 0
+        placement.close()
+
+
+def test_the_work_is_sent_once_a_placement(two, tmp_path, monkeypatch):
+    sent = []
+    spread = two.spread
+    monkeypatch.setattr(two, "spread", lambda payload: (sent.append(len(payload)), spread(payload))[1])
+    work = Rounding(size=10)
+    work.ballast = bytes(4_000_000)
+    messages = []
+    ask = cluster_module._ask
+    monkeypatch.setattr(cluster_module, "_ask", lambda placed, m: (messages.append(len(m)), ask(placed, m))[1])
+    placement = two.place(work, 4)
+    for step in range(20):
+        placement.step((0, step), 1.0)
+    placement.close()
+    assert len(sent) == 1
+    assert sent[0] > 4_000_000
+    assert len(messages) == 40
+    assert max(messages) < 1000
+
+
+def test_actors_go_with_their_placement(two):
+    def count(dask_worker):
+        return len(dask_worker.state.actors)
+
+    placement = two.place(Rounding(), 4)
+    placement.step((0, 0), 1.0)
+    assert set(two.client.run(count).values()) == {1}
+    placement.close()
+    placement.close()
+    start = time.monotonic()
+    while any(two.client.run(count).values()):
+        assert time.monotonic() < start + 10
+        time.sleep(0.05)
+
+
+threads_of_workers = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(1, 64), min_size=1)
+
+
+@given(lanes=st.integers(1, 100), threads=threads_of_workers)
+def test_every_lane_is_placed_once_and_in_order(lanes, threads):
+    parts = partition(lanes, threads)
+    assert [lane for mine in parts.values() for lane in mine] == list(range(lanes))
+    assert all(parts.values())
+    total = sum(threads[address] for address in parts)
+    if len(threads) <= lanes and len(parts) == len(threads):
+        assert all(abs(len(mine) - lanes * threads[address] / total) <= 1 for address, mine in parts.items())
+
+
+def test_more_workers_than_lanes_leave_the_smallest_idle():
+    assert partition(2, {"a": 1, "b": 4, "c": 4}) == {"b": range(0, 1), "c": range(1, 2)}
+    assert partition(6, {"a": 1, "b": 2}) == {"b": range(0, 4), "a": range(4, 6)}
+
+
+def test_a_dead_scheduler_is_a_clear_error(cluster, two):  # the last here: nothing brings it back
+    placement = two.place(Rounding(), 4)
+    placement.step((0, 0), 1.0)
+    cluster.scheduler.kill()
+    two.stall_timeout = 1
+    start = time.monotonic()
+    with pytest.raises(StorageError, match=r"(?s)scheduler is gone.*resume"):
+        [placement.step((0, step), 1.0) for step in range(1, 100_000)]
+    placement.close()
+    with pytest.raises(StorageError, match="scheduler is gone"):
+        list(two.imap(nap, range(3), (0.0,)))
+    assert time.monotonic() - start < 30
