@@ -172,7 +172,8 @@ def held_out(problem: Problem, s: int) -> Array:
     data, p = problem.train, len(problem.centers.Z)
     if problem.centers.ids is None:
         return data.draw(min(_HELD_OUT, data.base_rows))
-    rest = np.setdiff1d(data.draw(min(p + _HELD_OUT, data.base_rows)), problem.centers.ids)[:_HELD_OUT]
+    drawn = data.draw(min(p + _HELD_OUT, data.base_rows))
+    rest = drawn[~np.isin(drawn, problem.centers.ids)][:_HELD_OUT]  # in the draw's order: sorted ids may be sorted data
     ids = np.concatenate([rest, problem.centers.ids[s : s + _HELD_OUT - len(rest)]])
     return ids if len(ids) >= min(64, max(1, data.base_rows // 4)) else data.draw(min(_HELD_OUT, data.base_rows))
 
