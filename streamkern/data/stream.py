@@ -401,11 +401,10 @@ class Scan:
 
     def raw(self, key: Key) -> tuple[Raw, str]:
         """Stored rows of block (index,), and where they lie in words."""
-        data, blocks = self.assembly.dataset, len(self._full[0])
-        in_full = key[0] < self._full_rounds * blocks
-        round_ = key[0] // blocks if in_full else self._full_rounds
+        data = self.assembly.dataset
+        round_, at = divmod(key[0], len(self._full[0]))  # a last round has rows of the full ones only
+        in_full = round_ < self._full_rounds
         starts, stops = self._full if in_full else self._rest
-        at = key[0] - round_ * blocks
         start, stop = int(starts[at]), int(stops[at])
         number = int(np.searchsorted(data.source.bounds, start, side="right") - 1)
         chunk = self.reader.chunk(number)

@@ -52,13 +52,13 @@ MANY = {
 @pytest.mark.parametrize("describe", MANY.values(), ids=MANY)
 @pytest.mark.parametrize("run_rows", [None, 1, 64])
 def test_seeking_far_into_a_pass_takes_milliseconds(describe, run_rows):
-    # The bounds leave room for a loaded machine: quiet, it is 0.1, 0.8 and 0.3 ms.
+    # The bounds leave room for a loaded machine: quiet, it is 0.1 ms, then 0.8 and 0.3 ms.
     start = time.perf_counter()
     stream = Stream(Assembly(describe()), lanes=4, block_rows=256, run_rows=run_rows, mix_chunks=12)
     assert stream.rows >= 100_000_000
     last = stream.steps - 1
     assert stream.step_rows(last) > 0
-    assert time.perf_counter() - start < 0.1
+    assert time.perf_counter() - start < 0.5
     assert min(seconds(stream.block, (pass_, 3, last)) for pass_ in range(5)) < 0.02
     assert min(seconds(stream.block, (9, 2, last - 64 * i)) for i in range(8)) < 0.01
 
