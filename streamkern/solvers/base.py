@@ -199,6 +199,20 @@ class OneByOne:
         return state
 
 
+class WholePasses(OneByOne):
+    """What a method of whole passes leaves as it is: it has no steps."""
+
+    minibatches = False
+
+    def broadcast(self, state: Any) -> Any:
+        """Never asked for."""
+        return state
+
+    def update(self, state: Any, parts: Parts, position: Position) -> Any:
+        """Never asked for."""
+        return state
+
+
 class Solver(Protocol):
     """Hyperparameters of a method; ``setup`` does the work that precedes the first step."""
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from streamkern.data.stream import Stream
 from streamkern.errors import NumericalError, UsageError
-from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis, Expansion
-from streamkern.solvers.base import OneByOne, Problem, Sweep
+from streamkern.solvers.base import Problem, Sweep, WholePasses
 from streamkern.solvers.dense import Map, spd_solve
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.projection import kernel_matrix
@@ -66,7 +65,7 @@ def regulariser(basis: Basis, parallel: Map) -> Array:
 
 
 @dataclass(eq=False)
-class DirectIteration(OneByOne):
+class DirectIteration(WholePasses):
     """One pass, no steps; the state is the solution, shape (M, c)."""
 
     solver: Direct
@@ -74,7 +73,6 @@ class DirectIteration(OneByOne):
     basis: Basis
     problem: Problem
 
-    minibatches = False
     epochs = 1
 
     def __post_init__(self) -> None:
@@ -106,14 +104,6 @@ class DirectIteration(OneByOne):
             "The normal equations are singular to working precision.",
             remedy="raise the ridge, or use fewer or better separated centers",
         )
-
-    def broadcast(self, state: Array) -> Array:
-        """Unused: there are no steps."""
-        return state
-
-    def update(self, state: Array, parts: Parts, position: Position) -> Array:
-        """Unused: there are no steps."""
-        return state
 
     def weights(self, state: Array) -> Array:
         """The solution."""

@@ -14,9 +14,8 @@ import scipy.linalg
 
 from streamkern.data.stream import Stream
 from streamkern.errors import UsageError
-from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Expansion
-from streamkern.solvers.base import Failure, OneByOne, Problem, Sweep
+from streamkern.solvers.base import Failure, Problem, Sweep, WholePasses
 from streamkern.solvers.dense import cholesky
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
@@ -96,7 +95,7 @@ class FalkonState:
 
 
 @dataclass(eq=False)
-class FalkonIteration(OneByOne):
+class FalkonIteration(WholePasses):
     """A pass is an iteration of conjugate gradients, for every output at once."""
 
     solver: Falkon
@@ -105,8 +104,6 @@ class FalkonIteration(OneByOne):
     T: Array
     A: Array
     problem: Problem
-
-    minibatches = False
 
     def __post_init__(self) -> None:
         self.epochs = self.solver.epochs
@@ -144,14 +141,6 @@ class FalkonIteration(OneByOne):
     def finished(self, state: FalkonState) -> Failure | bool:
         """Whether every output's residual is small."""
         return bool(np.all(state.norm <= self.solver.tolerance**2 * state.first))
-
-    def broadcast(self, state: FalkonState) -> Array:
-        """Unused: there are no steps."""
-        return state.beta
-
-    def update(self, state: FalkonState, parts: Parts, position: Position) -> FalkonState:
-        """Unused: there are no steps."""
-        return state
 
     def weights(self, state: FalkonState) -> Array:
         """α = T⁻¹ A⁻¹ β."""

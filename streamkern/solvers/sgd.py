@@ -1,0 +1,270 @@
+"""Plain stochastic and full gradient descent on any basis: the methods the papers build on and compare with.
+
+    w ← w − γ_t (1/b Σ_i φ(x_i)(φ(x_i)ᵀ w − y_i) + λ w)
+
+With random features this is the algorithm of Carratino, Rudi & Rosasco 2018 (eq. 3); with γ_t = 1/(λ t) that of Pegasos
+(Shalev-Shwartz et al. 2011) for the squared loss; with two stages of steps that of Luo, Huo & Mei 2022; and with all
+rows in every step gradient descent (Richardson's iteration), which on Nyström features and stopped early is NYTRO
+(Camoriano et al. 2016).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.stream import Stream
+from streamkern.errors import UsageError
+from streamkern.execute.base import Parts, Position
+from streamkern.kernels import Basis
+from streamkern.precondition.nystrom import StepSize, measure
+from streamkern.solvers.base import OneByOne, Problem, Sweep, WholePasses
+from streamkern.solvers.dense import matmul
+from streamkern.solvers.direct import check_ridge
+from streamkern.solvers.eigenpro import average
+from streamkern.solvers.gradient import Gradient
+from streamkern.sweep import gather
+from streamkern.types import Array
+
+SCHEDULES = ("constant", "power", "pegasos")
+
+_HELD_OUT = 2000
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Minibatch stochastic gradient descent.
+
+    Args:
+        epochs: passes over the training rows.
+        batch: rows of a step b; √n by default (Carratino et al. 2018, Corollary 1, c₁.₃).
+        step: γ of the mean gradient; by default what the measured spectrum allows.
+        schedule: ``constant``: γ; ``power``: γ t^{−θ}; ``pegasos``: 1/(λ t), which needs a ridge.
+        theta: θ in [0, 1) of ``power``.
+        stages: (passes, step) pairs that follow one another, instead of ``step`` (Luo et al. 2022); the last goes on.
+        ridge: λ of λ/2 ‖w‖².
+        average: whether the weights are the polynomial-decay average of the iterates.
+        patience: with a validation set: stop after this many passes without improvement; None runs all.
+
+    Raises:
+        UsageError: a value is out of range, or values that contradict each other.
+    """
+
+    epochs: int = 1
+    batch: int | None = None
+    step: float | None = None
+    schedule: str = "constant"
+    theta: float = 0.5
+    stages: tuple[tuple[int, float], ...] = ()
+    ridge: float = 0.0
+    average: bool = False
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        check_ridge(self.ridge, "SGD")
+        for name in ("epochs", "batch", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}.", where=f"SGD({name}=...)", expected="at least 1")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(
+                f"The schedule is {self.schedule!r}.", where="SGD(schedule=...)", expected=" or ".join(SCHEDULES)
+            )
+        if self.schedule == "pegasos" and not self.ridge:
+            raise UsageError("The schedule is pegasos and there is no ridge.", where="SGD(ridge=...)", expected="λ > 0")
+        if not 0 <= self.theta < 1:
+            raise UsageError(f"theta is {self.theta}.", where="SGD(theta=...)", expected="a number in [0, 1)")
+        steps = [self.step, *(step for _, step in self.stages)]
+        if any(step is not None and not (np.isfinite(step) and step > 0) for step in steps):
+            raise UsageError(
+                f"A step is among {steps}.", where="SGD(step=..., stages=...)", expected="positive numbers"
+            )
+        if self.stages and (self.step is not None or self.schedule != "constant"):
+            raise UsageError("Both stages and a step or schedule are given.", where="SGD", expected="one of them")
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "SGD", **asdict(self)}
+
+    def setup(self, problem: Problem) -> SGDIteration:
+        """Measure what step the basis allows."""
+        rows = len(problem.train)
+        batch = self.batch or max(problem.lanes, round(float(np.sqrt(rows))))
+        stream = problem.stream(batch)
+        size = measure_basis(problem)
+        return SGDIteration(self, stream, problem.basis(), problem.encoding.outputs, size)
+
+    def rate(self, size: StepSize, rows: int, t: int, pass_: int) -> float:
+        """γ_t of step t = 1, 2, ... in a pass, for a batch of ``rows``."""
+        if self.schedule == "pegasos":
+            return min(1.0 / (self.ridge * t), size.step(rows))
+        for passes, step in self.stages:
+            if pass_ < passes:
+                return step
+            pass_ -= passes
+        step = self.stages[-1][1] if self.stages else self.step or size.step(rows)
+        return float(step * t**-self.theta) if self.schedule == "power" else step
+
+
+def corollary_1(regime: int, n: int) -> SGD:
+    """The regimes of Corollary 1 of Carratino et al. 2018, with the constants that "≃" leaves open set to 1/4.
+
+    Args:
+        regime: 1: b = 1, γ = 1/n, √n passes; 2: b = 1, γ = 1/√n, one pass; 3: b = √n, constant γ, one pass;
+            4: b = n, constant γ, √n passes.
+        n: training rows.
+
+    Raises:
+        UsageError: no such regime.
+    """
+    root = max(1, round(float(np.sqrt(n))))
+    regimes = {
+        1: SGD(batch=1, step=0.25 / n, epochs=root),
+        2: SGD(batch=1, step=0.25 / root, epochs=1),
+        3: SGD(batch=root, step=0.25, epochs=1),
+        4: SGD(batch=n, step=0.25, epochs=root),
+    }
+    if regime not in regimes:
+        raise UsageError(f"The regime is {regime}.", where="corollary_1(regime)", expected="1, 2, 3 or 4")
+    return regimes[regime]
+
+
+def default_features(n: int) -> int:
+    """M = √n log n random features, which suffice for the rate of kernel ridge regression (ibid., eq. 12)."""
+    return max(1, round(float(np.sqrt(n) * np.log(max(2, n)))))
+
+
+def measure_basis(problem: Problem) -> StepSize:
+    """β and λ of φ(x)ᵀ φ(x') over rows drawn from the training data."""
+    data, basis, parallel = problem.train, problem.basis(), problem.executor.host_map
+    held, _ = gather(problem.executor, problem.assembly(data), data.draw(min(_HELD_OUT, data.base_rows)))
+    rows = [slice(a, min(a + 256, len(held))) for a in range(0, len(held), 256)]
+    phi = np.concatenate(parallel(lambda part: basis.block(held[part]), rows)).astype(np.float64)
+    diagonal = np.einsum("ij,ij->i", phi, phi)
+
+    def matvec(v: Array) -> Array:
+        return matmul(phi, matmul(phi.T, v[:, None], parallel), parallel)[:, 0]
+
+    return measure(diagonal, matvec)
+
+
+@dataclass(frozen=True, eq=False)
+class SGDState:
+    """w, its average, and the number of steps taken; arrays of shape (M, c)."""
+
+    w: Array
+    mean: Array
+    t: int
+
+
+@dataclass(eq=False)
+class SGDIteration(OneByOne):
+    """Steps of stochastic gradient descent."""
+
+    solver: SGD
+    stream: Stream
+    basis: Basis
+    outputs: int
+    size: StepSize
+
+    def __post_init__(self) -> None:
+        self.epochs = self.solver.epochs
+        self.contribution = Gradient(self.basis)
+        self.report: dict[str, Any] = {
+            "beta": self.size.beta,
+            "lambda": self.size.top,
+            "critical_batch": self.size.critical_batch,
+            "batch": self.stream.batch_rows,
+            "step": self.solver.rate(self.size, self.stream.batch_rows, 1, 0),
+            "features": self.basis.width,
+        }
+
+    def init(self) -> SGDState:
+        """w = 0."""
+        zero = np.zeros((self.basis.width, self.outputs), dtype=self.basis.dtype)
+        return SGDState(zero, zero.astype(np.float64), 0)
+
+    def broadcast(self, state: SGDState) -> Array:
+        """w."""
+        return state.w
+
+    def update(self, state: SGDState, parts: Parts, position: Position) -> SGDState:
+        """One step."""
+        g, _, rows = parts
+        rate = np.asarray(self.solver.rate(self.size, rows, state.t + 1, position[0]), dtype=g.dtype)
+        w = state.w - rate * (g / np.asarray(rows, dtype=g.dtype) + np.asarray(self.solver.ridge, g.dtype) * state.w)
+        mean = average(state.mean, w, state.t + 1) if self.solver.average else state.mean
+        return SGDState(w, mean, state.t + 1)
+
+    def weights(self, state: SGDState) -> Array:
+        """The average, or the last iterate."""
+        return state.mean.astype(state.w.dtype) if self.solver.average else state.w
+
+
+@dataclass(frozen=True)
+class GradientDescent:
+    """Gradient descent (Richardson's iteration): every step is a sweep over all rows.
+
+    Args:
+        epochs: steps.
+        step: of the mean gradient; 1/λ of the measured spectrum by default.
+        ridge: λ of λ/2 ‖w‖².
+        patience: with a validation set: stop after this many steps without improvement (NYTRO's regularisation);
+            None runs all.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    epochs: int = 100
+    step: float | None = None
+    ridge: float = 0.0
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        check_ridge(self.ridge, "GradientDescent")
+        if self.epochs < 1:
+            raise UsageError(f"epochs is {self.epochs}.", where="GradientDescent(epochs=...)", expected="at least 1")
+        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
+            raise UsageError(f"The step is {self.step}.", where="GradientDescent(step=...)", expected="above 0")
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "GradientDescent", **asdict(self)}
+
+    def setup(self, problem: Problem) -> DescentIteration:
+        """Measure what step the basis allows."""
+        step = self.step or 1.0 / (measure_basis(problem).top + self.ridge)
+        return DescentIteration(self, problem.stream(problem.lanes), problem.basis(), problem.encoding.outputs, step)
+
+
+@dataclass(eq=False)
+class DescentIteration(WholePasses):
+    """A pass is a step; the state is w, shape (M, c)."""
+
+    solver: GradientDescent
+    stream: Stream
+    basis: Basis
+    outputs: int
+    step: float
+
+    def __post_init__(self) -> None:
+        self.epochs = self.solver.epochs
+        self.contribution = Gradient(self.basis)
+        self.report: dict[str, Any] = {"step": self.step, "features": self.basis.width}
+
+    def init(self) -> Array:
+        """w = 0."""
+        return np.zeros((self.basis.width, self.outputs), dtype=self.basis.dtype)
+
+    def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
+        """One step."""
+        g, _, n = sweep(self.contribution, state)
+        moved = state - self.step * (g.astype(np.float64) / n + self.solver.ridge * state)
+        return np.asarray(moved, dtype=state.dtype)
+
+    def weights(self, state: Array) -> Array:
+        """The iterate."""
+        return state
