@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from streamkern.centers import Centers, CenterSet, Given, Uniform
 from streamkern.data import Dataset, from_arrays, open_dataset
@@ -17,13 +18,15 @@ from streamkern.errors import (
     StreamkernError,
     UsageError,
 )
-from streamkern.estimators import KernelClassifier, KernelRegressor
 from streamkern.execute import open_executor
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline import Pipeline, Plan, load_pipeline, plan, run
 from streamkern.solvers import EigenPro
 from streamkern.storage import write_parquet, write_zarr
+
+if TYPE_CHECKING:
+    from streamkern.estimators import KernelClassifier, KernelRegressor
 
 __version__ = version("streamkern")
 
@@ -62,3 +65,12 @@ __all__ = [
     "write_parquet",
     "write_zarr",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Estimators on first use: scikit-learn is half of the import time, and a pipeline does without it."""
+    if name in ("KernelClassifier", "KernelRegressor"):
+        from streamkern import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,14 +10,12 @@ from typing import Any
 from streamkern.errors import StorageError, UsageError
 from streamkern.storage.arrays import ArraySource
 from streamkern.storage.base import Source
-from streamkern.storage.dask import DaskArraySource, is_dask_array
 from streamkern.storage.parquet import ParquetSource, open_parquet, write_parquet
 from streamkern.storage.parquet_files import SUFFIXES
 from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr
 
 __all__ = [
     "ArraySource",
-    "DaskArraySource",
     "ParquetSource",
     "Source",
     "ZarrSource",
@@ -54,7 +52,10 @@ def open_source(
         UsageError: parameters that contradict each other.
     """
     if not isinstance(data, str | os.PathLike):
-        if is_dask_array(data):
+        if type(data).__module__.partition(".")[0] == "dask":
+            # A quarter of a second to import, which only those who have such an array already paid.
+            from streamkern.storage.dask import DaskArraySource
+
             return DaskArraySource(data, target, columns)
         return ArraySource(data, target, columns)
     url = os.fspath(data)

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streamkern.storage import ArraySource, DaskArraySource, open_source, write_parquet, write_zarr
+from streamkern.storage import ArraySource, open_source, write_parquet, write_zarr
+from streamkern.storage.dask import DaskArraySource
 from streamkern.storage.layout import CHUNK_BYTES, merged
 from streamkern.testing.source import read_all
 
