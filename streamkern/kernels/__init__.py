@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from streamkern.kernels.base import Basis, Expansion, Kernel, Product, Scaled, Sum
 from streamkern.kernels.dot import NTK, ArcCosine, DotProfile, Linear, Polynomial
+from streamkern.kernels.features import (
+    FeatureMap,
+    Identity,
+    KernelFeatures,
+    Nystrom,
+    RandomFourier,
+    ReLUFeatures,
+    feature_map_from_json,
+)
 from streamkern.kernels.radial import Cauchy, ExponentialPower, Gaussian, Laplace, Matern, RadialProfile
 from streamkern.kernels.registry import kernel_from_json
 
@@ -15,15 +24,22 @@ __all__ = [
     "DotProfile",
     "Expansion",
     "ExponentialPower",
+    "FeatureMap",
     "Gaussian",
+    "Identity",
     "Kernel",
+    "KernelFeatures",
     "Laplace",
     "Linear",
     "Matern",
+    "Nystrom",
     "Polynomial",
     "Product",
     "RadialProfile",
+    "RandomFourier",
+    "ReLUFeatures",
     "Scaled",
     "Sum",
+    "feature_map_from_json",
     "kernel_from_json",
 ]

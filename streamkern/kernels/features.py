@@ -1,0 +1,486 @@
+"""Feature maps: f(x) = ⟨w, φ(x)⟩ for a φ written down beforehand.
+
+A map is a frozen value. ``basis`` makes the M functions of rows of a width, in a dtype: what solvers evaluate, by
+panels, as they do kernel values at centers. Random weights are a function of (seed, feature, d): regenerated, never
+saved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.linalg
+
+from streamkern.backends import get_backend
+from streamkern.backends.base import Backend
+from streamkern.errors import ModelFormatError, NumericalError, UsageError
+from streamkern.kernels.base import (
+    CENTER_TILE,
+    ROW_TILE,
+    TILE_BYTES,
+    Basis,
+    Expansion,
+    Kernel,
+    set_integer,
+    tiles,
+)
+from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
+from streamkern.kernels.registry import kernel_from_json
+from streamkern.rng import row_hash
+from streamkern.types import Array
+
+_DIRECTIONS, _SCALES, _PHASES = range(3)  # what a random number is for
+_FEATURES = 0x66656174757265  # keeps a seed's features apart from what else is drawn with it
+_JITTER = 4.0  # units of rounding of tr K(Z, Z): below, a Cholesky factor of a rounded matrix need not exist
+_SUBSTITUTED = 512  # columns of a triangular product at a time
+
+
+class FeatureMap(Protocol):
+    """φ: rows to M numbers. Implementations are frozen dataclasses."""
+
+    @property
+    def needs_centers(self) -> bool:
+        """Whether φ is made from centers Z."""
+        ...
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ: then rows may be centred."""
+        ...
+
+    def width(self, d: int, p: int = 0) -> int:
+        """Number M of features of rows of width d, given p centers."""
+        ...
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        """Bytes that the basis holds for as long as it lives."""
+        ...
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        """The functions φ_1 .. φ_M of a row x of width d.
+
+        Args:
+            d: width of the rows.
+            dtype: float32 or float64, of the values and of the arithmetic.
+            Z: centers, shape (p, d), as they are: not centred. None where the map needs none.
+            center: what rows are centred by when the basis sees them: a number or shape (d,). The basis, given
+                x − center, returns φ(x).
+
+        Raises:
+            UsageError: centers are missing or of another width, or rows may not be centred.
+            NumericalError: the kernel matrix of the centers is not positive definite.
+        """
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """The map as JSON-serialisable data, read back by ``feature_map_from_json``."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Map:
+    """What maps without centers share."""
+
+    @property
+    def needs_centers(self) -> bool:
+        """Whether φ is made from centers: it is not."""
+        return False
+
+    def to_json(self) -> dict[str, Any]:
+        """The map as JSON-serialisable data."""
+        return {"name": type(self).__name__, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Identity(_Map):
+    """φ(x) = x: linear models on the columns themselves."""
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether rows may be centred: they may not."""
+        return False
+
+    def width(self, d: int, p: int = 0) -> int:
+        """M = d."""
+        return d
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        """The center."""
+        return d * dtype.itemsize
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        """The columns of a row; see ``FeatureMap.basis``."""
+        return _Columns(_spread(center, d).astype(dtype))
+
+
+@dataclass(frozen=True)
+class RandomFourier(_Map):
+    """Random Fourier features: φ_j(x) = √(2/M) cos(⟨ω_j, x⟩ + b_j), E ⟨φ(x), φ(z)⟩ = k(x, z) (Rahimi & Recht 2007).
+
+    As in Carratino et al. 2018, example 1 and section 5. ω follows the kernel's spectral measure: normal of scale 1/σ
+    for the Gaussian, multivariate t of 1, 3 and 5 degrees of freedom for Laplace and Matérn 3/2 and 5/2; b is uniform
+    on a turn. The error of ⟨φ(x), φ(z)⟩ is about 1/√M.
+
+    Memory: ω, M × d numbers. Feature j is the same whatever M is, so fewer features are the first of more.
+
+    Args:
+        kernel: Gaussian, Laplace or Matern.
+        M: number of features, 1 or above.
+        seed: which draw.
+        orthogonal: ω of a block of d features are orthogonal (Yu et al. 2016, "Orthogonal random features"), each with
+            the same distribution as before: the same mean and a smaller variance, most of all in many dimensions.
+
+    Raises:
+        UsageError: a parameter is out of range, or the kernel has no spectral measure here.
+    """
+
+    kernel: Kernel
+    M: int
+    seed: int = 0
+    orthogonal: bool = False
+
+    def __post_init__(self) -> None:
+        set_integer(self, "M", 1)
+        set_integer(self, "seed", 0)
+        object.__setattr__(self, "orthogonal", bool(self.orthogonal))
+        if not isinstance(self.kernel, Gaussian | Laplace | Matern):
+            raise UsageError(
+                f"No Fourier features of {self.kernel!r}.",
+                where="RandomFourier(kernel=...)",
+                expected="Gaussian, Laplace or Matern",
+                remedy="use Nystrom(kernel), which takes any kernel",
+            )
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether rows may be centred: they may."""
+        return True
+
+    def width(self, d: int, p: int = 0) -> int:
+        """The number asked for."""
+        return self.M
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        """Frequencies and phases."""
+        return (self.M * d + self.M) * dtype.itemsize
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        """The waves; see ``FeatureMap.basis``."""
+        omega = self.frequencies(d)
+        omega *= 0.5 / np.pi  # in turns, of which float32 drops whole ones without an error
+        phases = _uniforms(self.seed, self.M) + omega @ _spread(center, d)
+        dtype = np.dtype(dtype)
+        return _Waves(omega.astype(dtype), (phases - np.rint(phases)).astype(dtype))
+
+    def frequencies(self, d: int) -> Array:
+        """ω, shape (M, d), float64."""
+        omega = _normals(self.seed, _DIRECTIONS, self.M, d)
+        if self.orthogonal:
+            for rows in tiles(self.M, d):
+                omega[rows] = _orthogonalised(omega[rows])
+        kernel = self.kernel
+        assert isinstance(kernel, Radial)
+        omega /= kernel.bandwidth
+        if not isinstance(kernel, Gaussian):
+            # A t variable is a normal one over √(χ²_f/f), f = 2ν (Laplace is ν = 1/2).
+            freedom = round(2 * kernel.nu) if isinstance(kernel, Matern) else 1
+            chi2 = np.square(_normals(self.seed, _SCALES, self.M, freedom)).sum(axis=1)
+            # One draw of Laplace in a million is faster than 1e6/σ: it stops there, where floats can still follow.
+            omega *= np.sqrt(freedom / np.maximum(chi2, 1e-12))[:, None]
+        return omega
+
+    def to_json(self) -> dict[str, Any]:
+        """The map, and the kernel nested."""
+        return {**super().to_json(), "kernel": self.kernel.to_json()}
+
+
+@dataclass(frozen=True)
+class ReLUFeatures(_Map):
+    """A random layer: φ_j(x) = √(2/M) max(0, ⟨ω_j, x⟩), ω standard normal; E ⟨φ(x), φ(z)⟩ is ``ArcCosine(order=1)``.
+
+    Memory: ω, M × d numbers. Feature j is the same whatever M is, up to the factor.
+
+    Args:
+        M: number of features, 1 or above.
+        seed: which draw.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    M: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        set_integer(self, "M", 1)
+        set_integer(self, "seed", 0)
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether rows may be centred: they may not, the angle is at the origin."""
+        return False
+
+    def width(self, d: int, p: int = 0) -> int:
+        """The number asked for."""
+        return self.M
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        """Weights and offsets."""
+        return (self.M * d + self.M) * dtype.itemsize
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        """The units; see ``FeatureMap.basis``."""
+        omega = _normals(self.seed, _DIRECTIONS, self.M, d)
+        omega *= np.sqrt(2.0 / self.M)  # max(0, ·) takes positive factors out
+        return _Units(omega.astype(dtype), (omega @ _spread(center, d)).astype(dtype))
+
+
+@dataclass(frozen=True)
+class _AtCenters:
+    """What maps made from a kernel and centers share."""
+
+    kernel: Kernel
+
+    @property
+    def needs_centers(self) -> bool:
+        """Whether φ is made from centers: it is."""
+        return True
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether rows may be centred: as the kernel says."""
+        return self.kernel.translation_invariant
+
+    def width(self, d: int, p: int = 0) -> int:
+        """M = p."""
+        return p
+
+    def to_json(self) -> dict[str, Any]:
+        """The map, and the kernel nested."""
+        return {"name": type(self).__name__, "kernel": self.kernel.to_json()}
+
+    def _centers(self, d: int, Z: Array | None, center: Array | float) -> Array:
+        """Z − center in float64."""
+        if Z is None or Z.ndim != 2 or Z.shape[1] != d or not len(Z):
+            raise UsageError(
+                f"{type(self).__name__} of rows of width {d} needs centers.",
+                where="Z",
+                expected=f"shape (p, {d}), got {None if Z is None else Z.shape}",
+            )
+        shift = _spread(center, d)
+        if shift.any() and not self.translation_invariant:
+            raise UsageError(f"{self.kernel!r} changes when rows are centred.", where="center", expected="0")
+        return np.asarray(Z - shift)
+
+
+@dataclass(frozen=True)
+class KernelFeatures(_AtCenters):
+    """φ_j(x) = k(x, z_j): a radial basis function network. Memory: the centers.
+
+    Args:
+        kernel: the kernel.
+    """
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        """Centers and norms."""
+        return (p * d + p) * dtype.itemsize
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        """Kernel values at the centers; see ``FeatureMap.basis``."""
+        return Expansion(self.kernel, self._centers(d, Z, center).astype(dtype))
+
+
+@dataclass(frozen=True)
+class Nystrom(_AtCenters):
+    """φ(x) = L⁻¹ k_Z(x) with L Lᵀ = K(Z, Z): ⟨φ(x), φ(z)⟩ is k projected onto the span of k(·, z_j).
+
+    So it is k(x, z) itself wherever x or z is a center (Williams & Seeger 2001). Any kernel. A diagonal of a few units
+    of rounding of tr K(Z, Z) is added, in the arithmetic's dtype.
+
+    Memory: the centers and L⁻¹, p × p numbers; while it is made, a second matrix of p × p float64.
+
+    Args:
+        kernel: the kernel.
+    """
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        """Centers, norms and L⁻¹."""
+        return (p * d + p + p * p) * dtype.itemsize
+
+    def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
+        """The orthonormalised kernel functions; see ``FeatureMap.basis``."""
+        centers = self._centers(d, Z, center).astype(np.float64)
+        p, dtype = len(centers), np.dtype(dtype)
+        K = Expansion(self.kernel, centers).block(centers)
+        diagonal = self.kernel.diag(centers)
+        K[np.diag_indices(p)] = diagonal + _JITTER * np.finfo(dtype).eps * diagonal.sum()
+        try:
+            L = scipy.linalg.cholesky(K.T, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError as error:
+            raise NumericalError(
+                f"K(Z, Z) of {p} centers is not positive definite.",
+                where=repr(self.kernel),
+                remedy="check that the kernel is positive definite, or take fewer centers",
+            ) from error
+        inverse, _ = scipy.linalg.lapack.dtrtri(L, lower=1, overwrite_c=1)
+        return _Orthonormal(Expansion(self.kernel, centers.astype(dtype)), np.ascontiguousarray(inverse, dtype=dtype))
+
+
+_MAPS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Identity, RandomFourier, ReLUFeatures, KernelFeatures, Nystrom)
+}
+
+
+def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
+    """The map that ``FeatureMap.to_json`` described. Imports and executes nothing.
+
+    Raises:
+        ModelFormatError: the name or its parameters are unknown, or the kernel is a user's function.
+    """
+    parameters = {key: value for key, value in data.items() if key != "name"}
+    kind = _MAPS.get(str(data.get("name")))
+    if kind is None:
+        raise ModelFormatError(
+            f"The feature map {data.get('name')!r} is unknown.",
+            expected="one of " + ", ".join(sorted(_MAPS)),
+            remedy="load the model with the version of streamkern that saved it",
+        )
+    try:
+        if "kernel" in parameters:
+            parameters["kernel"] = kernel_from_json(parameters["kernel"])
+        made: FeatureMap = kind(**parameters)
+    except (TypeError, AttributeError, UsageError) as error:
+        raise ModelFormatError(f"The feature map {kind.__name__} does not take {parameters}.") from error
+    return made
+
+
+# --------------------------------------------------------------------------------------------------------- the bases
+
+
+@dataclass(eq=False)
+class _Columns(Basis):
+    """x itself, from x − center."""
+
+    center: Array
+
+    @property
+    def width(self) -> int:
+        return len(self.center)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.center.dtype
+
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        out = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
+        return np.add(X, self.center, out=out)
+
+
+@dataclass(eq=False)
+class _Projected(Basis):
+    """A function of ⟨ω_j, x⟩ + offset_j."""
+
+    omega: Array
+    offsets: Array
+    backend: Backend = field(default_factory=get_backend)
+    tile_bytes: int = TILE_BYTES
+
+    @property
+    def width(self) -> int:
+        return len(self.omega)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.omega.dtype
+
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        out = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
+        for rows in tiles(len(X), ROW_TILE):
+            for cols in tiles(self.width, CENTER_TILE):
+                S = out[rows, cols]
+                np.matmul(X[rows], self.omega[cols].T, out=S)
+                self._finish(S, self.offsets[cols])
+        return out
+
+    def _finish(self, S: Array, offsets: Array) -> None:
+        raise NotImplementedError
+
+
+class _Waves(_Projected):
+    """√(2/M) cos 2π(⟨ω_j, x⟩ + b_j)."""
+
+    def _finish(self, S: Array, offsets: Array) -> None:
+        self.backend.cosines(S, offsets, np.sqrt(2.0 / self.width))
+
+
+class _Units(_Projected):
+    """max(0, ⟨ω_j, x⟩ + c_j)."""
+
+    def _finish(self, S: Array, offsets: Array) -> None:
+        S += offsets
+        np.maximum(S, 0, out=S)
+
+
+@dataclass(eq=False)
+class _Orthonormal(Basis):
+    """L⁻¹ k_Z(x)."""
+
+    expansion: Expansion
+    inverse: Array
+    tile_bytes: int = TILE_BYTES
+
+    @property
+    def width(self) -> int:
+        return self.expansion.width
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.expansion.dtype
+
+    @property
+    def scratch_bytes(self) -> int:
+        return super().scratch_bytes + self.row_tile * min(_SUBSTITUTED, self.width) * self.dtype.itemsize
+
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        out = self.expansion.block(X, out)
+        # A triangular product in place, from the last columns, which no other ones need, to the first: half the work of
+        # a square one. BLAS has it, but SciPy's door to it keeps other threads out while it runs.
+        for rows in tiles(len(X), ROW_TILE):
+            for cols in reversed(list(tiles(self.width, _SUBSTITUTED))):
+                out[rows, cols] = out[rows, : cols.stop] @ self.inverse[cols, : cols.stop].T
+        return out
+
+
+# --------------------------------------------------------------------------------------------------- random numbers
+
+
+def _key(seed: int, purpose: int) -> int:
+    return int(row_hash(np.array([purpose]), _FEATURES, seed)[0])
+
+
+def _normals(seed: int, purpose: int, M: int, d: int) -> Array:
+    """Standard normals of features, shape (M, d), float64 of float32 precision."""
+    normals = np.zeros((M, d), dtype=np.float32)
+    get_backend("cpu").add_noise(normals, np.arange(M), copies=0, seed=_key(seed, purpose), sigma=1.0)
+    return normals.astype(np.float64)
+
+
+def _uniforms(seed: int, M: int) -> Array:
+    """Uniform on [0, 1), shape (M,)."""
+    return np.asarray((row_hash(np.arange(M), _key(seed, _PHASES)) >> np.uint64(11)) * 2.0**-53)
+
+
+def _orthogonalised(rows: Array) -> Array:
+    """Gram and Schmidt's directions of rows (r, d), r <= d, at the rows' own lengths.
+
+    Directions of normal rows are independent of their lengths, so each row is normal still.
+    """
+    Q, R = np.linalg.qr(rows.T)
+    lengths = np.linalg.norm(rows, axis=1)
+    return np.asarray((Q * (np.sign(np.diag(R)) * lengths)).T)
+
+
+def _spread(value: Array | float, d: int) -> Array:
+    return np.broadcast_to(np.asarray(value, dtype=np.float64), (d,))
