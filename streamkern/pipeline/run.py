@@ -106,6 +106,7 @@ def _train(
         metrics = stages.evaluate(model, problem.train)
         started = time.perf_counter()
         model.save(folder / "model.zarr")
+        stages.prune()
         timings.append({"name": "save", "seconds": time.perf_counter() - started, "cached": False})
         return {
             "status": "done",

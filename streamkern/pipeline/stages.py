@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -32,6 +34,10 @@ T = TypeVar("T")
 
 TRAIN_SAMPLE = 10_000
 """Training rows, at most, that the metrics of the training set are taken over."""
+
+
+KEPT = 3
+"""Results of each stage that a run directory keeps."""
 
 
 @dataclass(eq=False)
@@ -77,8 +83,9 @@ class Stages:
         if self.folder is None or not self._place(name, key).exists():
             return None
         try:
+            os.utime(self._place(name, key))
             return load(*load_artifact(self._place(name, key), name))
-        except (StorageError, KeyError, TypeError, ValueError) as error:
+        except (OSError, KeyError, TypeError, ValueError) as error:
             # A damaged result costs its stage, not the run.
             reason = error.what if isinstance(error, StorageError) else f"it lacks {error}"
             self.events.emit("warning", message=f"the kept result of {name} is computed again: {reason}")
@@ -87,6 +94,18 @@ class Stages:
     def _place(self, name: str, key: str) -> Path:
         assert self.folder is not None
         return self.folder / f"{name}-{key[:16]}"
+
+    def prune(self) -> None:
+        """Delete all but the results of each stage that were used last, so that a nightly directory does not grow."""
+        if self.folder is None or not self.folder.exists():
+            return
+        by_name: dict[str, list[Path]] = {}
+        for place in self.folder.iterdir():
+            by_name.setdefault(place.name.rpartition("-")[0], []).append(place)
+        for places in by_name.values():
+            places.sort(key=lambda place: place.stat().st_mtime_ns)
+            for place in places[:-KEPT]:
+                shutil.rmtree(place, ignore_errors=True)
 
     def _ended(self, name: str, start: float, cached: bool) -> None:
         seconds = time.perf_counter() - start
@@ -176,7 +195,7 @@ class Stages:
             self._centers_key(problem.train),
             pipe.kernel.to_json(),
             pipe.solver.to_json(),
-            [pipe.seed, pipe.lanes, pipe.dtype, kind, problem.run_rows],
+            [pipe.seed, pipe.lanes, pipe.dtype, kind, problem.mix_chunks],
             platform.machine(),
         )
 

@@ -15,12 +15,19 @@ from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.execute.base import Executor, Parts, Position
 from streamkern.kernels import Basis, Expansion, Kernel
+from streamkern.memory import release
 from streamkern.solvers.score import score
 from streamkern.sweep import Contribution, Work, sweep
 from streamkern.types import Array
 
 STEPS_AHEAD = 2
 """Steps whose blocks are read while one is computed."""
+
+MIX_BYTES = 64 << 20
+"""Stored rows that lanes read side by side where not every chunk stays in memory."""
+
+MIX_CHUNKS = 256
+"""Chunks shuffled among each other at most: a window gathers its rows from that many places."""
 
 SCAN_ROWS = 4096
 """Rows of a block of a whole-data sweep."""
@@ -84,21 +91,23 @@ class Problem:
             self.assembly(self.train),
             lanes=self.lanes,
             block_rows=max(1, batch // self.lanes),
-            run_rows=self.run_rows,
+            run_rows=1,
+            mix_chunks=self.mix_chunks,
             seed=self.seed,
             cache_bytes=self.cache_bytes,
         )
 
     @property
-    def run_rows(self) -> int | None:
-        """Longest run of neighbouring rows that the stream keeps together; None for whole chunks.
+    def mix_chunks(self) -> int:
+        """How many chunks' rows are shuffled among each other: all, while the budget keeps every chunk in memory.
 
-        Short runs mix better. They cost nothing where every chunk stays in memory; elsewhere each chunk would be read
-        many times over.
+        Elsewhere a lane reads that many side by side, so their number is what ``MIX_BYTES`` holds for all lanes.
         """
-        source = self.train.source
-        stored = int(source.bounds[-1]) * source.n_features * source.dtype.itemsize
-        return 64 if stored <= self.cache_bytes else None
+        sizes = np.diff(self.train.source.bounds)
+        row = self.train.n_features * self.train.source.dtype.itemsize
+        if int(sizes.sum()) * row <= self.cache_bytes:
+            return int(np.clip(len(sizes), 1, MIX_CHUNKS))
+        return max(1, MIX_BYTES // ((self.lanes + 1) * int(sizes.max()) * row))
 
 
 @dataclass(frozen=True)
@@ -292,6 +301,7 @@ def train(
         patience: stop after this many passes without a better score on the validation set; None to run all passes.
         on_step: told after every step.
     """
+    release()
     stream, executor = iteration.stream, problem.executor
     state = iteration.init()
     rows, waited, computed = 0, 0.0, 0.0

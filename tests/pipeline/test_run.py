@@ -337,3 +337,12 @@ def test_threads_of_a_run_end_with_it(make: Make, tmp_path: Path):
     before = set(threading.enumerate())
     run(make(), tmp_path / "run")
     assert [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("streamkern")] == []
+
+
+def test_a_directory_used_every_night_does_not_grow(make: Make, tmp_path: Path):
+    for seed in range(6):
+        sk.run(make(seed=seed), tmp_path / "run")
+    kept = [place.name.rpartition("-")[0] for place in (tmp_path / "run" / "stages").iterdir()]
+    assert max(kept.count(name) for name in kept) == 3
+    again = sk.run(make(seed=5), tmp_path / "run")
+    assert all(stage["cached"] for stage in again["stages"] if stage["name"] != "save")
