@@ -47,8 +47,9 @@ AVERAGING = 5.0
 """η of the polynomial-decay average (Shamir & Zhang 2013, eq. 5): iterate t enters with weight about (t/T)^η."""
 
 _SUBSAMPLE = 2000  # s: more costs s³ and buys little while q is a tenth of it
-_HELD_OUT = 2000
+HELD_OUT = 2000
 _BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
+_LARGEST_BLOCK = 1024  # rows beyond which a block gains no rate and costs memory
 _STEPS_A_PASS = 16  # at least, where the data are few
 
 
@@ -171,18 +172,21 @@ def held_out(problem: Problem, s: int) -> Array:
     """Ids of rows to measure on: training rows that are not centers, else centers outside X_s, else any."""
     data, p = problem.train, len(problem.centers.Z)
     if problem.centers.ids is None:
-        return data.draw(min(_HELD_OUT, data.base_rows))
-    drawn = data.draw(min(p + _HELD_OUT, data.base_rows))
-    rest = drawn[~np.isin(drawn, problem.centers.ids)][:_HELD_OUT]  # in the draw's order: sorted ids may be sorted data
-    ids = np.concatenate([rest, problem.centers.ids[s : s + _HELD_OUT - len(rest)]])
-    return ids if len(ids) >= min(64, max(1, data.base_rows // 4)) else data.draw(min(_HELD_OUT, data.base_rows))
+        return data.draw(min(HELD_OUT, data.base_rows))
+    drawn = data.draw(min(p + HELD_OUT, data.base_rows))
+    rest = drawn[~np.isin(drawn, problem.centers.ids)][:HELD_OUT]  # in the draw's order: sorted ids may be sorted data
+    ids = np.concatenate([rest, problem.centers.ids[s : s + HELD_OUT - len(rest)]])
+    return ids if len(ids) >= min(64, max(1, data.base_rows // 4)) else data.draw(min(HELD_OUT, data.base_rows))
 
 
 def default_batch(critical: float, rows: int, lanes: int) -> int:
-    """Rows of a step: the critical batch, at least what keeps every lane at its rate, at most a share of a pass."""
-    busy = lanes * _BLOCK_ROWS
-    most = max(lanes, -(-rows // _STEPS_A_PASS))
-    return lanes * max(1, round(min(max(critical, busy), most) / lanes))
+    """Rows of a step: the critical batch, at least what keeps every lane at its rate, at most ``largest_batch``."""
+    return lanes * max(1, round(min(max(critical, lanes * _BLOCK_ROWS), largest_batch(rows, lanes)) / lanes))
+
+
+def largest_batch(rows: int, lanes: int) -> int:
+    """Most rows of a step that is not set by hand: a share of a pass, and few enough that blocks stay small."""
+    return min(lanes * _LARGEST_BLOCK, max(lanes, -(-rows // _STEPS_A_PASS)))
 
 
 def average(mean: Array, iterate: Array, t: int) -> Array:

@@ -16,10 +16,10 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.kernels import Kernel, Laplace
-from streamkern.memory import resident
+from streamkern.memory import release, resident
 from streamkern.solvers.base import Outcome, Problem, Progress, train
 from streamkern.solvers.eigenpro import EigenPro
-from streamkern.solvers.footprint import Footprint, footprint
+from streamkern.solvers.footprint import Footprint, footprint, scan_rows
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 
@@ -29,14 +29,13 @@ OUTPUTS_GUESS = 16
 """Outputs assumed before the labels are known; they weigh little beside the centers."""
 
 
-def statistics(dataset: Dataset, executor: Executor, task: str, block_rows: int = 4096) -> Statistics:
+def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     """One sweep over the stored rows: ranges, moments, labels; refuses rows that cannot be used.
 
     Args:
         dataset: training rows; augmentations do not matter.
         executor: where chunks are read.
         task: ``classification`` or ``regression``.
-        block_rows: most rows of a block.
 
     Raises:
         DataError: the dataset is empty or has no target, a value is not finite, every feature is constant, or there is
@@ -51,7 +50,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str, block_rows: int 
             remedy='name it: sk.open_dataset(path, target="label"), or give y',
         )
     plain = dataset.plain()
-    scan = RawScan(Scan(Assembly(plain), block_rows))
+    scan = RawScan(Scan(Assembly(plain), scan_rows(dataset.n_features)))
     first, _ = next(raw for raw in map(scan.block, ((i,) for i in range(len(scan)))) if len(raw[0].ids))
     pivot = np.asarray(first.X[0], dtype=np.float64)
     pivot = np.where(np.isfinite(pivot), pivot, 0.0)
@@ -253,13 +252,14 @@ def fit(
     def project(outputs: int) -> Footprint:
         return footprint(
             data, p, outputs, recipe.solver, budget=budget, baseline=baseline, slots=executor.slots,
-            lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize,
+            lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize, validate=recipe.validation is not None,
         )  # fmt: skip
 
     projected = project(OUTPUTS_GUESS)
     on_plan(projected)
     facts = stages.statistics(data)
     assert facts.encoding is not None
+    release()
     if facts.encoding.outputs > OUTPUTS_GUESS:
         projected = project(facts.encoding.outputs)
         on_plan(projected)
@@ -268,6 +268,7 @@ def fit(
     if validation is not None:
         validation = replace(validation, factor=scaled.factor, shift=scaled.shift)
     centers = stages.centers(scaled)
+    release()
     problem = Problem(
         scaled,
         facts.encoding,
@@ -282,6 +283,7 @@ def fit(
         validation=validation,
     )
     outcome, report = stages.fit(problem, projected)
+    release()
     return Fitted(problem, outcome, report, projected)
 
 

@@ -11,12 +11,21 @@ from streamkern.errors import PlanRefusedError
 from streamkern.kernels.base import ROW_TILE, TILE_BYTES
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import STEPS_AHEAD
-from streamkern.solvers.eigenpro import _BLOCK_ROWS, _HELD_OUT, EigenPro, exact_bytes
+from streamkern.solvers.eigenpro import HELD_OUT, EigenPro, exact_bytes, largest_batch
+from streamkern.storage import ArraySource, Source
 
-_LIBRARIES = 160 << 20
-"""Compiled code, thread stacks and allocator slack that appear during a run; measured, see tests/test_memory.py."""
+_LIBRARIES = 96 << 20
+"""Compiled code that loads on first use, and the allocator's slack."""
 
-_SCAN_ROWS = 4096
+_THREAD = 16 << 20
+"""A thread's stack, its buffers in BLAS and the codecs, and its share of the allocator's slack."""
+
+_IDS = 1 << 20  # row ids hashed at a time
+_READER = 16 << 20  # chunks that a scan keeps
+_GATHER_ROWS = 4096
+_DIAGONAL = 512  # rows that the preconditioned diagonal is measured on
+_WINDOW = 8  # blocks of a window of the stream
+_ORDER_ROWS = 1 << 17  # row ids that a stream keeps beside its largest groups
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ def footprint(
     slots: int,
     lanes: int,
     itemsize: int = 4,
+    validate: bool = False,
     model_rows: int = 1024,
 ) -> Footprint:
     """Project the memory of a fit.
@@ -66,53 +76,68 @@ def footprint(
         slots: threads.
         lanes: lanes of a step.
         itemsize: bytes of the arithmetic's numbers.
+        validate: whether there are validation rows.
         model_rows: rows of a block of an evaluation.
 
     Raises:
         PlanRefusedError: it cannot fit; says what would.
     """
-    source = dataset.source
-    d = dataset.n_features
+    source, d = dataset.source, dataset.n_features
     sizes = np.diff(source.bounds)
+    stored_rows, chunk_rows = int(source.bounds[-1]), int(sizes.max(initial=1))
     row = d * source.dtype.itemsize + 40  # with target, id and copy number
-    chunk = int(sizes.max(initial=0)) * row
-    stored = int(source.bounds[-1]) * row
+    view = _is_view(source)
+    # A reading thread holds the decoded pieces, the chunk made of them, and the chunk before it.
+    read = 0 if view else 3 * chunk_rows * row
+    stored = stored_rows * row
     s, q = solver.sizes(p)
-    baseline += _LIBRARIES
+    batch = max(solver.batch or largest_batch(len(dataset), lanes), lanes)
+    held = min(HELD_OUT, dataset.base_rows)
+    Z = p * d * itemsize
 
-    scan = 3 * chunk * slots + slots * min(_SCAN_ROWS, int(sizes.max(initial=1))) * d * 8 * 4 + (16 << 20)
-    centers = 3 * p * d * itemsize
-    panels = slots * (min(TILE_BYTES, ROW_TILE * p * itemsize) + 3 * p * outputs * itemsize)
-    batch = solver.batch or lanes * _BLOCK_ROWS
-    batch = max(batch, lanes)
-    blocks = (STEPS_AHEAD + 2) * batch * d * itemsize
-    windows = (lanes + 1) * 8 * (-(-batch // lanes)) * row
-    state = 8 * p * outputs * 8 + lanes * p * outputs * itemsize
-    reading = blocks + windows + 2 * chunk
-    evaluation = slots * (3 * chunk + 2 * min(model_rows, int(sizes.max(initial=1))) * d * itemsize) + (16 << 20)
-    fixed = centers + panels + state
-    eigen = 5 * s * s * 8
-    held = min(_HELD_OUT, len(dataset))
+    # What decides the weights depends on budget and data alone, never on threads or on what the process holds already:
+    # stored rows stay in memory, and are mixed in short runs, up to an eighth of the budget; matrices get half of it.
+    solver_bytes = max(0, budget // 2 - 4 * Z - 2 * held * p * itemsize)
+    kind = solver.chosen_projection(p, itemsize, solver_bytes)
+    cached = stored if stored <= budget // 8 else 0
 
-    rest = budget - baseline - fixed
-    exact = exact_bytes(p, itemsize) + 2 * held * p * itemsize
-    kind = solver.chosen_projection(p, itemsize, max(0, rest - reading - 2 * held * p * itemsize))
+    ids = 40 * min(stored_rows, _IDS)
+    scan = slots * (read + 3 * min(scan_rows(d), chunk_rows) * d * 8) + _READER
+    gather = slots * (read + 2 * min(_GATHER_ROWS, chunk_rows) * d * itemsize) + _READER
+    # Centers as they are, less their mean, and one copy in float64 while kernel matrices are made.
+    fixed = 4 * Z
+    panel = min(TILE_BYTES, ROW_TILE * p * itemsize)
+    # Of (p, outputs): each thread's sum and its parent's in the tree; iterate, average and what updates them.
+    sums = (2 * slots + lanes) * p * outputs * itemsize + 8 * p * outputs * 8
+    eigen = 3 * s * s * 8 + 2 * s * q * 8  # the matrix, LAPACK's copy and its work space
     if kind == "exact":
-        setup, resident_ = max(eigen, exact), p * p * itemsize
+        factor = p * p * itemsize
+        measured = factor + (2 * held + 3 * _DIAGONAL) * p * itemsize
+        setup = s * q * 8 + max(eigen, exact_bytes(p, itemsize), measured)
+        resident_ = factor + s * q * 8 + slots * panel
     else:
-        temporary = (p + batch) * (d + outputs) * itemsize
-        setup = eigen + 2 * held * (held + 2 * s) * 8
-        resident_ = 2 * s * q * 8 + p * (4 * q + 2 * outputs) * itemsize + temporary
-    setup += 3 * held * d * itemsize + scan
-    cache = int(np.clip(rest - max(resident_ + reading, evaluation + resident_), 0, stored))
+        temporary = (p + batch) * (d + 2 * outputs) * itemsize
+        setup = s * q * 8 + max(eigen, held * (held + s) * (8 + itemsize) + 3 * held * q * 8)
+        resident_ = 2 * s * q * 8 + temporary + 2 * slots * panel
+    # Blocks of the step that is computed, of those ahead and of the one being made; raw windows; the order of the rows.
+    order = 8 * (_ORDER_ROWS + (2 * stored_rows if cached else (lanes + 1) * chunk_rows))
+    reading = (STEPS_AHEAD + 2) * batch * (d * itemsize + 24) + (lanes + 1) * _WINDOW * -(-batch // lanes) * row + order
+    evaluation = slots * (read + panel + 2 * min(model_rows, chunk_rows) * (d + outputs) * itemsize) + _READER
     stages = {
-        "statistics": scan,
-        "centers": scan + centers,
-        "eigensystem": fixed + setup,
-        "train": fixed + resident_ + reading + cache,
-        "evaluate": fixed + resident_ + evaluation + cache,
+        "statistics": scan + ids,
+        "centers": gather + ids + 4 * Z,
+        "eigensystem": fixed + gather + 3 * held * d * itemsize + setup,
+        "train": fixed + resident_ + sums + read + reading,
+        "evaluate": fixed + sums + evaluation,
     }
-    result = Footprint(baseline, stages, cache, max(0, rest - reading))
+    if validate:
+        stages["train"] += evaluation + Z
+    baseline += _LIBRARIES + slots * _THREAD
+    if not view:
+        if not cached:  # beyond what is needed, chunks are kept as far as there is room
+            cached = int(np.clip(budget - baseline - stages["train"], 0, min(stored - 1, budget // 8)))
+        stages["train"] += cached
+    result = Footprint(baseline, stages, stored if view else cached, solver_bytes)
     if result.peak > budget:
         raise PlanRefusedError(
             f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(stages)} "
@@ -122,6 +147,18 @@ def footprint(
             remedy=_remedy(solver, kind, p, budget - baseline, d, itemsize),
         )
     return result
+
+
+def scan_rows(d: int) -> int:
+    """Rows of a block of the sweep over stored rows, which goes through float64: about 16 MiB of them."""
+    return int(np.clip((16 << 20) // (8 * d), 1, 4096))
+
+
+def _is_view(source: Source) -> bool:
+    """Whether reading takes no memory: an array that lies in memory in the order of its rows."""
+    if not isinstance(source, ArraySource) or len(source.bounds) < 2:
+        return False
+    return bool(np.shares_memory(source.read(0).X, source.read(0).X))
 
 
 def _largest(stages: dict[str, int]) -> str:
