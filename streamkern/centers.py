@@ -1,19 +1,37 @@
-"""Where the centers of a kernel machine come from."""
+"""Where the centers of a kernel machine come from.
+
+k-means++ and randomly pivoted Cholesky draw rows one after another, each with a probability that depends on those
+before. Here both draw many candidates at a time and reject some of them, which gives the same distribution at the speed
+of matrix products (Epperly, Tropp, Webber 2024, "Embrace rejection", section 2).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import scipy.linalg
+import scipy.sparse
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly
+from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.errors import DataError, UsageError
-from streamkern.execute.base import Executor
-from streamkern.sweep import gather
+from streamkern.execute.base import Executor, Parts
+from streamkern.kernels import Expansion, Kernel
+from streamkern.rng import generator
+from streamkern.sweep import Work, gather, sweep
 from streamkern.types import Array, IntArray
+
+_SWEPT = 256  # rows a center that an iteration of k-means sees by default, at most: means good to 1/16 of a spread
+_SWEPT_LEAST = 1 << 16
+_CONVERGED = 5e-3  # relative fall of the squared distances below which another sweep is not worth its price
+_CANDIDATES = 256  # most candidates of a round: enough for the rate of a matrix product
+_ROWS = 1024  # rows of a task on the host
+_TILE_NUMBERS = 1 << 22  # distances held at once by one thread
+_SINGULAR = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-12}  # of k(x, x): a smaller residual is rounding
 
 
 class CenterSet(NamedTuple):
@@ -36,7 +54,7 @@ class Centers(Protocol):
         ...
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """The centers: a function of the dataset's rows, never of its chunks or of the executor."""
+        """The centers: a function of the dataset's rows, never of the executor; of its chunks only by rounding."""
         ...
 
     def to_json(self) -> dict[str, Any]:
@@ -114,3 +132,310 @@ class Given:
     def to_json(self) -> dict[str, Any]:
         """Name and a digest of the values."""
         return {"name": "Given", "sha256": sha256(np.ascontiguousarray(self.Z, dtype=np.float64).tobytes()).hexdigest()}
+
+
+@dataclass(frozen=True)
+class KMeans:
+    """Means of p clusters: k-means++ on a sample (Arthur & Vassilvitskii 2007), then sweeps of Lloyd's algorithm.
+
+    An iteration is one sweep that adds up, for each center, the rows nearest to it, and moves it to their mean. Where
+    an iteration does not see all rows it sees a fresh uniform sample, and a center is the mean of the rows it has had
+    in all iterations (Sculley 2010, "Web-scale k-means clustering"). Rows are not augmented.
+
+    The same bits on any executor. Other chunks add up the same rows in another order, and so move means by rounding,
+    which can send a row midway between two centers to the other one.
+
+    Memory in bytes: the sample of max(10 p, 10,000) rows of d numbers three times, while it is read; then, in a sweep,
+    8 p (d + 1) for each of the about 3 + log₂(blocks/64) sums that a slot holds and for each of the 2 slots + 7 that
+    wait, and 16 MB of distances a slot.
+
+    Args:
+        p: how many.
+        iterations: most sweeps. They end sooner once all rows are seen and the sum of squared distances falls by less
+            than 5e-3 of itself.
+        batch: rows of an iteration; None for all, or max(256 p, 65,536) of them where there are more.
+        seed: of the draws and of the order of the centers.
+
+    Raises:
+        UsageError: p or batch is below 1, or iterations below 0.
+    """
+
+    p: int
+    iterations: int = 10
+    batch: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("p", 1), ("iterations", 0), ("batch", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} is {value}.", where=f"KMeans({name}=...)", expected=f"at least {least}")
+
+    def count(self, dataset: Dataset) -> int:
+        """Number p of centers."""
+        return self.p
+
+    def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
+        """The means, in a random order, so that the first s of them are a uniform draw.
+
+        Raises:
+            DataError: the sample has fewer than p distinct rows, or a row is not finite.
+        """
+        data, rng = dataset.plain(), generator("k-means", self.seed)
+        _, X = _distinct_rows(data, executor, dtype, _drawn_from(self.p), self.p, self.seed)
+        center = np.asarray(X.mean(axis=0, dtype=np.float64), dtype=dtype)  # float32 distances need centred rows
+        X -= center
+        Z = X[rng.permutation(_spread(X, self.p, executor, rng))].astype(np.float64)
+        del X
+        batch = min(data.base_rows, self.batch or max(_SWEPT * self.p, _SWEPT_LEAST))
+        whole = batch == data.base_rows
+        seen, before = np.zeros(self.p), np.inf
+        for iteration in range(self.iterations):
+            rows = data if whole else data.sample(batch, self.seed + iteration)
+            work = Work(Scan(Assembly(rows, center=center, dtype=dtype)), _add_to_nearest)
+            counts, sums, loss = sweep(executor, work, Z.astype(dtype))
+            if not np.isfinite(loss):
+                raise DataError(
+                    "A row has a value that is not finite, or too large to be squared.",
+                    where="KMeans",
+                    expected="finite features",
+                    remedy="scale the features, or drop the rows",
+                )
+            if whole:
+                seen[:] = 0  # Lloyd's algorithm forgets
+            had = counts > 0
+            Z[had] *= seen[had, None]
+            Z[had] += sums[had]
+            seen += counts
+            Z[had] /= seen[had, None]
+            if whole and not had.all():
+                Z[~had] = self._fresh(data, executor, Z[had].astype(dtype), center, iteration)
+            elif whole and loss >= (1 - _CONVERGED) * before:
+                break
+            before = loss
+        return CenterSet((Z + center).astype(dtype), None)
+
+    def _fresh(self, data: Dataset, executor: Executor, Z: Array, center: Array, iteration: int) -> Array:
+        """Rows in place of the centers that had none: k-means++ goes on from the others."""
+        k, rng = self.p - len(Z), generator("k-means again", self.seed, iteration)
+        ids = data.draw(min(data.base_rows, _drawn_from(self.p)), self.seed, iteration)
+        X, _ = gather(executor, Assembly(data, center=center, dtype=Z.dtype), ids)
+        return X[_spread(X, k, executor, rng, Z)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "KMeans", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class RPCholesky:
+    """Rows that span what the kernel sees: randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
+
+    Each pivot is drawn with a probability proportional to its residual k(x, x) − k(x, Z) K(Z, Z)⁻¹ k(Z, x), given the
+    pivots Z before. It takes s p² + s p d multiply-adds, and s (p + 2 d) numbers of the dtype in memory, for s rows.
+
+    Args:
+        p: how many.
+        kernel: the kernel of the machine.
+        subsample: rows s that pivots are drawn from, a uniform draw; max(10 p, 10,000) by default, or all.
+        seed: of the draws.
+
+    Raises:
+        UsageError: p is below 1, or the subsample below p.
+    """
+
+    p: int
+    kernel: Kernel
+    subsample: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.p < 1:
+            raise UsageError(f"p is {self.p}.", where="RPCholesky(p)", expected="at least 1 center")
+        if self.subsample is not None and self.subsample < self.p:
+            raise UsageError(
+                f"{self.p} centers are to be drawn from {self.subsample} rows.",
+                where="RPCholesky(subsample=...)",
+                expected=f"at least {self.p}",
+            )
+
+    def count(self, dataset: Dataset) -> int:
+        """Number p of centers."""
+        return self.p
+
+    def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
+        """The rows drawn, in the order of the pivots; no two are equal.
+
+        Where the rows have a smaller rank to working precision, the remaining ones are a uniform draw.
+
+        Raises:
+            DataError: the subsample has fewer than p distinct rows, or a row is not finite.
+        """
+        data = dataset.plain()
+        size = self.subsample or _drawn_from(self.p)
+        ids, X = _distinct_rows(data, executor, dtype, size, self.p, self.seed)
+        pivots = _pivots(X, self.kernel, self.p, executor, generator("pivots", self.seed))
+        return CenterSet(X[pivots], ids[pivots])
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {**asdict(self), "name": "RPCholesky", "kernel": self.kernel.to_json()}
+
+
+def _drawn_from(p: int) -> int:
+    """Rows that p centers are drawn from by default."""
+    return max(10 * p, 10_000)
+
+
+def _distinct_rows(
+    data: Dataset, executor: Executor, dtype: np.dtype[Any], size: int, p: int, seed: int
+) -> tuple[IntArray, Array]:
+    """A uniform draw of at most ``size`` rows without those that repeat an earlier one: ids and rows.
+
+    Raises:
+        DataError: fewer than p are left, or a value is not finite.
+    """
+    ids = data.draw(max(p, min(data.base_rows, size)), seed)
+    X, _ = gather(executor, Assembly(data, dtype=dtype), ids)
+    if not np.isfinite(X).all():
+        raise DataError("A row has a value that is not finite.", where="centers", expected="finite features")
+    first: dict[bytes, int] = {}
+    for i, row in enumerate(X):
+        first.setdefault(sha256(row + 0).digest(), i)  # + 0: -0.0 is 0.0
+    if len(first) < p:
+        raise DataError(
+            f"A draw of {len(X):,} rows has {len(first):,} distinct ones, and {p:,} centers are to be chosen.",
+            where="centers",
+            expected=f"at least {p:,} distinct rows",
+            remedy="ask for fewer centers",
+        )
+    if len(first) < len(X):
+        keep = np.fromiter(first.values(), dtype=np.int64)
+        ids, X = ids[keep], X[keep]
+    return ids, X
+
+
+def _nearest(X: Array, Z: Array) -> tuple[IntArray, Array]:
+    """The nearest row of Z, shape (b,), and the squared distance to it, shape (b,), of each row of X."""
+    half = np.einsum("ij,ij->i", Z, Z) / 2
+    size = int(np.clip(_TILE_NUMBERS // len(Z), 1, max(1, len(X))))
+    S = np.empty((size, len(Z)), dtype=X.dtype)
+    labels = np.empty(len(X), dtype=np.int64)
+    squares = np.einsum("ij,ij->i", X, X)
+    for start in range(0, len(X), size):
+        rows = slice(start, min(start + size, len(X)))
+        tile = S[: rows.stop - start]
+        np.matmul(X[rows], Z.T, out=tile)
+        tile -= half  # ‖x − z‖² = ‖x‖² − 2 (⟨x, z⟩ − ‖z‖²/2)
+        labels[rows] = tile.argmax(axis=1)
+        squares[rows] -= 2 * np.take_along_axis(tile, labels[rows, None], axis=1)[:, 0]
+    return labels, np.maximum(squares, 0, out=squares)
+
+
+def _add_to_nearest(block: Block, Z: Array) -> Parts:
+    """Rows nearest to each center: their number (p,), their sum (p, d) in float64, and the sum of squared distances."""
+    labels, squares = _nearest(block.X, Z)
+    counts = np.bincount(labels, minlength=len(Z))
+    begins = np.concatenate([[0], np.cumsum(counts)])
+    members = (np.ones(len(labels)), np.argsort(labels, kind="stable"), begins)
+    sums = scipy.sparse.csr_array(members, shape=(len(Z), len(labels))) @ block.X.astype(np.float64)
+    return counts, sums, float(np.sum(squares, dtype=np.float64))
+
+
+Accept = Callable[[IntArray, Array], IntArray]
+"""(candidates, uniform numbers) -> positions of the candidates that are kept; lowers the weights of all rows."""
+
+
+def _draw(k: int, weights: Array, accept: Accept, rng: np.random.Generator, chosen: IntArray) -> IntArray:
+    """Distinct rows, k with those ``chosen`` already, each drawn with a probability proportional to its weight then.
+
+    A round draws candidates with the weights as they stand; ``accept`` keeps each with the probability that its weight,
+    lowered by those kept before it in the round, has to the weight that it was drawn with. Once no weight is left, the
+    rest is drawn uniformly.
+    """
+    while len(chosen) < k and (total := weights.sum()) > 0:
+        # As many candidates as there are rows already: then the weights do not fall by much within a round.
+        size = min(k - len(chosen), max(1, len(chosen)), _CANDIDATES)
+        candidates = rng.choice(len(weights), size, p=weights / total)
+        kept = candidates[accept(candidates, rng.random(size))]
+        weights[kept] = 0
+        chosen = np.concatenate([chosen, kept])
+    rest = rng.permutation(np.setdiff1d(np.arange(len(weights)), chosen))
+    return np.concatenate([chosen, rest[: k - len(chosen)]])
+
+
+def _spread(X: Array, k: int, executor: Executor, rng: np.random.Generator, Z: Array | None = None) -> IntArray:
+    """k-means++: rows of X with weights ‖x − z‖² to the nearest z of those before, which begin with Z."""
+    weights = np.full(len(X), np.inf)
+    tiles = [slice(start, start + _ROWS) for start in range(0, len(X), _ROWS)]
+
+    def lower(Z: Array) -> None:
+        def tile(rows: slice) -> None:
+            np.minimum(weights[rows], _nearest(X[rows], Z)[1], out=weights[rows])
+
+        executor.host_map(tile, tiles)
+
+    def accept(candidates: IntArray, uniform: Array) -> IntArray:
+        C = X[candidates].astype(np.float64)
+        norms = np.einsum("ij,ij->i", C, C)
+        between = np.maximum(norms[:, None] + norms - 2 * (C @ C.T), 0)
+        between[candidates[:, None] == candidates] = 0
+        now, kept = weights[candidates], []
+        bar = uniform * now
+        for i in range(len(candidates)):
+            if now[i] > bar[i]:
+                kept.append(i)
+                np.minimum(now, between[i], out=now)
+        lower(X[candidates[kept]])
+        return np.array(kept, dtype=np.int64)
+
+    chosen = np.empty(0, dtype=np.int64)
+    if Z is None:
+        chosen = rng.integers(len(X), size=1)
+        Z = X[chosen]
+    lower(Z)
+    weights[chosen] = 0
+    return _draw(k, weights, accept, rng, chosen)
+
+
+def _pivots(X: Array, kernel: Kernel, k: int, executor: Executor, rng: np.random.Generator) -> IntArray:
+    """Pivots of a Cholesky factor F of k(X, X), drawn with the diagonal of k(X, X) − F Fᵀ as weights."""
+    if kernel.translation_invariant:
+        X = X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)
+    weights = kernel.diag(X).astype(np.float64)
+    rounding = _SINGULAR[X.dtype] * weights
+    F = np.empty((len(X), k), dtype=X.dtype)
+    tiles = [slice(start, start + _ROWS) for start in range(0, len(X), _ROWS)]
+    width = 0
+
+    def accept(candidates: IntArray, uniform: Array) -> IntArray:
+        nonlocal width
+        C, before = X[candidates].astype(np.float64), F[candidates, :width].astype(np.float64)
+        residual = kernel(C) - before @ before.T
+        weights[candidates[np.diag(residual) <= rounding[candidates]]] = 0
+        bar, floor, left, kept = uniform * np.diag(residual), rounding[candidates], residual.copy(), list[int]()
+        for i in range(len(candidates)):
+            if left[i, i] > max(bar[i], floor[i]):
+                kept.append(i)
+                left -= np.outer(left[i], left[i] / left[i, i])
+        if kept:
+            extend(X[candidates[kept]], F[candidates[kept], :width], residual[np.ix_(kept, kept)])
+        return np.array(kept, dtype=np.int64)
+
+    def extend(Z: Array, before: Array, residual: Array) -> None:
+        nonlocal width
+        new = slice(width, width + len(Z))
+        expansion = Expansion(kernel, Z)
+        triangle = np.linalg.cholesky(residual)
+
+        def tile(rows: slice) -> None:
+            columns = expansion.block(X[rows])
+            columns -= F[rows, : new.start] @ before.T
+            F[rows, new] = scipy.linalg.solve_triangular(triangle, columns.T, lower=True, check_finite=False).T
+            weights[rows] -= np.einsum("ij,ij->i", F[rows, new], F[rows, new], dtype=np.float64)
+            weights[rows][weights[rows] <= rounding[rows]] = 0
+
+        executor.host_map(tile, tiles)
+        width = new.stop
+
+    return _draw(k, weights, accept, rng, np.empty(0, dtype=np.int64))
