@@ -162,7 +162,7 @@ class Backend(Protocol):
         2019, eq. 9).
 
         An angle carries the rounding of its cosine: in float32 κ_0, and so ``arccos0`` and ``ntk``, is wrong by up to
-        2e-4 where z is x. Set the diagonal of k(Z, Z) exactly.
+        2e-4 where z is x, and κ_0(κ_0(u)) by the root of that. Set the diagonal of k(Z, Z) exactly.
 
         Args:
             S: shape (b, p), float32 or float64.

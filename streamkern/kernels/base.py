@@ -182,13 +182,14 @@ class Scaled(Kernel):
         scale: c > 0.
 
     Raises:
-        UsageError: the scale is not a positive finite number.
+        UsageError: k_0 is not a kernel, or the scale not a positive finite number.
     """
 
     kernel: Kernel
     scale: float
 
     def __post_init__(self) -> None:
+        _check_kernels(self, self.kernel)
         set_number(self, "scale", positive=True)
 
     @property
@@ -365,8 +366,12 @@ def _parts(kernel: Kernel, kind: type[Sum] | type[Product]) -> tuple[Kernel, ...
 
 def _check_parts(whole: Sum | Product) -> None:
     object.__setattr__(whole, "parts", tuple(whole.parts))
-    if not whole.parts or not all(isinstance(part, Kernel) for part in whole.parts):
-        raise UsageError(f"The parts are {whole.parts!r}.", where=type(whole).__name__, expected="one kernel or more")
+    _check_kernels(whole, *whole.parts)
+
+
+def _check_kernels(whole: Kernel, *parts: Any) -> None:
+    if not parts or not all(isinstance(part, Kernel) for part in parts):
+        raise UsageError(f"The parts are {parts!r}.", where=type(whole).__name__, expected="one kernel or more")
 
 
 def _fold(

@@ -26,14 +26,14 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
     Raises:
         ModelFormatError: the name or its parameters are unknown, or it is a user's function.
     """
-    name = data.get("name")
+    name = str(data.get("name"))
     if name in _USERS:
         raise ModelFormatError(
             f"The kernel is the user's function {data.get('function')!r}, which loading does not import.",
             expected="the kernel itself",
             remedy="give the kernel where the model is loaded",
         )
-    kind = _KERNELS.get(name) if isinstance(name, str) else None
+    kind = _KERNELS.get(name)
     if kind is None:
         raise ModelFormatError(
             f"The kernel {name!r} is unknown.",

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkern.errors import ModelFormatError, UsageError
+from streamkern.kernels import NTK, ArcCosine, DotProfile, Kernel, Linear, Polynomial, kernel_from_json
+
+
+def exponential(inner: np.ndarray) -> np.ndarray:
+    return np.exp(inner)
+
+
+kernels = st.one_of(
+    st.builds(Linear, st.floats(0, 3)),
+    st.builds(Polynomial, st.integers(1, 7), st.floats(0.1, 2), st.floats(0, 3)),
+    st.just(ArcCosine(0)),  # deeper, its entries near x = z are right to a few digits only
+    st.builds(ArcCosine, st.integers(1, 2), st.integers(1, 3)),
+    st.builds(NTK, st.integers(1, 6)),
+)
+
+
+def rows(seed: int, n: int, d: int, dtype: type = np.float64) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, d)).astype(dtype)
+
+
+def test_linear_and_polynomial_values():
+    X, Z = rows(0, 20, 4), rows(1, 30, 4)
+    inner = X @ Z.T
+    assert np.allclose(Linear(0.5)(X, Z), inner + 0.5)
+    for degree in range(1, 9):
+        assert np.allclose(Polynomial(degree, 0.3, 0.7)(X, Z), (0.3 * inner + 0.7) ** degree, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_one_layer_of_the_arc_cosine_is_the_mean_of_random_units(order: int):
+    X, Z = rows(2, 6, 3), rows(3, 6, 3)
+    w = rows(4, 400_000, 3)
+    a, b = ((w @ part.T > 0) * np.maximum(w @ part.T, 1e-300) ** order for part in (X, Z))
+    mean, square = 2 * a.T @ b / len(w), 4 * (a**2).T @ (b**2) / len(w)
+    error = np.sqrt((square - mean**2) / len(w))
+    assert (np.abs(ArcCosine(order)(X, Z) - mean) <= 5 * error).all()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_tangent_kernel_is_that_of_a_wide_network(depth: int):
+    # Gradients of f(x) = ⟨v, h_L⟩, h_l = √(2/m) max(0, W_l h_{l−1}), with respect to every weight, at its random start.
+    m, d = 6000, 4
+    X = rows(5, 5, d)
+    h, gradients = [X], []
+    weights = [rows(6 + layer, m, d if layer == 0 else m, np.float32).astype(np.float64) for layer in range(depth)]
+    for W in weights:
+        pre = h[-1] @ W.T
+        h.append(np.sqrt(2 / m) * np.maximum(pre, 0))
+    back = rows(20, 1, m).repeat(len(X), axis=0)
+    theta = h[-1] @ h[-1].T  # of v
+    for layer in reversed(range(depth)):
+        gate = np.sqrt(2 / m) * back * (h[layer + 1] > 0)
+        gradients.append((gate @ gate.T) * (h[layer] @ h[layer].T))
+        back = gate @ weights[layer]
+    theta = theta + sum(gradients)
+    assert np.abs(NTK(depth)(X) - theta).max() <= 0.1 * np.abs(theta).max()
+    assert np.abs(NTK(depth + 1)(X) - theta).max() > 0.2 * np.abs(theta).max()
+
+
+@given(depth=st.integers(1, 5), a=st.floats(0.01, 100), b=st.floats(0.01, 100))
+def test_the_tangent_kernel_is_homogeneous(depth: int, a: float, b: float):
+    X, Z = rows(7, 5, 3), rows(8, 4, 3)
+    assert np.allclose(NTK(depth)(a * X, b * Z), a * b * NTK(depth)(X, Z), rtol=1e-9, atol=1e-9 * a * b)
+
+
+@given(kernel=kernels, n=st.integers(1, 30), d=st.integers(1, 6), zeros=st.integers(0, 2))
+def test_a_kernel_matrix_is_symmetric_positive_with_the_diagonal_that_diag_says(
+    kernel: Kernel, n: int, d: int, zeros: int
+):
+    X = rows(9, n, d) / np.sqrt(d)
+    X[:zeros] = 0
+    K = kernel(X)
+    assert not kernel.translation_invariant
+    assert np.array_equal(np.diag(K), kernel.diag(X))
+    scale = max(1.0, np.abs(K).max())
+    computed = kernel(X, X)  # the diagonal as tiles compute it: what diag stands for
+    assert np.abs(np.diag(computed) - kernel.diag(X)).max() <= 1e-6 * scale
+    assert np.abs(K - K.T).max() <= 1e-7 * scale  # an angle near 0 has half of the digits
+    assert np.linalg.eigvalsh((K + K.T) / 2)[0] >= -1e-7 * n * scale
+
+
+@given(kernel=kernels)
+def test_json_and_pickle_give_the_kernel_back(kernel: Kernel):
+    assert kernel_from_json(json.loads(json.dumps(kernel.to_json()))) == kernel
+    assert pickle.loads(pickle.dumps(kernel)) == kernel
+
+
+@given(kernel=kernels, n=st.integers(1, 30))
+def test_float32_is_float64_rounded(kernel: Kernel, n: int):
+    X, Z = rows(10, n, 5) / 3, rows(11, 40, 5) / 3
+    exact = kernel(X, Z)
+    K = kernel(X.astype(np.float32), Z.astype(np.float32))
+    assert K.dtype == np.float32
+    assert kernel.diag(X.astype(np.float32)).dtype == np.float32
+    assert np.abs(K - exact).max() <= 1e-5 * max(1e-3, np.abs(exact).max())
+
+
+@pytest.mark.parametrize(
+    "kernel", [Linear(1.0), Polynomial(3), ArcCosine(1, 2), NTK(3), DotProfile(exponential)], ids=str
+)
+def test_tiles_do_not_matter(kernel: Kernel):
+    X, Z = rows(12, 300, 3), rows(13, 2100, 3)
+    whole = kernel(X, Z)
+    assert np.allclose(kernel(X[255:258], Z[2046:2050]), whole[255:258, 2046:2050], rtol=1e-12)
+    W = rows(14, 2100, 2)
+    assert np.allclose(kernel.matvec(X, Z, W), whole @ W, rtol=1e-10)
+
+
+def test_whole_numbers_are_rows_too():
+    X = np.arange(12).reshape(4, 3)
+    for kernel in (Linear(1), Polynomial(2), ArcCosine(0), NTK()):
+        assert np.array_equal(kernel(X), kernel(X.astype(np.float64)))
+
+
+# -- a user's profile
+
+
+def test_a_profile_of_inner_products():
+    X, Z = rows(15, 20, 4), rows(16, 30, 4)
+    kernel = DotProfile(exponential)
+    assert np.allclose(kernel(X, Z), np.exp(X @ Z.T))
+    assert np.allclose(kernel.diag(X), np.exp((X * X).sum(1)))
+    assert pickle.loads(pickle.dumps(kernel)) == kernel
+    with pytest.raises(ModelFormatError, match="does not import"):
+        kernel_from_json(DotProfile(json.dumps).to_json())
+    with pytest.raises(UsageError, match="cannot be found by name"):
+        DotProfile(lambda t: t).to_json()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Linear(-1.0), "offset is -1.0"),
+        (lambda: Polynomial(0), "degree is 0"),
+        (lambda: Polynomial(1.5), "degree is 1.5"),
+        (lambda: Polynomial(2, 0.0), "gamma is 0.0"),
+        (lambda: Polynomial(2, 1.0, float("inf")), "offset is inf"),
+        (lambda: ArcCosine(3), "order is 3"),
+        (lambda: ArcCosine(1, 0), "depth is 0"),
+        (lambda: NTK(0), "depth is 0"),
+        (lambda: DotProfile(None), "function is None"),
+    ],
+)
+def test_a_kernel_that_is_none_is_refused(make, message: str):
+    with pytest.raises(UsageError, match=message):
+        make()

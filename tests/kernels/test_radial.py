@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkern.errors import ModelFormatError, UsageError
+from streamkern.kernels import (
+    Cauchy,
+    ExponentialPower,
+    Gaussian,
+    Kernel,
+    Laplace,
+    Matern,
+    RadialProfile,
+    kernel_from_json,
+)
+
+
+def multiquadric(squared: np.ndarray) -> np.ndarray:
+    return 1 / np.sqrt(1 + squared)
+
+
+bandwidths = st.floats(0.2, 20)
+kernels = st.one_of(
+    st.builds(Laplace, bandwidths),
+    st.builds(Gaussian, bandwidths),
+    st.builds(Matern, bandwidths, st.sampled_from([1.5, 2.5])),
+    st.builds(Cauchy, bandwidths),
+    st.builds(ExponentialPower, bandwidths, st.floats(0.1, 2)),
+)
+
+
+def rows(seed: int, n: int, d: int, dtype: type = np.float64) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, d)).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "value"),
+    [
+        (Matern(2.0), (1 + np.sqrt(3) * 1.5) * np.exp(-np.sqrt(3) * 1.5)),
+        (Matern(2.0, nu=2.5), (1 + np.sqrt(5) * 1.5 + 5 * 1.5**2 / 3) * np.exp(-np.sqrt(5) * 1.5)),
+        (Cauchy(2.0), 1 / (1 + 1.5**2)),
+        (ExponentialPower(2.0, 0.7), np.exp(-(1.5**0.7))),
+        (RadialProfile(multiquadric), 1 / np.sqrt(10)),
+    ],
+)
+def test_the_value_at_distance_three(kernel: Kernel, value: float):
+    assert kernel(np.array([[1.0, 3.0]]), np.array([[1.0, 0.0]]))[0, 0] == pytest.approx(value, rel=1e-12)
+
+
+def test_the_exponential_powers_at_their_named_exponents():
+    X, Z = rows(0, 20, 3), rows(1, 30, 3)
+    assert np.allclose(ExponentialPower(3.0, 1.0)(X, Z), Laplace(3.0)(X, Z), rtol=1e-13)
+    assert np.allclose(ExponentialPower(3.0, 2.0)(X, Z), Gaussian(3.0 / np.sqrt(2))(X, Z), rtol=1e-12)
+
+
+@given(kernel=kernels, n=st.integers(1, 40), d=st.integers(1, 6), far=st.floats(0, 1e3))
+def test_a_kernel_matrix_is_symmetric_positive_with_the_diagonal_that_diag_says(
+    kernel: Kernel, n: int, d: int, far: float
+):
+    X = rows(2, n, d) + far  # translation invariance: far from 0, centring keeps the digits
+    K = kernel(X)
+    assert kernel.translation_invariant
+    assert np.array_equal(np.diag(K), kernel.diag(X))
+    assert np.abs(K - K.T).max() <= 1e-6
+    assert np.linalg.eigvalsh((K + K.T) / 2)[0] >= -1e-6 * n
+    assert np.abs(kernel(X + 1.0) - K).max() <= 1e-5
+
+
+@given(kernel=kernels)
+def test_json_and_pickle_give_the_kernel_back(kernel: Kernel):
+    assert kernel_from_json(json.loads(json.dumps(kernel.to_json()))) == kernel
+    assert pickle.loads(pickle.dumps(kernel)) == kernel
+
+
+def test_numbers_of_numpy_are_saved_as_numbers():
+    kernel = Matern(np.float32(2), np.float64(1.5))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(kernel.to_json())) == {"name": "Matern", "bandwidth": 2.0, "nu": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Matern(1.0, 0.5), "smoothness is 0.5"),
+        (lambda: Cauchy(0.0), "bandwidth is 0.0"),
+        (lambda: Laplace(float("nan")), "bandwidth is nan"),
+        (lambda: Gaussian("10"), "bandwidth is '10'"),
+        (lambda: ExponentialPower(1.0, 2.5), "exponent is 2.5"),
+        (lambda: ExponentialPower(1.0, -1.0), "exponent is -1.0"),
+        (lambda: RadialProfile(3), "function is 3"),
+    ],
+)
+def test_a_kernel_that_is_none_is_refused(make, message: str):
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+# -- a user's profile
+
+
+def test_a_profile_is_evaluated_by_tiles_as_any_kernel_is():
+    X, Z = rows(3, 300, 4), rows(4, 2100, 4)
+    exact = multiquadric(((X[:, None] - Z[None]) ** 2).sum(-1))
+    assert np.allclose(RadialProfile(multiquadric)(X, Z), exact, atol=1e-12)
+    assert RadialProfile(multiquadric).diag(X.astype(np.float32)).dtype == np.float32
+    assert pickle.loads(pickle.dumps(RadialProfile(multiquadric))) == RadialProfile(multiquadric)
+
+
+def test_a_profile_is_saved_by_name_and_loading_does_not_import_it():
+    saved = RadialProfile(json.dumps).to_json()  # any function that has a name
+    assert saved == {"name": "RadialProfile", "function": "json:dumps"}
+    with pytest.raises(ModelFormatError, match="'json:dumps', which loading does not import") as caught:
+        kernel_from_json(saved)
+    assert "give the kernel" in str(caught.value)
+
+
+def test_a_profile_without_a_name_cannot_be_saved():
+    with pytest.raises(UsageError, match="cannot be found by name"):
+        RadialProfile(lambda squared: np.exp(-squared)).to_json()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"name": None},
+        {"name": ["Laplace"]},
+        {"name": "Sinc"},
+        {"name": "Laplace", "nu": 1},
+        {"name": "Matern", "nu": 9},
+    ],
+)
+def test_json_that_is_no_kernel_is_refused(data: dict):
+    with pytest.raises(ModelFormatError):
+        kernel_from_json(data)
