@@ -10,7 +10,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.errors import PlanRefusedError
 from streamkern.kernels.base import ROW_TILE, TILE_BYTES
 from streamkern.memory import format_bytes
-from streamkern.solvers.base import STEPS_AHEAD
+from streamkern.solvers.base import MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD
 from streamkern.solvers.eigenpro import HELD_OUT, EigenPro, exact_bytes, largest_batch
 from streamkern.storage import ArraySource, Source
 
@@ -89,7 +89,7 @@ def footprint(
     view = _is_view(source)
     # A reading thread holds the decoded pieces, the chunk made of them, and the chunk before it.
     read = 0 if view else 3 * chunk_rows * row
-    stored = stored_rows * row
+    features = stored_rows * d * source.dtype.itemsize
     s, q = solver.sizes(p)
     batch = max(solver.batch or largest_batch(len(dataset), lanes), lanes)
     held = min(HELD_OUT, dataset.base_rows)
@@ -99,7 +99,12 @@ def footprint(
     # stored rows stay in memory, and are mixed in short runs, up to an eighth of the budget; matrices get half of it.
     solver_bytes = max(0, budget // 2 - 4 * Z - 2 * held * p * itemsize)
     kind = solver.chosen_projection(p, itemsize, solver_bytes)
-    cached = stored if stored <= budget // 8 else 0
+    small = features <= budget // 8
+    # A group of chunks whose rows are mixed, as ``Problem.mix_chunks`` and ``Stream`` choose it.
+    mix = MIX_CHUNKS if small else max(1, MIX_BYTES // ((lanes + 1) * chunk_rows * d * source.dtype.itemsize))
+    group = min(stored_rows, mix * chunk_rows)
+    walked = min(lanes, -(-stored_rows // group)) + 1 if group else 1
+    needed = stored_rows * row if small else walked * group * row  # bytes of chunks that must stay in memory
 
     ids = 40 * min(stored_rows, _IDS)
     scan = slots * (read + 3 * min(scan_rows(d), chunk_rows) * d * 8) + _READER
@@ -120,8 +125,8 @@ def footprint(
         setup = s * q * 8 + max(eigen, held * (held + s) * (8 + itemsize) + 3 * held * q * 8)
         resident_ = 2 * s * q * 8 + temporary + 2 * slots * panel
     # Blocks of the step that is computed, of those ahead and of the one being made; raw windows; the order of the rows.
-    order = 8 * (_ORDER_ROWS + (2 * stored_rows if cached else (lanes + 1) * chunk_rows))
-    reading = (STEPS_AHEAD + 2) * batch * (d * itemsize + 24) + (lanes + 1) * _WINDOW * -(-batch // lanes) * row + order
+    reading = (STEPS_AHEAD + 2) * batch * (d * itemsize + 24)
+    reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row + 8 * (_ORDER_ROWS + walked * group)
     evaluation = slots * (read + panel + 2 * min(model_rows, chunk_rows) * (d + outputs) * itemsize) + _READER
     stages = {
         "statistics": scan + ids,
@@ -133,11 +138,14 @@ def footprint(
     if validate:
         stages["train"] += evaluation + Z
     baseline += _LIBRARIES + slots * _THREAD
+    cache = needed
     if not view:
-        if not cached:  # beyond what is needed, chunks are kept as far as there is room
-            cached = int(np.clip(budget - baseline - stages["train"], 0, min(stored - 1, budget // 8)))
-        stages["train"] += cached
-    result = Footprint(baseline, stages, stored if view else cached, solver_bytes)
+        if not small:  # beyond what is needed, chunks are kept as far as there is room
+            room = budget - baseline - stages["train"]
+            cache = max(needed, min(room, budget // 8))
+        stages["train"] += cache
+    cache = max(cache, features) if small else min(cache, features - 1)
+    result = Footprint(baseline, stages, cache, solver_bytes)
     if result.peak > budget:
         raise PlanRefusedError(
             f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(stages)} "
