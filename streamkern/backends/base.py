@@ -153,13 +153,12 @@ class Backend(Protocol):
         """Turn inner products into values of an angular kernel in place: S holds X Zᵀ on entry and k(X, Z) on exit.
 
         With u = cos θ = ⟨x, z⟩/(‖x‖ ‖z‖), 0 where a norm is 0, one layer of the arc-cosine kernel of order n is
-        κ_n(u) = J_n(θ)/J_n(0) (Cho & Saul 2009, eq. 4-6)::
+        κ_n(u) = J_n(θ)/J_n(0) (Cho & Saul 2009, section 2)::
 
             κ_0 = 1 − θ/π      κ_1 = (sin θ + (π − θ) u)/π      κ_2 = (3 u sin θ + (π − θ)(1 + 2u²))/(3π)
 
         and ``depth`` layers are κ_n(κ_n(...(u))) m(x) m(z), with the magnitudes of ``magnitudes``. The tangent kernel
-        is ‖x‖ ‖z‖ t_depth with t_0 = u_0 = u, u_l = κ_1(u_{l−1}), t_l = u_l + t_{l−1} κ_0(u_{l−1}) (Arora et al.
-        2019, eq. 9).
+        is ‖x‖ ‖z‖ t_depth with t_0 = u_0 = u, u_l = κ_1(u_{l−1}), t_l = u_l + t_{l−1} κ_0(u_{l−1}) (Arora et al. 2019).
 
         An angle carries the rounding of its cosine: in float32 κ_0, and so ``arccos0`` and ``ntk``, is wrong by up to
         2e-4 where z is x, and κ_0(κ_0(u)) by the root of that. Set the diagonal of k(Z, Z) exactly.

@@ -88,10 +88,10 @@ class Polynomial(Kernel):
 class ArcCosine(Kernel):
     """Arc-cosine kernel: an infinitely wide network of ``depth`` layers with activation max(0, t)^order.
 
-    One layer is k(x, z) = 2 E_w [max(0, ⟨w, x⟩)^n max(0, ⟨w, z⟩)^n] over standard normal w (Cho & Saul 2009, eq. 1),
-    the step function for n = 0; further layers compose (eq. 11). For n = 1, k(x, x) = ‖x‖². A layer of n = 2 takes
-    q = k(x, x) to 3q²: give it rows of about unit norm. For n = 0 each layer halves the digits that are right where x is
-    near z, because the angle is the square root of what rounding leaves of 1 − cos θ; the diagonal is exact.
+    One layer is k(x, z) = 2 E_w [max(0, ⟨w, x⟩)^n max(0, ⟨w, z⟩)^n] over standard normal w (Cho & Saul 2009),
+    the step function for n = 0; further layers compose. For n = 1, k(x, x) = ‖x‖². A layer of n = 2 takes
+    q = k(x, x) to 3q²: give it rows of about unit norm. For n = 0 each layer halves the digits that are right where x
+    is near z, because the angle is the square root of what rounding leaves of 1 − cos θ; the diagonal is exact.
 
     Args:
         order: n, 0, 1 or 2.
@@ -125,7 +125,7 @@ class ArcCosine(Kernel):
 class NTK(Kernel):
     """Neural tangent kernel of a fully connected ReLU network without biases (Jacot et al. 2018, theorem 1).
 
-    Θ_l = Σ_l + Θ_{l−1} Σ'_l with Θ_0 = Σ_0 = ⟨x, z⟩, scaled so that Σ_l(x, x) = ‖x‖² (Arora et al. 2019, eq. 9): then
+    Θ_l = Σ_l + Θ_{l−1} Σ'_l with Θ_0 = Σ_0 = ⟨x, z⟩, scaled so that Σ_l(x, x) = ‖x‖² (Arora et al. 2019): then
     k(x, x) = (depth + 1) ‖x‖². It is homogeneous, k(ax, z) = a k(x, z) for a > 0, so rows need not have unit norm.
 
     Args:

@@ -7,6 +7,7 @@ saved.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -404,8 +405,9 @@ class _Projected(Basis):
                 self._finish(S, self.offsets[cols])
         return out
 
+    @abstractmethod
     def _finish(self, S: Array, offsets: Array) -> None:
-        raise NotImplementedError
+        """Inner products to values, in place."""
 
 
 class _Waves(_Projected):
@@ -419,7 +421,8 @@ class _Units(_Projected):
     """max(0, ⟨ω_j, x⟩ + c_j)."""
 
     def _finish(self, S: Array, offsets: Array) -> None:
-        S += offsets
+        if offsets.any():  # zero unless rows are centred
+            S += offsets
         np.maximum(S, 0, out=S)
 
 

@@ -61,7 +61,7 @@ def test_the_cosine_of_turns_at_the_ends():
 
 
 def expected(kind: str, depth: int, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """The recursions on covariances of Cho & Saul 2009, eq. 11, and Arora et al. 2019, eq. 9, in their own words."""
+    """The recursions on covariances of Cho & Saul 2009 and of Arora et al. 2019, as they write them."""
     order = {"arccos0": 0, "arccos1": 1, "arccos2": 2, "ntk": 1}[kind]
     J = [
         lambda t: np.pi - t,
