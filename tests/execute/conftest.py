@@ -26,8 +26,9 @@ class Cluster:
         self.log = (folder / "log").open("wb")
         self.workers: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start(
-            "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file)
-        )
+            "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file),
+            "--idle-timeout", "10 minutes",
+        )  # fmt: skip
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -54,7 +55,7 @@ class Cluster:
         """Start a worker without a nanny, so that what is killed stays dead."""
         worker = self._start(
             "worker", "--scheduler-file", str(self.file), "--nthreads", str(threads), "--no-nanny", "--no-dashboard",
-            "--host", "127.0.0.1", "--memory-limit", "0",
+            "--host", "127.0.0.1", "--memory-limit", "0", "--death-timeout", "60",
         )  # fmt: skip
         self.workers.append(worker)
         return worker

@@ -1,0 +1,119 @@
+"""The ``--scheduler`` setting: what it opens, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from distributed import Client
+from threadpoolctl import threadpool_info
+
+from streamkern.errors import StorageError, UsageError
+from streamkern.execute import ThreadsExecutor, open_executor
+from streamkern.execute.dask import DaskExecutor
+from streamkern.testing.executor import minus
+
+ROOT = Path(__file__).parents[2]
+
+
+def blas():
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+def test_threads_are_the_default():
+    with open_executor() as executor:
+        assert isinstance(executor, ThreadsExecutor)
+    with open_executor("threads", 3) as executor:
+        assert executor.slots == 3
+
+
+def test_processes_are_single_threaded_and_end_with_the_executor():
+    before = blas()
+    with open_executor("processes:1", 1) as executor:
+        assert isinstance(executor, DaskExecutor)
+        assert list(executor.workers.values()) == [1]
+        assert set(blas()) == {1}
+        assert executor.dashboard.startswith("http")
+        assert list(executor.imap(minus, range(3), (1,))) == [-1, 0, 1]
+        address = executor.address
+    assert blas() == before
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(address.removeprefix("tcp://").split(":"), timeout=1):
+        pass
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    ["", "thread", "threads:2", "processes:", "processes:0", "processes:two", "processes:-1", "tcp://", "head"],
+)
+def test_a_setting_that_means_nothing_says_what_would(scheduler):
+    with pytest.raises(UsageError, match=r"(?s)unknown.*processes:N.*tcp://"), open_executor(scheduler):
+        pass
+
+
+def test_no_threads_are_too_few():
+    with pytest.raises(UsageError, match="0 threads"), open_executor("threads", 0):
+        pass
+
+
+def test_an_address_where_nothing_answers_is_an_error_within_seconds():
+    with socket.socket() as taken:  # bound but not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        start = time.monotonic()
+        with pytest.raises(StorageError, match=r"(?s)No Dask scheduler answered.*127.0.0.1"), open_executor(address):
+            pass
+        assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("address", ["tls://127.0.0.1:1", "nothing://127.0.0.1:1"])
+def test_an_address_that_cannot_be_used_is_a_usage_error(address):
+    with pytest.raises(UsageError, match=r"(?s)cannot be used.*tls"), open_executor(address):
+        pass
+
+
+def test_a_scheduler_without_workers_is_an_error(cluster):
+    executor = DaskExecutor(cluster.address, worker_timeout=0.5)
+    with pytest.raises(StorageError, match=r"(?s)no workers for 0.5 seconds.*dask worker tcp://"), executor:
+        pass
+
+
+def test_a_client_that_is_given_stays_open(cluster):
+    cluster.keep(1)
+    with Client(cluster.address, set_as_default=False) as client:
+        with DaskExecutor(client) as executor:
+            assert list(executor.imap(minus, [4], (1,))) == [3]
+        assert client.submit(minus, 4, 2, workers=list(executor.workers)).result(timeout=30) == 2
+
+
+def test_what_the_workers_cannot_import_is_a_clear_error(cluster, monkeypatch, tmp_path):
+    cluster.keep(1)
+    (tmp_path / "only_here.py").write_text("def f(item):\n    return item\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_here
+
+    with DaskExecutor(cluster.address) as executor:
+        with pytest.raises(StorageError, match=r"(?s)ModuleNotFoundError.*only_here.*same versions"):
+            list(executor.imap(only_here.f, [1]))
+        with pytest.raises(StorageError, match=r"(?s)ModuleNotFoundError.*only_here.*same versions"):
+            executor.place(only_here.f, 1).step((0, 0), None)
+
+
+def test_without_distributed_the_extra_is_named():
+    program = """
+import sys
+sys.modules["distributed"] = None
+from streamkern.execute import open_executor
+from streamkern.errors import UsageError
+try:
+    with open_executor("processes:2"):
+        pass
+except UsageError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "distributed, which is not installed" in found.stdout
+    assert "pip install 'streamkern[cluster]'" in found.stdout
