@@ -1,0 +1,214 @@
+"""EigenPro in feature space: SGD whose gradient is preconditioned by the top of the features' covariance.
+
+One step on a batch of m rows (Ma & Belkin 2017, Table 1), on any basis φ: kernel values at centers (their RBF network),
+random features, Nyström features, or the columns as they are:
+
+    w ← w − η P (1/m Φ_mᵀ (Φ_m w − y_m) + λ w),        P = I − E (I − τ λ_{q+1} Λ⁻¹) Eᵀ
+
+(Λ, E) come from a randomised SVD over a subsample. The preconditioner changes the speed and not the fixed point. For
+their iteration in the RKHS (Table 2, Z = X) see ``EigenPro2``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.stream import Stream
+from streamkern.errors import UsageError
+from streamkern.execute.base import Parts, Position
+from streamkern.kernels import Basis
+from streamkern.kernels.base import ROW_TILE, tiles
+from streamkern.precondition.nystrom import StepSize, measure
+from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
+from streamkern.solvers.base import OneByOne, Problem
+from streamkern.solvers.dense import Map, matmul
+from streamkern.solvers.direct import check_ridge
+from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch
+from streamkern.solvers.gradient import Gradient
+from streamkern.sweep import gather
+from streamkern.types import Array
+
+_DRAW = 1  # keeps the subsample apart from the centers, which may be drawn with the same seed
+_GROUP = 4  # products of tiles held at a time
+
+
+@dataclass(frozen=True)
+class EigenPro1:
+    """EigenPro on the features of the problem.
+
+    Args:
+        epochs: passes over the training rows.
+        q: eigenpairs of the preconditioner, the paper's k; at most one less than there are features.
+        subsample: rows M of the randomised SVD; all where there are fewer.
+        batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger.
+        step: η of the mean gradient; by default what the preconditioned spectrum allows, measured on rows outside the
+            subsample. Theorem 1's is in the report (``theorem_1_step``) and smaller, see ``theorem_1``.
+        tau: damping τ in (0, 1]; the paper has 1/4 for random features, where the step came from the subsample.
+        ridge: λ of λ/2 ‖w‖².
+        average: whether the weights are the average of the iterates rather than the last one.
+        seed: of the subsample and the random vectors.
+        patience: with a validation set: stop after this many passes without improvement; None runs all.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    epochs: int = 1
+    q: int = 160
+    subsample: int = 4800
+    batch: int | None = None
+    step: float | None = None
+    tau: float = 1.0
+    ridge: float = 0.0
+    average: bool = True
+    seed: int = 0
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        check_ridge(self.ridge, "EigenPro1")
+        for name, least in (("epochs", 1), ("q", 1), ("subsample", 2), ("batch", 1), ("patience", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} is {value}.", where=f"EigenPro1({name}=...)", expected=f"at least {least}")
+        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
+            raise UsageError(f"The step is {self.step}.", where="EigenPro1(step=...)", expected="a positive number")
+        if not 0 < self.tau <= 1:
+            raise UsageError(f"tau is {self.tau}.", where="EigenPro1(tau=...)", expected="a number in (0, 1]")
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "EigenPro1", **asdict(self)}
+
+    def setup(self, problem: Problem) -> EigenPro1Iteration:
+        """Randomised SVD, batch and step.
+
+        Raises:
+            UsageError: there is one feature only, which leaves nothing to precondition.
+            NumericalError: the features are all 0, or not finite.
+        """
+        data, basis, parallel = problem.train, problem.basis(), problem.executor.host_map
+        ids = data.draw(min(data.base_rows, self.subsample + HELD_OUT), self.seed, _DRAW)
+        X, _ = gather(problem.executor, problem.assembly(data), ids)
+        eigensystem = randomized_eigensystem(
+            covariance(basis, X[: self.subsample], parallel),
+            basis.width,
+            min(self.q, basis.width - 1),
+            seed=self.seed,
+            floor=10.0 * float(np.finfo(basis.dtype).eps),
+        )
+        preconditioner = RandomizedSVD(eigensystem, self.tau)
+        size = measure_features(basis, preconditioner, X[-HELD_OUT:], parallel)
+        batch = self.batch or default_batch(size.critical_batch, len(data), problem.lanes)
+        return EigenPro1Iteration(self, problem.stream(batch), basis, problem.encoding.outputs, size, preconditioner)
+
+
+def covariance(basis: Basis, X: Array, parallel: Map) -> Callable[[Array], Array]:
+    """V -> ΦᵀΦ V/n over rows X, shape (n, d), by tiles and in float64: Φ is never held.
+
+    Args:
+        basis: the functions φ.
+        X: rows, as the basis wants them.
+        parallel: runs tiles.
+    """
+    rows = list(tiles(len(X), ROW_TILE))
+
+    def product(V: Array) -> Array:
+        def part(tile: slice) -> Array:
+            phi = basis.block(X[tile]).astype(np.float64)
+            return np.asarray(phi.T @ (phi @ V))
+
+        total = np.zeros_like(V)
+        for group in tiles(len(rows), _GROUP):
+            for term in parallel(part, rows[group]):
+                total += term
+        return total / len(X)
+
+    return product
+
+
+def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array, parallel: Map) -> StepSize:
+    """β and λ of k_P(x, x') = φ(x)ᵀ P φ(x') over rows.
+
+    Args:
+        basis: the functions φ.
+        preconditioner: P.
+        X: held-out rows, as the basis wants them, shape (n, d).
+        parallel: runs tiles.
+    """
+    phi = np.concatenate(parallel(lambda tile: basis.block(X[tile]), tiles(len(X), ROW_TILE)))
+    top = matmul(phi, preconditioner.eigensystem.vectors, parallel)
+    damping = preconditioner.damping
+    diagonal = np.einsum("ij,ij->i", phi, phi, dtype=np.float64) - np.square(top) @ damping
+
+    def matvec(v: Array) -> Array:
+        w = matmul(phi.T, v.astype(phi.dtype)[:, None], parallel)
+        return np.asarray(matmul(phi, w, parallel)[:, 0] - top @ (damping * (top.T @ v)))
+
+    return measure(diagonal, matvec)
+
+
+@dataclass(frozen=True, eq=False)
+class EigenPro1State:
+    """w, its average, and the number of steps taken; arrays of shape (M, c)."""
+
+    w: Array
+    mean: Array
+    t: int
+
+
+@dataclass(eq=False)
+class EigenPro1Iteration(OneByOne):
+    """Steps of preconditioned stochastic gradient descent."""
+
+    solver: EigenPro1
+    stream: Stream
+    basis: Basis
+    outputs: int
+    size: StepSize
+    preconditioner: RandomizedSVD
+
+    def __post_init__(self) -> None:
+        self.epochs = self.solver.epochs
+        self.contribution = Gradient(self.basis)
+        eigensystem, batch = self.preconditioner.eigensystem, self.stream.batch_rows
+        self.report: dict[str, Any] = {
+            "features": self.basis.width,
+            "q": len(eigensystem.values),
+            "beta": self.size.beta,
+            "lambda": self.size.top,
+            "peak": self.size.peak,
+            "critical_batch": self.size.critical_batch,
+            "batch": batch,
+            "step": self.rate(batch),
+            "theorem_1_step": 1.0 / theorem_1(self.size.top, self.size.peak, batch, self.basis.width),
+            "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
+        }
+
+    def rate(self, rows: int) -> float:
+        """η for a batch of ``rows``; the ridge adds λ to the top of P (H + λ I) at most."""
+        return self.solver.step or 1.0 / (1.0 / self.size.step(rows) + self.solver.ridge)
+
+    def init(self) -> EigenPro1State:
+        """Weights 0."""
+        zero = np.zeros((self.basis.width, self.outputs), dtype=self.basis.dtype)
+        return EigenPro1State(zero, zero.astype(np.float64), 0)
+
+    def broadcast(self, state: EigenPro1State) -> Array:
+        """The weights."""
+        return state.w
+
+    def update(self, state: EigenPro1State, parts: Parts, position: Position) -> EigenPro1State:
+        """One step."""
+        g, _, rows = parts
+        g = g / np.asarray(rows, dtype=g.dtype) + np.asarray(self.solver.ridge, dtype=g.dtype) * state.w
+        w = state.w - np.asarray(self.rate(rows), dtype=g.dtype) * self.preconditioner.apply(g)
+        mean = average(state.mean, w, state.t + 1) if self.solver.average else state.mean
+        return EigenPro1State(w, mean, state.t + 1)
+
+    def weights(self, state: EigenPro1State) -> Array:
+        """The average of the iterates, or the last."""
+        return state.mean.astype(state.w.dtype) if self.solver.average else state.w

@@ -1,0 +1,225 @@
+"""EigenPro 2: kernel regression with every training row a center, α the only state, rows streamed twice.
+
+One step on a batch (X_m, y_m) of m rows (Ma & Belkin 2019; Abedsoltan et al. 2023, Algorithm 3):
+
+    r = K(X_m, X) α − y_m,      α_m ← α_m − η/m r,      α_s ← α_s + η/m Q_s K(X_s, X_m) r
+
+K(X_m, X) α is a sum over tiles of X, which each lane reads in stored order through the cache that its own rows come
+through: rows in memory, or in the cache, are read in place; others come from the store as often as there are blocks.
+With b rows in a block that is one number read for every 2 b floating-point operations.
+
+The EigenPro of Ma & Belkin 2017 in the RKHS (their Table 2, Z = X, τ = 1) is this iteration with X_s = X: there the
+eigensystem is that of K(X, X) itself, by randomised SVD. With fewer rows in X_s the correction costs s and not n
+weights a step, and the top eigenfunctions are approximate, which the measured step takes into account.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.stream import Block, Scan, Stream
+from streamkern.errors import UsageError
+from streamkern.execute.base import Parts, Position, Stack
+from streamkern.kernels import Expansion
+from streamkern.kernels.base import CENTER_TILE, ROW_TILE, tiles
+from streamkern.precondition.eigensystem import top_eigensystem
+from streamkern.precondition.nystrom import Nystrom, StepSize
+from streamkern.solvers.base import OneByOne, Problem
+from streamkern.solvers.eigenpro import HELD_OUT, default_batch
+from streamkern.solvers.projection import eigen_floor, kernel_matrix, measure_unprojected
+from streamkern.solvers.score import residual
+from streamkern.sweep import gather
+from streamkern.types import Array, IntArray
+
+_SUBSAMPLE = 2000
+
+
+@dataclass(frozen=True)
+class EigenPro2:
+    """EigenPro 2. The centers must be all training rows, and the rows not augmented: a weight belongs to a stored row.
+
+    Of the centers only the mean is used, so rows need not fit in memory; weights, n c numbers, and row ids must.
+
+    Args:
+        epochs: passes over the training rows; each evaluates the kernel n² times.
+        s: rows of the Nyström subsample; min(n, 2000) by default.
+        q: eigenpairs of the preconditioner; s/10 by default.
+        batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger.
+        step: η of the mean gradient; by default what the measured spectrum allows.
+        patience: with a validation set: stop after this many passes without improvement; None runs all.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    epochs: int = 5
+    s: int | None = None
+    q: int | None = None
+    batch: int | None = None
+    step: float | None = None
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "s", "q", "batch", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}.", where=f"EigenPro2({name}=...)", expected="at least 1")
+        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
+            raise UsageError(f"The step is {self.step}.", where="EigenPro2(step=...)", expected="a positive number")
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "EigenPro2", **asdict(self)}
+
+    def sizes(self, n: int) -> tuple[int, int]:
+        """(s, q) for n rows."""
+        s = min(n, self.s or _SUBSAMPLE)
+        return s, min(s - 1, self.q or max(1, s // 10))
+
+    def setup(self, problem: Problem) -> EigenPro2Iteration:
+        """Eigensystem, batch and step.
+
+        Raises:
+            UsageError: rows are augmented or repeated, the centers are not all of them, or there is a single one.
+            NumericalError: the kernel matrix of the subsample has no positive eigenvalue.
+        """
+        data, parallel = problem.train, problem.executor.host_map
+        rows, places = all_rows(problem)
+        s, q = self.sizes(len(rows))
+        # Beyond X_s are the rows to measure on; where there are few rows, all of them.
+        ids = data.draw(min(len(rows), s + HELD_OUT))
+        X, _ = gather(problem.executor, problem.assembly(data), ids)
+        subsample = Expansion(problem.kernel, X[:s])
+        nystrom = Nystrom(top_eigensystem(kernel_matrix(subsample, s, parallel), q, eigen_floor(problem.dtype)))
+        size = measure_unprojected(subsample, nystrom, X[-HELD_OUT:])
+        batch = self.batch or default_batch(size.critical_batch, len(rows), problem.lanes)
+        chosen = np.searchsorted(rows, ids[:s])
+        return EigenPro2Iteration(
+            self, problem.stream(batch), subsample, nystrom, size, problem.encoding.outputs, rows, places, chosen
+        )
+
+
+def all_rows(problem: Problem) -> tuple[IntArray, IntArray]:
+    """Ids of the training rows, ascending, shape (n,), and where the rows that the centers are stand among them.
+
+    Raises:
+        UsageError: rows are augmented or repeated, or the centers are not all of them.
+    """
+    data, centers = problem.train, problem.centers.ids
+    if data.augmentations or len(data) != data.base_rows:
+        raise UsageError(
+            f"The {data.base_rows:,} stored rows are augmented or repeated, to {len(data):,} in a pass.",
+            where="EigenPro2",
+            expected="rows as they are stored: each has a weight",
+            remedy="leave the augmentation out, or use EigenPro, whose centers are not the training rows",
+        )
+    rows = np.sort(data.draw(data.base_rows))
+    if centers is None or not np.array_equal(np.sort(centers), rows):
+        raise UsageError(
+            f"The {len(problem.centers.Z):,} centers are not the {len(rows):,} training rows.",
+            where="EigenPro2",
+            expected="every training row once",
+            remedy=f"use centers=Uniform({len(rows)}), or EigenPro for fewer centers",
+        )
+    return rows, np.searchsorted(rows, centers)
+
+
+@dataclass(eq=False)
+class Residual:
+    """Contributes (ids, r), K(X_s, X_m) r, Σ‖r‖² and the rows, r = K(X_m, X) α − y, with X read tile by tile.
+
+    Args:
+        subsample: kernel and X_s.
+        stream: whose rows X are, and whose cache they come through.
+        tile_rows: most rows of a tile of X.
+    """
+
+    subsample: Expansion
+    stream: Stream
+    tile_rows: int = CENTER_TILE
+
+    def __post_init__(self) -> None:
+        self.scan = Scan(replace(self.stream.assembly, encoding=None), self.tile_rows)
+
+    def __call__(self, block: Block, state: Array) -> Parts:
+        """Sums over the block under α, shape (n, c), in ascending order of row ids."""
+        X, y, ids = block.X, block.y, block.ids
+        assert y is not None
+        kernel, backend = self.subsample.kernel, self.subsample.backend
+        diagonal = kernel.diag(X)
+        r = np.zeros((len(X), state.shape[1]), dtype=state.dtype)
+        scratch = np.empty((min(ROW_TILE, len(X)), self.tile_rows), dtype=state.dtype)
+        self.scan.reader = self.stream.reader  # a process keeps stored rows once
+        first = 0
+        for index in range(len(self.scan) if len(X) else 0):
+            tile = self.scan.block((index,))
+            centers = Expansion(kernel, tile.X, backend)
+            places = np.searchsorted(tile.ids, ids)
+            own = np.take(tile.ids, places, mode="clip") == ids
+            for rows in tiles(len(X), ROW_TILE):
+                K = centers.block(X[rows], out=scratch[: rows.stop - rows.start, : len(tile.X)])
+                mine = np.flatnonzero(own[rows])
+                K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
+                r[rows] += K @ state[first : first + len(tile.X)]
+            first += len(tile.X)
+        residual(r, y)
+        g = np.zeros((self.subsample.p, state.shape[1]), dtype=state.dtype)
+        for rows, K in self.subsample.panels(X):
+            g += K.T @ r[rows]
+        return Stack(((ids, r),)), g, float(np.sum(np.square(r, dtype=np.float64))), len(X)
+
+
+@dataclass(eq=False)
+class EigenPro2Iteration(OneByOne):
+    """Steps of EigenPro 2; the state is α, shape (n, c), in ascending order of row ids."""
+
+    solver: EigenPro2
+    stream: Stream
+    subsample: Expansion
+    nystrom: Nystrom
+    size: StepSize
+    outputs: int
+    rows: IntArray
+    places: IntArray
+    chosen: IntArray
+
+    def __post_init__(self) -> None:
+        self.epochs = self.solver.epochs
+        self.contribution = Residual(self.subsample, self.stream)
+        eigensystem = self.nystrom.eigensystem
+        self.report: dict[str, Any] = {
+            "s": self.subsample.p,
+            "q": len(eigensystem.values),
+            "beta": self.size.beta,
+            "lambda": self.size.top,
+            "peak": self.size.peak,
+            "critical_batch": self.size.critical_batch,
+            "batch": self.stream.batch_rows,
+            "step": self.solver.step or self.size.step(self.stream.batch_rows),
+            "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
+        }
+
+    def init(self) -> Array:
+        """Weights 0."""
+        return np.zeros((len(self.rows), self.outputs), dtype=self.subsample.dtype)
+
+    def broadcast(self, state: Array) -> Array:
+        """All weights."""
+        return state
+
+    def update(self, state: Array, parts: Parts, position: Position) -> Array:
+        """One step."""
+        pieces, g, _, rows = parts
+        rate = (self.solver.step or self.size.step(rows)) / rows
+        alpha = state.copy()
+        for ids, r in pieces:
+            alpha[np.searchsorted(self.rows, ids)] -= np.asarray(rate, dtype=alpha.dtype) * r
+        alpha[self.chosen] += (rate * self.nystrom.correction(g)).astype(alpha.dtype)
+        return alpha
+
+    def weights(self, state: Array) -> Array:
+        """The weights in the order of the centers."""
+        return state[self.places]

@@ -1,0 +1,235 @@
+"""EigenPro 2: every training row a center."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from streamkern.centers import CenterSet, Uniform
+from streamkern.data import from_arrays, open_dataset
+from streamkern.data.augment import GaussianNoise
+from streamkern.data.targets import Continuous
+from streamkern.errors import UsageError
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.kernels import Gaussian, Laplace
+from streamkern.rng import generator
+from streamkern.solvers import Problem, train
+from streamkern.solvers.eigenpro2 import EigenPro2
+from streamkern.testing import references
+
+N, D, C = 240, 5, 3
+F64 = np.dtype(np.float64)
+
+
+def data(n: int = N) -> tuple[np.ndarray, np.ndarray]:
+    rng = generator("eigenpro 2", n)
+    X = rng.standard_normal((n, D))
+    y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2], np.cos(X[:, 3])], axis=1)
+    return X, y + 0.1 * rng.standard_normal((n, C))
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[ThreadsExecutor]:
+    with ThreadsExecutor(2) as pool:
+        yield pool
+
+
+def problem(executor: ThreadsExecutor, **changes: Any) -> Problem:
+    train_rows = changes.pop("train", None) or from_arrays(*data())
+    centers = changes.pop("centers", None) or Uniform(train_rows.base_rows).choose(train_rows, executor, F64)
+    settings: dict[str, Any] = {"kernel": Laplace(3.0), "dtype": F64, "lanes": 2}
+    return Problem(train_rows, Continuous(np.zeros(C)), centers=centers, executor=executor, **{**settings, **changes})
+
+
+def run(solver: EigenPro2, given: Problem) -> np.ndarray:
+    outcome = train(given, solver.setup(given))
+    assert outcome.failure is None
+    return outcome.weights
+
+
+def test_it_converges_to_the_interpolant(executor: ThreadsExecutor) -> None:
+    X, y = data()
+    given = problem(executor)
+    exact = np.linalg.solve(references.laplace(X, X, 3.0), y)
+    weights = run(EigenPro2(epochs=150, s=120, q=40), given)
+    np.testing.assert_allclose(weights, exact[given.centers.ids], atol=1e-6 * abs(exact).max())
+
+
+def test_centers_in_another_order_give_their_weights_in_that_order(executor: ThreadsExecutor) -> None:
+    given = problem(executor)
+    order = generator("order").permutation(N)
+    assert given.centers.ids is not None
+    shuffled = replace(given, centers=CenterSet(given.centers.Z[order], given.centers.ids[order]))
+    np.testing.assert_allclose(run(EigenPro2(), shuffled), run(EigenPro2(), given)[order], atol=1e-7)
+
+
+class Replay(np.random.Generator):
+    """Gives the reference the subsample and the batches that the solver takes."""
+
+    def __init__(self, iteration: Any) -> None:
+        super().__init__(np.random.Philox(0))
+        self.subsample = iteration.rows[iteration.chosen]
+        stream = iteration.stream
+        self.orders = [
+            np.concatenate([stream.block((pass_, lane, step)).ids for step in range(stream.steps) for lane in (0, 1)])
+            for pass_ in range(iteration.epochs)
+        ]
+
+    def choice(self, n: int, size: int, replace: bool) -> np.ndarray:  # type: ignore[override]
+        return self.subsample
+
+    def permutation(self, n: int) -> np.ndarray:  # type: ignore[override]
+        return self.orders.pop(0)
+
+
+@pytest.mark.parametrize("s", [60, N])
+def test_it_is_the_published_algorithm_on_the_same_batches(executor: ThreadsExecutor, s: int) -> None:
+    X, y = data()
+    kernel = partial(references.laplace, bandwidth=3.0)
+    m = 30
+    given = problem(executor)
+    sub = given.train.draw(s)
+    tail = references.nystrom_top_eigensystem(kernel(X[sub], X[sub]), 12)[2] / s
+    step = m / 2 if m < 1 / tail else 0.99 * m / (1 + (m - 1) * tail)
+    solver = EigenPro2(epochs=3, s=s, q=12, batch=m, step=step)
+    replay: Any = Replay(solver.setup(given))
+    expected = references.eigenpro2(kernel, X, y, s=s, q=12, epochs=3, batch=m, seed=replay)
+    assert not replay.orders
+    np.testing.assert_allclose(run(solver, given), expected[given.centers.ids], atol=1e-6 * abs(expected).max())
+
+
+def test_with_all_rows_in_the_subsample_it_is_eigenpro_in_the_rkhs(executor: ThreadsExecutor) -> None:
+    """Table 2 of Ma & Belkin 2017, in their notation, with τ = 1 and the eigensystem of K itself."""
+    X, y = data()
+    given, k, solver = problem(executor), 20, EigenPro2(epochs=3, s=N, q=20, batch=30)
+    iteration = solver.setup(given)
+    K = references.laplace(X, X, 3.0)
+    values, vectors = np.linalg.eigh(K)
+    lam, E, tail = values[: -k - 1 : -1], vectors[:, : -k - 1 : -1], values[-k - 1]
+    D = E / lam @ np.diag(1 - tail / lam) @ E.T
+    eta, alpha = iteration.size.step(30), np.zeros((N, C))
+    for order in Replay(iteration).orders:
+        for m in order.reshape(-1, 30):
+            g = (K[m] @ alpha - y[m]) / 30
+            alpha[m] -= eta * g
+            alpha += eta * D @ (K[m].T @ g)
+    np.testing.assert_allclose(run(solver, given), alpha[given.centers.ids], atol=1e-6 * abs(alpha).max())
+
+
+def test_the_measured_step_is_exact_where_all_rows_are_measured(executor: ThreadsExecutor) -> None:
+    """Few rows: λ is the top of P K over the very rows that are fitted, which is σ_{q+1} for s = n."""
+    iteration = EigenPro2(s=N, q=20).setup(problem(executor))
+    assert iteration.size.top * N == pytest.approx(iteration.report["spectrum"][-1], rel=0.06)
+
+
+def test_streamed_rows_give_what_resident_rows_give(executor: ThreadsExecutor, tmp_path: Path) -> None:
+    """From zarr in small chunks with no cache; of the centers nothing but the mean is there."""
+    X, y = data()
+    group = zarr.open_group(tmp_path / "rows.zarr", mode="w")
+    for name, values in (("X", X), ("y", y)):
+        group.create_array(name, shape=values.shape, chunks=(32, values.shape[1]), dtype="float64")[:] = values
+    stored = open_dataset(tmp_path / "rows.zarr", target="y")
+    resident = problem(executor)
+    mean = np.broadcast_to(resident.centers.Z.mean(axis=0), X.shape)
+    streamed = problem(executor, train=stored, centers=CenterSet(mean, resident.centers.ids), cache_bytes=0)
+    # The same order of rows: it depends on the chunks, so one full batch makes the two comparable.
+    solver = EigenPro2(epochs=20, s=80, batch=N)
+    np.testing.assert_allclose(run(solver, streamed), run(solver, resident), rtol=1e-7, atol=1e-7)
+
+
+def test_tiles_of_any_size_give_the_same_sums(executor: ThreadsExecutor) -> None:
+    iteration = EigenPro2(batch=40).setup(problem(executor))
+    block = iteration.stream.block((0, 0, 0))
+    alpha = generator("alpha").standard_normal((N, C))
+    whole = iteration.contribution(block, alpha)
+    tiled = replace(iteration.contribution, tile_rows=7)(block, alpha)
+    np.testing.assert_allclose(tiled[1], whole[1], atol=1e-9)
+    np.testing.assert_allclose(tiled[0][0][1], whole[0][0][1], atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_row_meets_itself_at_distance_zero(executor: ThreadsExecutor, dtype: str) -> None:
+    """Rows far from the origin of the kernel's units: k(x, x) by cancellation would be far from 1."""
+    given = problem(executor, kernel=Laplace(1e-4), dtype=np.dtype(dtype))
+    iteration = EigenPro2(batch=40, step=1.0).setup(given)
+    block = iteration.stream.block((0, 1, 0))
+    alpha = np.ones((N, C), dtype=dtype)
+    (pieces, *_) = iteration.contribution(block, alpha)
+    np.testing.assert_allclose(pieces[0][1] + block.y, 1.0, atol=1e-6)
+
+
+def test_threads_decide_no_bit() -> None:
+    weights = []
+    for threads in (1, 2):
+        with ThreadsExecutor(threads) as pool:
+            weights.append(run(EigenPro2(epochs=2, s=60, batch=50), problem(pool, dtype=np.dtype(np.float32), lanes=3)))
+    assert np.array_equal(*weights)
+
+
+def test_the_contribution_travels(executor: ThreadsExecutor) -> None:
+    iteration = EigenPro2(batch=40).setup(problem(executor))
+    block, alpha = iteration.stream.block((0, 0, 0)), iteration.init() + 1
+    there = pickle.loads(pickle.dumps(iteration.contribution))
+    assert np.array_equal(there(block, alpha)[1], iteration.contribution(block, alpha)[1])
+
+
+def test_preconditioning_pays(executor: ThreadsExecutor) -> None:
+    """The error after the same passes, with one eigenpair and with many: a smooth kernel has a steep spectrum."""
+    X, y = data()
+    K = references.gaussian(X, X, 2.0)
+
+    def error(q: int) -> float:
+        given = problem(executor, kernel=Gaussian(2.0))
+        weights = run(EigenPro2(epochs=10, s=N, q=q), given)
+        return float(np.square(K[:, given.centers.ids] @ weights - y).mean())
+
+    assert error(80) < error(1) / 4
+
+
+def test_a_step_forced_too_large_is_a_failure_with_a_remedy(executor: ThreadsExecutor) -> None:
+    given = problem(executor)
+    step = EigenPro2().setup(given).report["step"]
+    outcome = train(given, EigenPro2(epochs=20, step=50 * step).setup(given))
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "diverged"
+    assert "step=None" in outcome.failure.remedy
+
+
+def test_some_rows_are_no_centers(executor: ThreadsExecutor) -> None:
+    rows = from_arrays(*data())
+    for centers in (Uniform(N - 1).choose(rows, executor, F64), CenterSet(data()[0], None)):
+        with pytest.raises(UsageError, match="are not the 240 training rows"):
+            EigenPro2().setup(problem(executor, train=rows, centers=centers))
+
+
+@pytest.mark.parametrize("augmentations", [(GaussianNoise(0.1),), ()])
+def test_augmented_or_repeated_rows_have_no_weight_of_their_own(executor: ThreadsExecutor, augmentations: Any) -> None:
+    rows = from_arrays(*data())
+    given = problem(executor, train=rows)
+    with pytest.raises(UsageError, match="augmented or repeated"):
+        EigenPro2().setup(replace(given, train=rows.augment(*augmentations, copies=2)))
+
+
+def test_a_part_of_the_stored_rows_can_be_fitted(executor: ThreadsExecutor) -> None:
+    X, y = data()
+    part, _ = from_arrays(X, y).split(test=0.3)
+    given = problem(executor, train=part)
+    ids = given.centers.ids
+    assert ids is not None
+    assert len(ids) < N
+    exact = np.linalg.solve(references.laplace(X[ids], X[ids], 3.0), y[ids])
+    np.testing.assert_allclose(run(EigenPro2(epochs=150, q=40), given), exact, atol=1e-5 * abs(exact).max())
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"s": 0}, {"q": 0}, {"batch": 0}, {"step": -1.0}, {"patience": 0}])
+def test_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        EigenPro2(**wrong)
