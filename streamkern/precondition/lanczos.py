@@ -1,0 +1,205 @@
+"""The top of the spectrum of streamed data by block Lanczos, and the preconditioner sketched from it.
+
+With C = ΦᵀΦ/n over all rows, one sweep gives C V for a block V of k columns. Musco & Musco 2015 ("Randomized block
+Krylov methods", Algorithm 2; Algorithm 2 of Gonen, Orabona & Shalev-Shwartz 2016) take the best rank-k approximation
+within the span of V, C V, ..., C^{q−1} V for a random V. About log M/√ε blocks give every eigenvalue to ε λ_{k+1},
+whatever the gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+
+from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.errors import NumericalError, UsageError
+from streamkern.execute.base import Executor, Parts
+from streamkern.kernels import Basis
+from streamkern.rng import generator
+from streamkern.sweep import Work, sweep
+from streamkern.types import Array
+
+_BLOCK_ROWS = 4096
+_RESOLVED = 10.0  # units of rounding of σ_1² below which an eigenvalue is noise
+
+
+@dataclass(eq=False)
+class CovarianceProduct:
+    """Contributes φ(X)ᵀ φ(X) V, summed in float64, and the rows.
+
+    Args:
+        basis: the functions φ.
+    """
+
+    basis: Basis
+
+    def __call__(self, block: Block, state: Array) -> Parts:
+        """Sums over the block for V = ``state``, shape (M, k)."""
+        product = np.zeros(state.shape)
+        for _, phi in self.basis.panels(block.X):
+            product += phi.T @ (phi @ state)
+        return product, len(block.X)
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Top eigenpairs of C = ΦᵀΦ/n: squared singular values, and right singular vectors, of Φ/√n.
+
+    Attributes:
+        values: σ_1² >= ... >= σ_k², shape (k,), float64.
+        vectors: u_1 .. u_k, shape (M, k), float64.
+        residuals: ‖C u_i − σ_i² u_i‖, shape (k,): an eigenvalue of C is no further from σ_i².
+        sweeps: times that the rows were gone over.
+    """
+
+    values: Array
+    vectors: Array
+    residuals: Array
+    sweeps: int
+
+
+def block_lanczos(
+    executor: Executor, assembly: Assembly, basis: Basis, k: int, *, epsilon: float = 0.5, seed: int = 0
+) -> Spectrum:
+    """Top k eigenpairs of C = ΦᵀΦ/n by whole-data sweeps, at most ⌈log M/√ε⌉ of them.
+
+    It stops earlier once every residual is below ε σ_k². Products with Φ are taken in the basis's dtype; sums, and the
+    linear algebra of the Krylov space, which holds 2 M k numbers a sweep, in float64.
+
+    Args:
+        executor: where blocks run.
+        assembly: the rows.
+        basis: φ, of width M.
+        k: how many; fewer come back where M, or the rank of the data, is below.
+        epsilon: ε in (0, 1).
+        seed: of the first block.
+
+    Raises:
+        UsageError: k is below 1, or ε outside (0, 1).
+        NumericalError: C is not finite, or 0.
+    """
+    if k < 1:
+        raise UsageError(f"k is {k}.", where="block_lanczos(k=...)", expected="at least 1")
+    if not 0 < epsilon < 1:
+        raise UsageError(f"epsilon is {epsilon}.", where="block_lanczos(epsilon=...)", expected="above 0 and below 1")
+    M = basis.width
+    k = min(k, M)
+    work = Work(Scan(assembly, _BLOCK_ROWS), CovarianceProduct(basis))
+    block = np.linalg.qr(generator("block lanczos", seed).standard_normal((M, k)))[0]
+    Q, W = np.empty((M, 0)), np.empty((M, 0))
+    limit = max(2, int(np.ceil(np.log(M) / np.sqrt(epsilon))))
+    sweeps = 0
+    while sweeps < limit:
+        sweeps += 1
+        # What is swept with is the rounded block, so the rounded block is what the space is spanned by.
+        rounded = block.astype(basis.dtype)
+        product, n = sweep(executor, work, rounded)
+        product /= n
+        if not np.isfinite(product).all() or not product.any():
+            raise NumericalError(
+                "The covariance of the features is not finite, or 0.",
+                where="block Lanczos",
+                remedy="check the data's scale and the feature map",
+            )
+        Q, W = np.hstack([Q, rounded.astype(np.float64)]), np.hstack([W, product])
+        values, Y = _ritz(Q, W, k)
+        vectors = Q @ Y
+        residuals = np.linalg.norm(W @ Y - vectors * values, axis=0)
+        block = _new_directions(product, Q)
+        resolved = _RESOLVED * np.finfo(basis.dtype).eps * values[0]
+        if not block.shape[1] or bool((residuals <= max(epsilon * values[-1], resolved)).all()):
+            break
+    rank = int(np.count_nonzero(values > resolved))
+    return Spectrum(values[:rank], vectors[:, :rank], residuals[:rank], sweeps)
+
+
+def _ritz(Q: Array, W: Array, k: int) -> tuple[Array, Array]:
+    """Top k solutions of Qᵀ C Q y = θ Qᵀ Q y, W = C Q, in falling order: rounded blocks are not quite orthonormal."""
+    S = Q.T @ W
+    size = len(S)
+    values, Y = scipy.linalg.eigh(
+        0.5 * (S + S.T), Q.T @ Q, subset_by_index=(max(0, size - k), size - 1), check_finite=False
+    )
+    return values[::-1], Y[:, ::-1]
+
+
+def _new_directions(B: Array, Q: Array) -> Array:
+    """Orthonormal columns that span B beyond the span of Q; none where nothing is left but rounding."""
+    scale = np.linalg.norm(B, axis=0)
+    rest = B / np.where(scale > 0, scale, 1.0)
+    for _ in range(2):  # once would leave what cancellation lost
+        rest = rest - Q @ (Q.T @ rest)
+    basis, R, _ = scipy.linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
+    strong = np.abs(np.diag(R)) > 1e3 * np.finfo(np.float64).eps
+    room = len(Q) - Q.shape[1]
+    new = basis[:, : min(int(np.count_nonzero(strong)), room)]
+    # Pivoted columns of a nearly dependent block lean on Q again.
+    return np.linalg.qr(new - Q @ (Q.T @ new))[0]
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """P = Σ_i s_i u_i u_iᵀ + s (I − Σ_i u_i u_iᵀ), positive definite.
+
+    Args:
+        vectors: u_1 .. u_k, orthonormal, shape (M, k).
+        scales: s_1 .. s_k > 0, shape (k,).
+        rest: s > 0.
+    """
+
+    vectors: Array
+    scales: Array
+    rest: float
+
+    def inverse(self, g: Array) -> Array:
+        """P⁻¹ g, shape (M, c)."""
+        U = self.vectors
+        return np.asarray(g / self.rest - U @ ((1.0 / self.rest - 1.0 / self.scales)[:, None] * (U.T @ g)))
+
+    def inverse_root(self, phi: Array) -> Array:
+        """Rows P^{−1/2} φ of rows φ, shape (b, M)."""
+        gain = 1.0 / np.sqrt(self.rest) - 1.0 / np.sqrt(self.scales)
+        return np.asarray(phi / np.sqrt(self.rest) - ((phi @ self.vectors) * gain) @ self.vectors.T)
+
+    def norms(self, phi: Array) -> Array:
+        """‖P^{−1/2} φ‖² of rows φ, shape (b,), float64."""
+        total = np.einsum("ij,ij->i", phi, phi, dtype=np.float64) / self.rest
+        inside = np.square(phi @ self.vectors.astype(phi.dtype), dtype=np.float64)
+        return np.asarray(total - inside @ (1.0 / self.rest - 1.0 / self.scales))
+
+
+def sketched_preconditioner(spectrum: Spectrum, ridge: float) -> LowRank:
+    """Eq. 8 of Gonen et al. 2016: P^{−1/2} = Σ u_i u_iᵀ/√(σ_i² + λ) + (I − Σ u_i u_iᵀ)/√(σ_k² + λ).
+
+    Args:
+        spectrum: σ_i² and u_i.
+        ridge: λ >= 0.
+    """
+    scales = spectrum.values + ridge
+    return LowRank(spectrum.vectors, scales, float(scales[-1]))
+
+
+def identity(M: int) -> LowRank:
+    """P = I of size M."""
+    return LowRank(np.empty((M, 0)), np.empty(0), 1.0)
+
+
+def speedup_ratio(eigenvalues: Array, k: int, ridge: float = 0.0) -> float:
+    """Average condition number without the exact sketched preconditioner over that with it (Gonen et al. 2016, eq. 3).
+
+    Σ_i (λ_i + λ) / (k (λ_k + λ) + Σ_{i>k} (λ_i + λ)): the paper's ratio is that of a ridge λ = 0.
+
+    Args:
+        eigenvalues: all of C, in any order, shape (d,).
+        k: rank of the preconditioner, in [1, d].
+        ridge: λ >= 0.
+
+    Raises:
+        UsageError: k is out of range.
+    """
+    spectrum = np.sort(np.asarray(eigenvalues, dtype=np.float64))[::-1] + ridge
+    if not 1 <= k <= len(spectrum):
+        raise UsageError(f"k is {k}.", where="speedup_ratio(k=...)", expected=f"1 to {len(spectrum)}")
+    return float(spectrum.sum() / (k * spectrum[k - 1] + spectrum[k:].sum()))

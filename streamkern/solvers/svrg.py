@@ -1,0 +1,255 @@
+"""Sketched preconditioned SVRG (Gonen, Orabona & Shalev-Shwartz 2016): ridge regression by variance-reduced batches.
+
+minimise L(w) = 1/(2n) Σ_i ‖φ(x_i)ᵀ w − y_i‖² + λ/2 ‖w‖²  (eq. 1), half of what ``Direct(ridge=λ)`` minimises on
+features: both have the same solution for the same λ.
+
+A pass takes the full gradient at a snapshot w̃, one sweep, and then steps of a batch B (their Algorithm 1):
+
+    w ← w − η P⁻¹ (1/|B| Σ_{i in B} φ_i φ_iᵀ (w − w̃) + λ (w − w̃) + ∇L(w̃))
+
+The loss is quadratic, so that the gradient at w less that at w̃ is a product with w − w̃ and nothing cancels. In the
+variable P^{1/2} w the same step is P^{−1/2} on every row, as the paper writes it: the rows are never transformed. The
+paper samples the M ridge terms λ/2 ⟨w, b_j⟩², b_j = P^{−1/2} e_j, as if they were rows, because their sum costs as much
+as several rows; beside a batch it costs nothing, so that all of them take part in every step, without variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.stream import Block, Stream
+from streamkern.errors import UsageError
+from streamkern.execute.base import Parts, Position
+from streamkern.kernels import Basis
+from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, sketched_preconditioner
+from streamkern.precondition.nystrom import StepSize, measure
+from streamkern.rng import row_hash
+from streamkern.solvers.base import OneByOne, Problem, Sweep
+from streamkern.solvers.dense import matmul
+from streamkern.solvers.direct import check_ridge
+from streamkern.solvers.gradient import Gradient, NormalProduct
+from streamkern.solvers.score import residual
+from streamkern.sweep import gather
+from streamkern.types import Array
+
+PRECONDITIONERS = ("lanczos", None)
+SAMPLINGS = ("uniform", "importance")
+
+_HELD_OUT = 2000
+_LEAST_STEPS = 8  # of a pass: the last half is averaged
+
+
+@dataclass(frozen=True)
+class SVRG:
+    """Stochastic variance-reduced gradients, with the preconditioner of block Lanczos or without.
+
+    Args:
+        epochs: outer loops; each evaluates every row twice, once for the full gradient and once in a step.
+        ridge: λ of λ/2 ‖w‖².
+        k: rank of the preconditioner.
+        batch: rows of a step; by default β/λ_1 of the preconditioned rows, below which smaller batches gain nothing.
+        step: η; by default what the measured spectrum allows a batch.
+        preconditioner: ``lanczos`` (eq. 8), or None for plain SVRG.
+        sampling: ``uniform``: every row of a batch takes part. ``importance``: rows take part with a probability
+            proportional to β_i = ‖P^{−1/2} φ_i‖², and their gradients are divided by it (Algorithm 1). It is there to
+            compare with: a stream has read and evaluated a row before it can reject it, and the whole batch is the
+            mean of what rejection leaves, with less variance.
+        patience: with a validation set: stop after this many passes without improvement; None runs all.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    epochs: int = 10
+    ridge: float = 1e-8
+    k: int = 30
+    batch: int | None = None
+    step: float | None = None
+    preconditioner: str | None = "lanczos"
+    sampling: str = "uniform"
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        check_ridge(self.ridge, "SVRG")
+        for name in ("epochs", "k", "batch", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}.", where=f"SVRG({name}=...)", expected="at least 1")
+        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
+            raise UsageError(f"The step is {self.step}.", where="SVRG(step=...)", expected="above 0")
+        for name, known in (("preconditioner", PRECONDITIONERS), ("sampling", SAMPLINGS)):
+            if getattr(self, name) not in known:
+                raise UsageError(
+                    f"The {name} is {getattr(self, name)!r}.",
+                    where=f"SVRG({name}=...)",
+                    expected=" or ".join(map(repr, known)),
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "SVRG", **asdict(self)}
+
+    def setup(self, problem: Problem) -> SVRGIteration:
+        """Sketch the preconditioner in a few sweeps, and measure what step it allows.
+
+        Raises:
+            NumericalError: the features' covariance is 0 or not finite.
+        """
+        basis = problem.basis()
+        report: dict[str, Any] = {}
+        P = identity(basis.width)
+        if self.preconditioner is not None:
+            spectrum = block_lanczos(
+                problem.executor, problem.assembly(problem.train), basis, self.k, seed=problem.seed
+            )
+            P = sketched_preconditioner(spectrum, self.ridge)
+            report = {"sweeps": spectrum.sweeps, "eigenvalues": spectrum.values.tolist()}
+        size = _measure(problem, basis, P, self.ridge)
+        most = max(problem.lanes, len(problem.train) // _LEAST_STEPS)
+        batch = self.batch or int(np.clip(round(size.critical_batch), problem.lanes, most))
+        return SVRGIteration(
+            self, problem.stream(batch), basis, problem.encoding.outputs, P, size, problem.seed, report
+        )
+
+
+def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float) -> StepSize:
+    """β, λ_1 and the largest β_i of P^{−1/2} (C + λ I) P^{−1/2} over rows drawn from the training data."""
+    data, parallel = problem.train, problem.executor.host_map
+    held, _ = gather(problem.executor, problem.assembly(data), data.draw(min(_HELD_OUT, data.base_rows)))
+    cuts = [slice(a, min(a + 256, len(held))) for a in range(0, len(held), 256)]
+    phi = np.concatenate(parallel(lambda rows: P.inverse_root(basis.block(held[rows]).astype(np.float64)), cuts))
+
+    def matvec(v: Array) -> Array:
+        return matmul(phi, matmul(phi.T, v[:, None], parallel), parallel)[:, 0]
+
+    size = measure(np.einsum("ij,ij->i", phi, phi), matvec)
+    # The ridge is in every step whole; it adds at most this to any curvature.
+    extra = ridge / min(P.rest, float(P.scales.min(initial=np.inf)))
+    return StepSize(size.beta + extra, size.top + extra, size.peak + extra)
+
+
+@dataclass(eq=False)
+class ThinnedProduct:
+    """Contributes Σ_i (kept_i/a_i) φ_i φ_iᵀ v, Σ‖φ(X) w − y‖² over all rows, and the rows, for a state (v, w).
+
+    A row is kept with probability a_i = min(1, ‖P^{−1/2} φ_i‖²/cap), decided by a hash of its id and the step. The
+    expectation is ``NormalProduct``'s.
+
+    Args:
+        basis: the functions φ.
+        P: the preconditioner.
+        cap: the β_i from which a row is always kept.
+        seed: of the decisions.
+    """
+
+    basis: Basis
+    P: LowRank
+    cap: float
+    seed: int
+
+    def __call__(self, block: Block, state: tuple[Array, Array]) -> Parts:
+        """Sums over the block; v and w have shape (M, c)."""
+        v, w = state
+        product, loss = np.zeros_like(v), 0.0
+        luck = (row_hash(block.ids, self.seed, *block.key) >> np.uint64(11)) * 2.0**-53
+        assert block.y is not None
+        for rows, phi in self.basis.panels(block.X):
+            chance = np.minimum(1.0, self.P.norms(phi) / self.cap)
+            kept = luck[rows] < chance
+            few = phi[kept]
+            product += few.T @ ((few @ v) / chance[kept, None].astype(v.dtype))
+            F = phi @ w
+            residual(F, block.y[rows])
+            loss += float(np.sum(np.square(F, dtype=np.float64)))
+        return product, loss, len(block.X)
+
+
+@dataclass(frozen=True, eq=False)
+class SVRGState:
+    """A pass under way; arrays of shape (M, c), float64.
+
+    Attributes:
+        snapshot: w̃, exact in the arithmetic's dtype.
+        gradient: ∇L(w̃).
+        w: the iterate.
+        mean: of the iterates of the last half of the pass.
+        averaged: how many they are.
+    """
+
+    snapshot: Array
+    gradient: Array
+    w: Array
+    mean: Array
+    averaged: int
+
+
+@dataclass(eq=False)
+class SVRGIteration(OneByOne):
+    """Outer loops of SVRG: the mean of the last half of a pass is the next snapshot."""
+
+    solver: SVRG
+    stream: Stream
+    basis: Basis
+    outputs: int
+    P: LowRank
+    size: StepSize
+    seed: int
+    report: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.epochs = self.solver.epochs
+        self.gradient = Gradient(self.basis)
+        important = self.solver.sampling == "importance"
+        self.contribution = (
+            ThinnedProduct(self.basis, self.P, self.size.peak, self.seed) if important else NormalProduct(self.basis)
+        )
+        # A thinned row weighs as much as the heaviest does: the noise is that of rows that are all like it.
+        self.noise = StepSize(self.size.peak, self.size.top, self.size.peak) if important else self.size
+        self.report |= {
+            "beta": self.size.beta,
+            "lambda": self.size.top,
+            "peak": self.size.peak,
+            "critical_batch": self.size.critical_batch,
+            "batch": self.stream.batch_rows,
+            "step": self.rate(self.stream.batch_rows),
+            "features": self.basis.width,
+        }
+
+    def rate(self, rows: int) -> float:
+        """η for a batch."""
+        return self.solver.step or self.noise.step(rows)
+
+    def init(self) -> SVRGState:
+        """W = 0."""
+        zero = np.zeros((self.basis.width, self.outputs))
+        return SVRGState(zero, zero, zero, zero, 0)
+
+    def begin(self, state: SVRGState, pass_: int, sweep: Sweep) -> SVRGState:
+        """The full gradient at a new snapshot."""
+        shared = self.weights(state)
+        g, _, n = sweep(self.gradient, shared)
+        snapshot = shared.astype(np.float64)
+        gradient = g.astype(np.float64) / n + self.solver.ridge * snapshot
+        return SVRGState(snapshot, gradient, snapshot, np.zeros_like(snapshot), 0)
+
+    def broadcast(self, state: SVRGState) -> tuple[Array, Array]:
+        """W less the snapshot, and W."""
+        dtype = self.basis.dtype
+        return (state.w - state.snapshot).astype(dtype), state.w.astype(dtype)
+
+    def update(self, state: SVRGState, parts: Parts, position: Position) -> SVRGState:
+        """One variance-reduced step."""
+        product, _, rows = parts
+        g = product.astype(np.float64) / rows + self.solver.ridge * (state.w - state.snapshot) + state.gradient
+        w = state.w - self.rate(rows) * self.P.inverse(g)
+        if position[1] < self.stream.steps // 2:
+            return SVRGState(state.snapshot, state.gradient, w, state.mean, 0)
+        averaged = state.averaged + 1
+        return SVRGState(state.snapshot, state.gradient, w, state.mean + (w - state.mean) / averaged, averaged)
+
+    def weights(self, state: SVRGState) -> Array:
+        """The mean of the last half of a pass, or the iterate before there is one."""
+        return (state.mean if state.averaged else state.w).astype(self.basis.dtype)
