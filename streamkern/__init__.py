@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from streamkern.centers import Centers, CenterSet, Given, Uniform
+from streamkern.centers import Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
 from streamkern.data import Dataset, from_arrays, open_dataset
 from streamkern.data.augment import Augmentation, GaussianNoise
 from streamkern.errors import (
@@ -19,10 +19,29 @@ from streamkern.errors import (
     UsageError,
 )
 from streamkern.execute import open_executor
-from streamkern.kernels import Gaussian, Kernel, Laplace
+from streamkern.kernels import (
+    NTK,
+    ArcCosine,
+    Cauchy,
+    DotProfile,
+    ExponentialPower,
+    FeatureMap,
+    Gaussian,
+    Identity,
+    Kernel,
+    KernelFeatures,
+    Laplace,
+    Linear,
+    Matern,
+    Nystrom,
+    Polynomial,
+    RadialProfile,
+    RandomFourier,
+    ReLUFeatures,
+)
 from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline import Pipeline, Plan, load_pipeline, plan, run
-from streamkern.solvers import EigenPro
+from streamkern.solvers import SGD, Direct, EigenPro, Falkon, GradientDescent, corollary_1, default_features
 from streamkern.storage import write_parquet, write_zarr
 
 if TYPE_CHECKING:
@@ -31,30 +50,53 @@ if TYPE_CHECKING:
 __version__ = version("streamkern")
 
 __all__ = [
+    "NTK",
+    "SGD",
+    "ArcCosine",
     "Augmentation",
     "BusyError",
+    "Cauchy",
     "CenterSet",
     "Centers",
     "DataError",
     "Dataset",
+    "Direct",
+    "DotProfile",
     "EigenPro",
+    "ExponentialPower",
+    "Falkon",
+    "FeatureMap",
     "Gaussian",
     "GaussianNoise",
     "Given",
+    "GradientDescent",
+    "Identity",
+    "KMeans",
     "Kernel",
     "KernelClassifier",
+    "KernelFeatures",
     "KernelMachine",
     "KernelRegressor",
     "Laplace",
+    "Linear",
+    "Matern",
     "ModelFormatError",
     "NumericalError",
+    "Nystrom",
     "Pipeline",
     "Plan",
     "PlanRefusedError",
+    "Polynomial",
+    "RPCholesky",
+    "RadialProfile",
+    "RandomFourier",
+    "ReLUFeatures",
     "StorageError",
     "StreamkernError",
     "Uniform",
     "UsageError",
+    "corollary_1",
+    "default_features",
     "from_arrays",
     "load_model",
     "load_pipeline",

@@ -20,10 +20,10 @@ from streamkern.data import Dataset, from_arrays
 from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
 from streamkern.execute import open_executor
-from streamkern.kernels import Kernel
+from streamkern.kernels import FeatureMap, Kernel
 from streamkern.memory import default_budget, parse_bytes
 from streamkern.model import KernelMachine
-from streamkern.solvers import EigenPro
+from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.fit import fit
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
@@ -47,12 +47,13 @@ class _Recipe:
     validation: Dataset | None
     kernel: Kernel | None
     centers: Centers
-    solver: EigenPro
+    solver: Solver
     task: str
     standardise: bool
     seed: int
     lanes: int
     dtype: str
+    features: FeatureMap | None = None
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
@@ -64,7 +65,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         kernel: Kernel | None = None,
         centers: Centers | int | None = None,
-        solver: EigenPro | None = None,
+        solver: Solver | None = None,
         *,
         memory: str | int | None = None,
         scaling: str | None = None,
@@ -126,24 +127,6 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         outputs = self._outputs(X)
         return self.model_.decide(outputs)
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Accuracy of a classifier; R² of a regressor, averaged over its outputs.
-
-        Args:
-            X: rows as in ``fit``, or a ``Dataset`` with a target, which is scored in a stream.
-            y: targets; None with a ``Dataset``.
-
-        Raises:
-            DataError: as ``predict``; or, in a ``Dataset``, a label that was not in the training data.
-        """
-        if isinstance(X, Dataset):
-            check_is_fitted(self)
-            _no_target(y)
-            with open_executor(self.scheduler, self.threads) as executor:
-                metrics = self.model_.score(X, executor=executor)
-            return float(metrics["accuracy" if self._task == "classification" else "r2"])
-        return float(super().score(X, y))
-
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fitted model, to be read by ``load_model``. See ``KernelMachine.save``.
 
@@ -161,6 +144,13 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
         with open_executor(self.scheduler, self.threads) as executor:
             return self.model_.decision_function(X, executor=executor)
+
+    def _score(self, data: Dataset, y: Any, metric: str) -> float:
+        """One metric over a dataset, in a stream."""
+        check_is_fitted(self)
+        _no_target(y)
+        with open_executor(self.scheduler, self.threads) as executor:
+            return float(self.model_.score(data, executor=executor)[metric])
 
     def _streamed(self, X: Any, y: Any) -> Dataset:
         """A dataset, or one over Dask arrays: nothing is read yet."""
@@ -196,7 +186,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                 )
 
         require(self.kernel is None or isinstance(self.kernel, Kernel), "kernel", "a kernel such as sk.Laplace(10)")
-        require(self.solver is None or isinstance(self.solver, EigenPro), "solver", "sk.EigenPro(...)")
+        require(self.solver is None or hasattr(self.solver, "setup"), "solver", "a solver such as sk.EigenPro(...)")
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
         require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
         require(_is_count(self.lanes), "lanes", "at least 1")
@@ -271,6 +261,18 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
 
     _task = "regression"
 
+    def score(self, X: Any, y: Any = None) -> float:
+        """R², averaged over the outputs.
+
+        Args:
+            X: rows as in ``fit``, or a ``Dataset`` with a target, which is scored in a stream.
+            y: targets; None with a ``Dataset``.
+
+        Raises:
+            DataError: as ``predict``.
+        """
+        return self._score(X, y, "r2") if isinstance(X, Dataset) else float(super().score(X, y))
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
@@ -308,6 +310,18 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         assert isinstance(encoding, Classes)
         self.classes_ = encoding.values
         return self
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Accuracy.
+
+        Args:
+            X: rows as in ``fit``, or a ``Dataset`` with a target, which is scored in a stream.
+            y: labels; None with a ``Dataset``.
+
+        Raises:
+            DataError: as ``predict``; or, in a ``Dataset``, a label that was not in the training data.
+        """
+        return self._score(X, y, "accuracy") if isinstance(X, Dataset) else float(super().score(X, y))
 
     def decision_function(self, X: Any) -> Array:
         """A score for each class, shape (n, K); for two classes the second's less the first's, shape (n,).

@@ -17,7 +17,7 @@ from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.kernels import Expansion, Kernel, kernel_from_json
+from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, feature_map_from_json, kernel_from_json
 from streamkern.solvers.fit import Fitted
 from streamkern.solvers.score import score
 from streamkern.storage import Source, open_source
@@ -41,6 +41,7 @@ class KernelMachine:
         shift: added after the factor: a number or shape (d,).
         columns: names of the features, or None.
         metadata: JSON-serialisable facts about the training.
+        features: the feature map φ of f(x) = Σ_j w_j φ_j(x), instead of kernel values; Z is what it is made from.
     """
 
     kernel: Kernel
@@ -51,6 +52,7 @@ class KernelMachine:
     shift: float | Array = 0.0
     columns: tuple[str, ...] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    features: FeatureMap | None = None
 
     @classmethod
     def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
@@ -66,6 +68,7 @@ class KernelMachine:
             problem.train.shift,
             problem.train.source.columns,
             facts | metadata,
+            problem.features,
         )
 
     @property
@@ -95,7 +98,7 @@ class KernelMachine:
         """Outputs block by block, in the order of the rows; memory does not grow with their number."""
         scan = Scan(self._assembly(self._dataset(X), encoding=None), _BLOCK_ROWS)
         items = [(i,) for i in range(len(scan))]
-        task = (scan, self._expansion(), self.weights, self.encoding)
+        task = (scan, self._basis(), self.weights, self.encoding)
         if executor is not None:
             yield from executor.imap(_outputs, items, task)
         else:
@@ -138,9 +141,9 @@ class KernelMachine:
             raise DataError("The data set has no target to score against.", remedy="name its target column, or give y")
         assembly = self._assembly(dataset, self.encoding)
         if executor is not None:
-            return score(executor, assembly, self._expansion(), self.weights, _BLOCK_ROWS)
+            return score(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS)
         with ThreadsExecutor() as threads:
-            return score(threads, assembly, self._expansion(), self.weights, _BLOCK_ROWS)
+            return score(threads, assembly, self._basis(), self.weights, _BLOCK_ROWS)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model as a zarr group with JSON attributes, in place of whatever model is there.
@@ -156,6 +159,7 @@ class KernelMachine:
         }
         metadata = {
             "kernel": self.kernel.to_json(),
+            "features": None if self.features is None else self.features.to_json(),
             "encoding": encoding_to_json(self.encoding),
             "columns": None if self.columns is None else list(self.columns),
             "weights_sha256": self.weights_sha256,
@@ -164,11 +168,15 @@ class KernelMachine:
         save_artifact(path, KIND, arrays, metadata)
         return Path(path)
 
-    def _expansion(self) -> Expansion:
-        return Expansion(self.kernel, self.Z - self._center())
+    def _basis(self) -> Basis:
+        center = self._center()
+        if self.features is None:
+            return Expansion(self.kernel, self.Z - center)
+        Z = self.Z if self.features.needs_centers else None
+        return self.features.basis(self.n_features, self.Z.dtype, Z, center)
 
     def _center(self) -> Array:
-        if not self.kernel.translation_invariant:
+        if not (self.features or self.kernel).translation_invariant or not len(self.Z):
             return np.zeros(self.n_features, dtype=self.Z.dtype)
         return np.asarray(self.Z.mean(axis=0, dtype=np.float64), dtype=self.Z.dtype)
 
@@ -212,8 +220,12 @@ class KernelMachine:
         return replace(dataset, factor=self.factor, shift=self.shift)
 
 
-def load_model(path: str | os.PathLike[str]) -> KernelMachine:
+def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
     """Read a saved model. Executes no code: zarr and JSON.
+
+    Args:
+        path: where it was saved.
+        kernel: the kernel, for a model whose kernel is a user's function.
 
     Raises:
         StorageError: nothing is there.
@@ -224,12 +236,15 @@ def load_model(path: str | os.PathLike[str]) -> KernelMachine:
         Z, weights = arrays["centers"], arrays["weights"]
         encoding = encoding_from_json(metadata["encoding"])
         columns = metadata["columns"]
-        if Z.ndim != 2 or weights.ndim != 2 or len(Z) != len(weights) or encoding is None:
+        described = metadata.get("features")
+        features = None if described is None else feature_map_from_json(described)
+        width = len(Z) if features is None else features.width(Z.shape[1], len(Z))
+        if Z.ndim != 2 or weights.ndim != 2 or width != len(weights) or encoding is None:
             raise KeyError("shapes")
         if encoding.outputs != weights.shape[1]:
             raise KeyError("outputs")
         return KernelMachine(
-            kernel_from_json(metadata["kernel"]),
+            kernel or kernel_from_json(metadata["kernel"]),
             Z,
             weights,
             encoding,
@@ -237,6 +252,7 @@ def load_model(path: str | os.PathLike[str]) -> KernelMachine:
             arrays["shift"],
             None if columns is None else tuple(columns),
             metadata["training"],
+            features,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFormatError(
@@ -244,7 +260,7 @@ def load_model(path: str | os.PathLike[str]) -> KernelMachine:
         ) from error
 
 
-def _outputs(key: tuple[int], scan: Scan, expansion: Expansion, weights: Array, encoding: Encoding) -> Array:
+def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding: Encoding) -> Array:
     block = scan.block(key)
     bad = get_backend().finite_rows(block.X)
     if bad >= 0:
@@ -254,7 +270,7 @@ def _outputs(key: tuple[int], scan: Scan, expansion: Expansion, weights: Array, 
             expected="finite numbers; Input X contains NaN or infinity",
             remedy="fill or leave out the rows with missing values",
         )
-    outputs = expansion.predict(block.X, weights)
+    outputs = basis.predict(block.X, weights)
     if isinstance(encoding, Continuous):
         outputs += encoding.mean.astype(outputs.dtype)
     return outputs

@@ -10,15 +10,15 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamkern.centers import Centers
 from streamkern.data.dataset import Dataset
 from streamkern.errors import UsageError
-from streamkern.kernels import Kernel
-from streamkern.solvers import EigenPro
+from streamkern.kernels import FeatureMap, Kernel
+from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.fit import TASKS
 
 
@@ -28,9 +28,10 @@ class Pipeline:
 
     Args:
         train: training rows with a target.
-        kernel: the kernel.
-        centers: where centers come from.
+        kernel: the kernel; Laplace with the rows' root mean square distance as bandwidth by default.
+        centers: where centers come from; None for features that need none.
         solver: how weights are found.
+        features: a feature map, for the solvers that work on one; None for kernel values at centers.
         test: rows for the final metrics, or None.
         validation: rows to stop early on, or None.
         task: ``classification`` or ``regression``.
@@ -46,9 +47,10 @@ class Pipeline:
     """
 
     train: Dataset
-    kernel: Kernel
-    centers: Centers
-    solver: EigenPro
+    kernel: Kernel | None = None
+    centers: Centers | None = None
+    solver: Solver = field(default_factory=EigenPro)
+    features: FeatureMap | None = None
     test: Dataset | None = None
     validation: Dataset | None = None
     task: str = "classification"
@@ -59,13 +61,13 @@ class Pipeline:
     name: str = ""
 
     def __post_init__(self) -> None:
-        for field, value, allowed in (
+        for name, value, allowed in (
             ("task", self.task, TASKS),
             ("dtype", self.dtype, ("float32", "float64")),
         ):
             if value not in allowed:
                 raise UsageError(
-                    f"The {field} is {value!r}.", where=f"Pipeline({field}=...)", expected=" or ".join(allowed)
+                    f"The {name} is {value!r}.", where=f"Pipeline({name}=...)", expected=" or ".join(allowed)
                 )
         if self.lanes < 1:
             raise UsageError(f"lanes is {self.lanes}.", where="Pipeline(lanes=...)", expected="at least 1")

@@ -13,7 +13,8 @@ from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
-from streamkern.solvers.fit import OUTPUTS_GUESS
+from streamkern.solvers.eigenpro import HELD_OUT
+from streamkern.solvers.fit import OUTPUTS_GUESS, width
 from streamkern.solvers.footprint import Footprint, footprint
 
 
@@ -97,8 +98,9 @@ def plan(
     """
     data, solver = pipeline.train, pipeline.solver
     data.require_rows()
-    p, d, slots = pipeline.centers.count(data), data.n_features, threads or default_threads()
-    data.draw(p)
+    p, d, slots = width(pipeline), data.n_features, threads or default_threads()
+    if pipeline.centers is not None:
+        data.draw(pipeline.centers.count(data))
     budget = default_budget() if memory is None else parse_bytes(memory)
     itemsize = 4 if pipeline.dtype == "float32" else 8
     fits = footprint(
@@ -106,43 +108,28 @@ def plan(
         itemsize=itemsize,
     )  # fmt: skip
     rate = (rate or gemm_rate()) * slots * (1.0 if itemsize == 4 else 0.5)
-    s, q = solver.sizes(p)
-    kind = solver.chosen_projection(p, itemsize, fits.solver_bytes)
+    cost = fits.cost
     stored = int(data.source.bounds[-1])
     row_bytes = d * data.source.dtype.itemsize
-    rows = solver.epochs * len(data)
-    steps = -(-rows // (solver.batch or pipeline.lanes * 256))
-
-    # k(X, Z) takes 2 d + about 10 operations an entry, using it for residual and gradient 4 c.
-    entry = 2 * d + 10 + 4 * OUTPUTS_GUESS
-    eigen = 4.0 / 3 * s**3 * 8 + (2.0 * p**3 * 2 if kind == "exact" else 0.0)
-    host = 2.0 * p * p * OUTPUTS_GUESS if kind == "exact" else float(solver.projection_epochs) * p * p * entry
-    if kind == "delayed":
-        host /= max(1, p // (solver.batch or pipeline.lanes * 256))
+    rows = cost.passes * len(data)
+    steps = -(-rows // cost.batch) if cost.batch else cost.passes
     tests = min(len(data), TRAIN_SAMPLE) + (0 if pipeline.test is None else len(pipeline.test))
     cached = fits.cache_bytes >= stored * row_bytes
     read = stored * row_bytes if cached else rows * row_bytes
     costs = [
         ("statistics", stored, stored * d * 4.0, stored * row_bytes),
         ("centers", p, 0.0, stored * row_bytes),
-        ("eigensystem", s, eigen + 2000.0 * p * entry, 0),
-        ("train", rows, rows * p * entry + steps * host, read),
+        ("eigensystem", min(HELD_OUT, len(data)), cost.setup_flops, 0),
+        ("train", rows, rows * cost.row_flops + steps * cost.step_flops, read),
         ("evaluate", tests, tests * p * (2.0 * d + 10 + 2 * OUTPUTS_GUESS), tests * row_bytes),
     ]
     stages = tuple(
         PlannedStage(name, n, flops, size, fits.baseline + fits.stages[name], flops / rate + size / 1e9)
         for name, n, flops, size in costs
     )
-    batch = "measured at run time" if solver.batch is None else str(solver.batch)
-    why = {
-        "exact": f"p² numbers ({format_bytes(p * p * itemsize)}) fit the memory",
-        "delayed": "p² numbers do not fit the memory" if solver.projection == "auto" else "as asked",
-        "inexact": "as asked",
-    }[kind]
     choices = (
-        f"solver EigenPro, {solver.epochs} pass(es) over {len(data):,} rows",
-        f"projection {kind}: {why if solver.projection == 'auto' else 'as asked'}",
-        f"preconditioner s = {s:,}, q = {q:,}; batch and step {batch}",
+        f"solver {solver.to_json()['name']}, {cost.passes} pass(es) at most over {len(data):,} rows",
+        *cost.reasons,
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {rate / slots / 1e9:.0f} GFLOP/s a thread",
         f"stored rows {'stay in memory' if cached else 'are read again each pass'} "
         f"({format_bytes(fits.cache_bytes)} of {format_bytes(stored * row_bytes)} cached)",

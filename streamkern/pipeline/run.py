@@ -184,8 +184,9 @@ def _manifest(pipeline: Pipeline, budget: int, scheduler: str) -> dict[str, Any]
     return {
         "name": pipeline.name,
         "train": {"fingerprint": pipeline.train.fingerprint, "rows": len(pipeline.train)},
-        "kernel": pipeline.kernel.to_json(),
-        "centers": pipeline.centers.to_json(),
+        "kernel": None if pipeline.kernel is None else pipeline.kernel.to_json(),
+        "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
+        "features": None if pipeline.features is None else pipeline.features.to_json(),
         "solver": pipeline.solver.to_json(),
         "seed": pipeline.seed,
         "lanes": pipeline.lanes,

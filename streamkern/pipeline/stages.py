@@ -12,8 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
@@ -24,7 +22,7 @@ from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import Outcome, Problem, train
-from streamkern.solvers.fit import require_success, statistics
+from streamkern.solvers.fit import choose_centers, require_success, statistics
 from streamkern.solvers.footprint import Footprint
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
@@ -125,11 +123,10 @@ class Stages:
 
     def centers(self, dataset: Dataset) -> CenterSet:
         """The centers."""
-        dtype = np.dtype(self.pipeline.dtype)
         return self.run(
             "centers",
             self._centers_key(dataset),
-            lambda: self.pipeline.centers.choose(dataset, self.executor, dtype),
+            lambda: choose_centers(self.pipeline, dataset, self.executor),
             lambda c: ({"Z": c.Z} | ({} if c.ids is None else {"ids": c.ids}), {}),
             lambda arrays, _: CenterSet(arrays["Z"], arrays.get("ids")),
         )
@@ -183,19 +180,23 @@ class Stages:
         return self.run("evaluate", key, compute, lambda m: ({}, m), lambda _, m: m)
 
     def _centers_key(self, dataset: Dataset) -> str:
-        return _key(_stored_rows(dataset), self.pipeline.centers.to_json(), self.pipeline.dtype)
+        return _key(
+            _stored_rows(dataset),
+            None if self.pipeline.centers is None else self.pipeline.centers.to_json(),
+            self.pipeline.dtype,
+        )
 
     def _train_key(self, problem: Problem, projected: Footprint) -> str:
         pipe = self.pipeline
-        kind = pipe.solver.chosen_projection(len(problem.centers.Z), problem.dtype.itemsize, projected.solver_bytes)
         return _key(
             problem.train.fingerprint,
             None if problem.validation is None else problem.validation.fingerprint,
             encoding_to_json(problem.encoding),
             self._centers_key(problem.train),
-            pipe.kernel.to_json(),
+            problem.kernel.to_json(),
+            None if pipe.features is None else pipe.features.to_json(),
             pipe.solver.to_json(),
-            [pipe.seed, pipe.lanes, pipe.dtype, kind, problem.mix_chunks],
+            [pipe.seed, pipe.lanes, pipe.dtype, projected.cost.choice, problem.mix_chunks],
             platform.machine(),
         )
 

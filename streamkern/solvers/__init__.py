@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 from streamkern.solvers.base import Failure, Iteration, Outcome, Problem, Progress, Solver, train
+from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
+from streamkern.solvers.falkon import Falkon
+from streamkern.solvers.sgd import SGD, GradientDescent, corollary_1, default_features
 
-__all__ = ["EigenPro", "Failure", "Iteration", "Outcome", "Problem", "Progress", "Solver", "train"]
+__all__ = [
+    "SGD",
+    "Direct",
+    "EigenPro",
+    "Failure",
+    "Falkon",
+    "GradientDescent",
+    "Iteration",
+    "Outcome",
+    "Problem",
+    "Progress",
+    "Solver",
+    "corollary_1",
+    "default_features",
+    "train",
+]

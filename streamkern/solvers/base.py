@@ -14,7 +14,8 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.execute.base import Executor, Parts, Position
-from streamkern.kernels import Basis, Expansion, Kernel
+from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel
+from streamkern.kernels.base import ROW_TILE, TILE_BYTES
 from streamkern.memory import release
 from streamkern.solvers.score import score
 from streamkern.sweep import Contribution, Work, sweep
@@ -51,6 +52,7 @@ class Problem:
         memory: bytes the solver may use for its own matrices; None for no bound.
         cache_bytes: bytes of stored chunks that stay in memory.
         validation: rows to stop early on, or None.
+        features: the feature map; None for kernel values at centers.
     """
 
     train: Dataset
@@ -64,12 +66,13 @@ class Problem:
     memory: int | None = None
     cache_bytes: int = 64 << 20
     validation: Dataset | None = None
+    features: FeatureMap | None = None
 
     @property
     def center(self) -> Array:
-        """What rows and centers are centred by, shape (d,): the mean of Z where the kernel does not mind, else 0."""
+        """What rows and centers are centred by, shape (d,): the mean of Z where the basis does not mind, else 0."""
         Z = self.centers.Z
-        if not self.kernel.translation_invariant:
+        if not (self.features or self.kernel).translation_invariant or not len(Z):
             return np.zeros(Z.shape[1], dtype=self.dtype)
         return np.asarray(Z.mean(axis=0, dtype=np.float64), dtype=self.dtype)
 
@@ -78,8 +81,11 @@ class Problem:
         return Expansion(self.kernel, np.asarray(self.centers.Z, dtype=self.dtype) - self.center)
 
     def basis(self) -> Basis:
-        """The functions that the model is linear in."""
-        return self.expansion()
+        """The functions that the model is linear in: features, or kernel values at centers."""
+        if self.features is None:
+            return self.expansion()
+        Z = np.asarray(self.centers.Z, dtype=self.dtype)
+        return self.features.basis(Z.shape[1], self.dtype, Z if self.features.needs_centers else None, self.center)
 
     def assembly(self, dataset: Dataset) -> Assembly:
         """Rows of a dataset as the expansion wants them."""
@@ -222,8 +228,79 @@ class WholePasses(OneByOne):
         return state
 
 
+@dataclass(frozen=True)
+class Size:
+    """How large a problem is: what a solver's cost is a function of.
+
+    Attributes:
+        n: rows of a pass.
+        p: functions of the basis: centers, or features.
+        d: features of a row.
+        outputs: outputs c.
+        itemsize: bytes of a number.
+        lanes: blocks of a step.
+        slots: blocks at a time.
+        memory: bytes the solver may use for its own matrices.
+    """
+
+    n: int
+    p: int
+    d: int
+    outputs: int
+    itemsize: int = 4
+    lanes: int = 4
+    slots: int = 1
+    memory: int | None = None
+
+    @property
+    def entry(self) -> int:
+        """Operations for one value of the basis: an inner product and about ten more."""
+        return 2 * self.d + 10
+
+    @property
+    def panel(self) -> int:
+        """Bytes of the panel that one thread evaluates."""
+        return min(TILE_BYTES, ROW_TILE * self.p * self.itemsize)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a solver will take, beyond the rows themselves.
+
+    Attributes:
+        setup_bytes: held at the peak of the setup.
+        resident_bytes: held while training.
+        setup_flops: operations of the setup.
+        row_flops: operations a row and pass.
+        step_flops: operations on the host a step, or a pass of a method of whole passes.
+        batch: rows of a step at most; 0 for a method of whole passes.
+        passes: over the training rows, at most.
+        choice: what was chosen, in a word that results depend on.
+        reasons: what was chosen and why, one sentence each.
+    """
+
+    setup_bytes: int
+    resident_bytes: int
+    setup_flops: float
+    row_flops: float
+    step_flops: float
+    batch: int
+    passes: int
+    choice: str = ""
+    reasons: tuple[str, ...] = ()
+
+
 class Solver(Protocol):
     """Hyperparameters of a method; ``setup`` does the work that precedes the first step."""
+
+    @property
+    def patience(self) -> int | None:
+        """Passes without improvement on validation rows before training stops; None runs all."""
+        ...
+
+    def cost(self, size: Size) -> Cost:
+        """What the method takes on a problem of this size."""
+        ...
 
     def setup(self, problem: Problem) -> Iteration:
         """Prepare the iteration.

@@ -14,7 +14,7 @@ import numpy as np
 from streamkern.data.stream import Stream
 from streamkern.errors import NumericalError, UsageError
 from streamkern.kernels import Basis, Expansion
-from streamkern.solvers.base import Problem, Sweep, WholePasses
+from streamkern.solvers.base import Cost, Problem, Size, Sweep, WholePasses
 from streamkern.solvers.dense import Map, spd_solve
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.projection import kernel_matrix
@@ -43,6 +43,14 @@ class Direct:
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
         return {"name": "Direct", **asdict(self)}
+
+    def cost(self, size: Size) -> Cost:
+        """p² numbers in float64, three times over; p operations for each of p entries a row."""
+        p, c = size.p, size.outputs
+        grams = 2 * size.slots + 8  # tasks in flight, and what waits in the tree for its sibling
+        resident = grams * p * (p + c) * 8
+        flops = 2.0 * (p**3 / 3) * 2
+        return Cost(0, resident, 0.0, p * (size.entry + 4.0 * p + 4.0 * c), flops, 0, 1)
 
     def setup(self, problem: Problem) -> DirectIteration:
         """Nothing but the sweep precedes the solution."""

@@ -23,9 +23,10 @@ from streamkern.data.stream import Block, Key, Stream
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
+from streamkern.memory import format_bytes
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize
-from streamkern.solvers.base import OneByOne, Problem
+from streamkern.solvers.base import Cost, OneByOne, Problem, Size
 from streamkern.solvers.dense import Map
 from streamkern.solvers.projection import (
     ExactProjection,
@@ -48,6 +49,7 @@ AVERAGING = 5.0
 
 _SUBSAMPLE = 2000  # s: more costs s³ and buys little while q is a tenth of it
 HELD_OUT = 2000
+_DIAGONAL = 512  # rows that the preconditioned diagonal is measured on
 _BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
 _LARGEST_BLOCK = 1024  # rows beyond which a block gains no rate and costs memory
 _STEPS_A_PASS = 16  # at least, where the data are few
@@ -115,8 +117,42 @@ class EigenPro:
         fits = memory is None or exact_bytes(p, itemsize) <= memory
         return "exact" if fits or p < 4 else "delayed"
 
+    def cost(self, size: Size) -> Cost:
+        """Abedsoltan et al. 2023, Table 1, with the constants of this implementation."""
+        p, c, b = size.p, size.outputs, size.itemsize
+        s, q = self.sizes(p)
+        kind = self.chosen_projection(p, b, size.memory)
+        batch = max(self.batch or largest_batch(size.n, size.lanes), size.lanes)
+        held = min(HELD_OUT, size.n)
+        eigen = 3 * s * s * 8 + 2 * s * q * 8  # the matrix, LAPACK's copy and its work space
+        flops = 4.0 / 3 * s**3 * 8 + float(held) * p * size.entry
+        if kind == "exact":
+            factor = p * p * b
+            measured = factor + (2 * held + 3 * _DIAGONAL) * p * b
+            setup = s * q * 8 + max(eigen, exact_bytes(p, b), measured)
+            resident = factor + s * q * 8
+            flops += p * p * (2.0 * p / 3 * 2 + size.entry)  # in float64, at half the rate
+            step = 2.0 * p * p * c
+        else:
+            setup = s * q * 8 + max(eigen, held * (held + s) * (8 + b) + 3 * held * q * 8)
+            resident = 2 * s * q * 8 + (p + batch) * (size.d + 2 * c) * b + size.slots * size.panel
+            step = self.projection_epochs * float(p) * p * (size.entry + 4 * c)
+            step /= max(1, p // batch) if kind == "delayed" else 1
+        why = {
+            "exact": f"p² numbers ({format_bytes(p * p * b)}) fit the memory",
+            "delayed": "p² numbers do not fit the memory",
+        }
+        reasons = (
+            f"projection {kind}: {why[kind] if self.projection == 'auto' else 'as asked'}",
+            f"preconditioner s = {s:,}, q = {q:,}; batch and step "
+            + ("measured at run time" if self.batch is None else f"{self.batch:,} rows"),
+        )
+        return Cost(setup, resident, flops, p * (size.entry + 4.0 * c), step, batch, self.epochs, kind, reasons)
+
     def setup(self, problem: Problem) -> ExactIteration | DelayedIteration:
         """Eigensystem, projection, batch and step."""
+        if problem.features is not None:
+            raise UsageError("EigenPro works on a kernel and centers.", where="features", remedy="leave features out")
         expansion, parallel = problem.expansion(), problem.executor.host_map
         p, (s, q) = expansion.p, self.sizes(expansion.p)
         kind = self.chosen_projection(p, expansion.Z.itemsize, problem.memory)

@@ -1,7 +1,7 @@
 """Falkon: conjugate gradients on preconditioned Nyström normal equations, one sweep an iteration.
 
-Rudi, Carratino & Rosasco 2017. With K_ZZ = Tᵀ T and A Aᵀ-factor of T Tᵀ/p + λ I (both by Cholesky, upper), α = T⁻¹ A⁻¹ β
-solves (K_Zn K_nZ/n + λ K_ZZ) α = K_Zn y/n, and the matrix of β is well conditioned.
+Rudi, Carratino & Rosasco 2017. With upper Cholesky factors K_ZZ = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A, α = T⁻¹ A⁻¹ β solves
+ (K_Zn K_nZ/n + λ K_ZZ) α = K_Zn y/n, and the matrix of β is well conditioned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import scipy.linalg
 from streamkern.data.stream import Stream
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
-from streamkern.solvers.base import Failure, Problem, Sweep, WholePasses
+from streamkern.solvers.base import Cost, Failure, Problem, Size, Sweep, WholePasses
 from streamkern.solvers.dense import cholesky
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
@@ -50,6 +50,15 @@ class Falkon:
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
         return {"name": "Falkon", **asdict(self)}
+
+    def cost(self, size: Size) -> Cost:
+        """Two Cholesky factors of p² numbers in float64, and a sweep an iteration."""
+        p, c = size.p, size.outputs
+        flops = 2.0 * (2 * p**3 / 3 + 2.0 * p**3) + p * p * size.entry
+        return Cost(
+            4 * p * p * 8, 2 * p * p * 8 + 6 * p * c * 8, flops, p * (size.entry + 6.0 * c), 8.0 * p * p * c, 0,
+            self.epochs,
+        )  # fmt: skip
 
     def setup(self, problem: Problem) -> FalkonIteration:
         """Factor K(Z, Z) twice.

@@ -15,10 +15,9 @@ from streamkern.data.statistics import Moments, RawScan, Statistics, summarise
 from streamkern.data.stream import Assembly, Scan
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor
-from streamkern.kernels import Kernel, Laplace
+from streamkern.kernels import FeatureMap, Kernel, Laplace
 from streamkern.memory import release, resident
-from streamkern.solvers.base import Outcome, Problem, Progress, train
-from streamkern.solvers.eigenpro import EigenPro
+from streamkern.solvers.base import Outcome, Problem, Progress, Solver, train
 from streamkern.solvers.footprint import Footprint, footprint, scan_rows
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
@@ -116,12 +115,17 @@ class Recipe(Protocol):
         ...
 
     @property
-    def centers(self) -> Centers:
-        """Where centers come from."""
+    def centers(self) -> Centers | None:
+        """Where centers come from; None for features that need none."""
         ...
 
     @property
-    def solver(self) -> EigenPro:
+    def features(self) -> FeatureMap | None:
+        """The feature map; None for kernel values at centers."""
+        ...
+
+    @property
+    def solver(self) -> Solver:
         """How weights are found."""
         ...
 
@@ -187,7 +191,7 @@ class Direct:
 
     def centers(self, dataset: Dataset) -> CenterSet:
         """The centers, in scaled units."""
-        return self.recipe.centers.choose(dataset, self.executor, np.dtype(self.recipe.dtype))
+        return choose_centers(self.recipe, dataset, self.executor)
 
     def fit(self, problem: Problem, projected: Footprint) -> tuple[Outcome, dict[str, Any]]:
         """Eigensystem and training."""
@@ -244,10 +248,10 @@ def fit(
     elif recipe.solver.patience is not None:
         raise UsageError(
             "The solver has a patience, and there are no validation rows to lose it on.",
-            where="EigenPro(patience=...)",
+            where="patience",
             remedy="give validation rows, or leave patience out",
         )
-    p = recipe.centers.count(data)
+    p = width(recipe)
 
     def project(outputs: int) -> Footprint:
         return footprint(
@@ -281,10 +285,34 @@ def fit(
         memory=projected.solver_bytes,
         cache_bytes=projected.cache_bytes,
         validation=validation,
+        features=recipe.features,
     )
     outcome, report = stages.fit(problem, projected)
     release()
     return Fitted(problem, outcome, report, projected)
+
+
+def width(recipe: Recipe) -> int:
+    """Functions of the basis that a recipe asks for: centers, or features.
+
+    Raises:
+        UsageError: there are neither centers nor features that do without them.
+    """
+    p = 0 if recipe.centers is None else recipe.centers.count(recipe.train)
+    if recipe.features is None or recipe.features.needs_centers:
+        if recipe.centers is None:
+            raise UsageError("There are no centers.", where="centers", remedy="give centers, such as sk.Uniform(1000)")
+        if recipe.features is None:
+            return p
+    return recipe.features.width(recipe.train.n_features, p)
+
+
+def choose_centers(recipe: Recipe, dataset: Dataset, executor: Executor) -> CenterSet:
+    """The centers of a recipe; none of them where its features do without."""
+    dtype = np.dtype(recipe.dtype)
+    if recipe.centers is None:
+        return CenterSet(np.empty((0, dataset.n_features), dtype=dtype), None)
+    return recipe.centers.choose(dataset, executor, dtype)
 
 
 def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:

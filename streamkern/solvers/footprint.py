@@ -8,10 +8,9 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.errors import PlanRefusedError
-from streamkern.kernels.base import ROW_TILE, TILE_BYTES
 from streamkern.memory import format_bytes
-from streamkern.solvers.base import MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD
-from streamkern.solvers.eigenpro import HELD_OUT, EigenPro, exact_bytes, largest_batch
+from streamkern.solvers.base import MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Cost, Size, Solver
+from streamkern.solvers.eigenpro import HELD_OUT, EigenPro
 from streamkern.storage import ArraySource, Source
 
 _LIBRARIES = 96 << 20
@@ -23,7 +22,6 @@ _THREAD = 16 << 20
 _IDS = 1 << 20  # row ids hashed at a time
 _READER = 16 << 20  # chunks that a scan keeps
 _GATHER_ROWS = 4096
-_DIAGONAL = 512  # rows that the preconditioned diagonal is measured on
 _WINDOW = 8  # blocks of a window of the stream
 _ORDER_ROWS = 1 << 17  # row ids that a stream keeps beside its largest groups
 
@@ -37,12 +35,14 @@ class Footprint:
         stages: bytes that each stage adds at its peak, by name.
         cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
         solver_bytes: bytes left for the solver's own matrices.
+        cost: what the solver will take.
     """
 
     baseline: int
     stages: dict[str, int]
     cache_bytes: int
     solver_bytes: int
+    cost: Cost
 
     @property
     def peak(self) -> int:
@@ -54,7 +54,7 @@ def footprint(
     dataset: Dataset,
     p: int,
     outputs: int,
-    solver: EigenPro,
+    solver: Solver,
     *,
     budget: int,
     baseline: int,
@@ -90,15 +90,15 @@ def footprint(
     # A reading thread holds the decoded pieces, the chunk made of them, and the chunk before it.
     read = 0 if view else 3 * chunk_rows * row
     features = stored_rows * d * source.dtype.itemsize
-    s, q = solver.sizes(p)
-    batch = max(solver.batch or largest_batch(len(dataset), lanes), lanes)
     held = min(HELD_OUT, dataset.base_rows)
     Z = p * d * itemsize
 
     # What decides the weights depends on budget and data alone, never on threads or on what the process holds already:
     # stored rows stay in memory, and are mixed in short runs, up to an eighth of the budget; matrices get half of it.
     solver_bytes = max(0, budget // 2 - 4 * Z - 2 * held * p * itemsize)
-    kind = solver.chosen_projection(p, itemsize, solver_bytes)
+    size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, solver_bytes)
+    cost = solver.cost(size)
+    batch = max(cost.batch, lanes)
     small = features <= budget // 8
     # A group of chunks whose rows are mixed, as ``Problem.mix_chunks`` and ``Stream`` choose it.
     mix = MIX_CHUNKS if small else max(1, MIX_BYTES // ((lanes + 1) * chunk_rows * d * source.dtype.itemsize))
@@ -111,28 +111,17 @@ def footprint(
     gather = slots * (read + 2 * min(_GATHER_ROWS, chunk_rows) * d * itemsize) + _READER
     # Centers as they are, less their mean, and one copy in float64 while kernel matrices are made.
     fixed = 4 * Z
-    panel = min(TILE_BYTES, ROW_TILE * p * itemsize)
     # Of (p, outputs): each thread's sum and its parent's in the tree; iterate, average and what updates them.
     sums = (2 * slots + lanes) * p * outputs * itemsize + 8 * p * outputs * 8
-    eigen = 3 * s * s * 8 + 2 * s * q * 8  # the matrix, LAPACK's copy and its work space
-    if kind == "exact":
-        factor = p * p * itemsize
-        measured = factor + (2 * held + 3 * _DIAGONAL) * p * itemsize
-        setup = s * q * 8 + max(eigen, exact_bytes(p, itemsize), measured)
-        resident_ = factor + s * q * 8 + slots * panel
-    else:
-        temporary = (p + batch) * (d + 2 * outputs) * itemsize
-        setup = s * q * 8 + max(eigen, held * (held + s) * (8 + itemsize) + 3 * held * q * 8)
-        resident_ = 2 * s * q * 8 + temporary + 2 * slots * panel
     # Blocks of the step that is computed, of those ahead and of the one being made; raw windows; the order of the rows.
     reading = (STEPS_AHEAD + 2) * batch * (d * itemsize + 24)
     reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row + 8 * (_ORDER_ROWS + walked * group)
-    evaluation = slots * (read + panel + 2 * min(model_rows, chunk_rows) * (d + outputs) * itemsize) + _READER
+    evaluation = slots * (read + size.panel + 2 * min(model_rows, chunk_rows) * (d + outputs) * itemsize) + _READER
     stages = {
         "statistics": scan + ids,
         "centers": gather + ids + 4 * Z,
-        "eigensystem": fixed + gather + 3 * held * d * itemsize + setup,
-        "train": fixed + resident_ + sums + read + reading,
+        "eigensystem": fixed + gather + 3 * held * d * itemsize + cost.setup_bytes,
+        "train": fixed + cost.resident_bytes + slots * size.panel + sums + read + reading,
         "evaluate": fixed + sums + evaluation,
     }
     if validate:
@@ -145,14 +134,14 @@ def footprint(
             cache = max(needed, min(room, budget // 8))
         stages["train"] += cache
     cache = max(cache, features) if small else min(cache, features - 1)
-    result = Footprint(baseline, stages, cache, solver_bytes)
+    result = Footprint(baseline, stages, cache, solver_bytes, cost)
     if result.peak > budget:
         raise PlanRefusedError(
             f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(stages)} "
             "stage is the largest.",
             where=f"memory={format_bytes(budget)}, centers={p}, threads={slots}",
             expected=f"a budget of at least {format_bytes(result.peak)}",
-            remedy=_remedy(solver, kind, p, budget - baseline, d, itemsize),
+            remedy=_remedy(solver, cost, p, budget - baseline, d, itemsize),
         )
     return result
 
@@ -173,10 +162,10 @@ def _largest(stages: dict[str, int]) -> str:
     return max(stages, key=lambda name: stages[name])
 
 
-def _remedy(solver: EigenPro, kind: str, p: int, room: int, d: int, itemsize: int) -> str:
+def _remedy(solver: Solver, cost: Cost, p: int, room: int, d: int, itemsize: int) -> str:
     if room <= 0:
         return "raise memory: the Python process alone holds more than this"
-    if kind == "exact" and solver.projection == "exact":
+    if isinstance(solver, EigenPro) and cost.choice == solver.projection == "exact":
         return 'raise memory, use projection="delayed" (or "auto"), or use fewer centers'
     fewer = max(1, min(p // 2, int(room / (8 * d * itemsize))))
     return f"raise memory, or use fewer centers (about {fewer:,}), or fewer threads"

@@ -20,7 +20,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, measure
-from streamkern.solvers.base import OneByOne, Problem, Sweep, WholePasses
+from streamkern.solvers.base import Cost, OneByOne, Problem, Size, Sweep, WholePasses
 from streamkern.solvers.dense import matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.eigenpro import average
@@ -87,6 +87,16 @@ class SGD:
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
         return {"name": "SGD", **asdict(self)}
+
+    def cost(self, size: Size) -> Cost:
+        """One evaluation of the basis a row, and O(M c) on the host."""
+        p, c = size.p, size.outputs
+        batch = self.batch or max(size.lanes, round(float(np.sqrt(size.n))))
+        held = min(_HELD_OUT, size.n)
+        return Cost(
+            2 * held * p * (8 + size.itemsize), 0, held * p * (size.entry + 240.0), p * (size.entry + 4.0 * c),
+            6.0 * p * c, batch, self.epochs,
+        )  # fmt: skip
 
     def setup(self, problem: Problem) -> SGDIteration:
         """Measure what step the basis allows."""
@@ -182,12 +192,12 @@ class SGDIteration(OneByOne):
         }
 
     def init(self) -> SGDState:
-        """w = 0."""
+        """W = 0."""
         zero = np.zeros((self.basis.width, self.outputs), dtype=self.basis.dtype)
         return SGDState(zero, zero.astype(np.float64), 0)
 
     def broadcast(self, state: SGDState) -> Array:
-        """w."""
+        """W."""
         return state.w
 
     def update(self, state: SGDState, parts: Parts, position: Position) -> SGDState:
@@ -234,6 +244,15 @@ class GradientDescent:
         """Name and parameters."""
         return {"name": "GradientDescent", **asdict(self)}
 
+    def cost(self, size: Size) -> Cost:
+        """A sweep a step, and O(M c) on the host."""
+        p, c = size.p, size.outputs
+        held = 0 if self.step else min(_HELD_OUT, size.n)
+        return Cost(
+            2 * held * p * (8 + size.itemsize), 0, held * p * (size.entry + 240.0), p * (size.entry + 4.0 * c),
+            6.0 * p * c, 0, self.epochs,
+        )  # fmt: skip
+
     def setup(self, problem: Problem) -> DescentIteration:
         """Measure what step the basis allows."""
         step = self.step or 1.0 / (measure_basis(problem).top + self.ridge)
@@ -256,7 +275,7 @@ class DescentIteration(WholePasses):
         self.report: dict[str, Any] = {"step": self.step, "features": self.basis.width}
 
     def init(self) -> Array:
-        """w = 0."""
+        """W = 0."""
         return np.zeros((self.basis.width, self.outputs), dtype=self.basis.dtype)
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
