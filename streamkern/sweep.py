@@ -15,7 +15,7 @@ import numpy as np
 
 from streamkern.data.stream import Assembly, Block, Key, Scan
 from streamkern.errors import DataError
-from streamkern.execute.base import Executor, Parts, Stack, Tree
+from streamkern.execute.base import Executor, Parts, Stack, Tree, add
 from streamkern.types import Array, IntArray
 
 Contribution = Callable[[Any, Any], Parts]
@@ -81,13 +81,17 @@ def sweep(executor: Executor, work: Work, state: Any = None) -> Parts:
 
 
 def run_node(node: tuple[int, int, int], work: Work, state: Any) -> Parts:
-    """Sum over the leaves below one node of the tree: (level, index, number of leaves)."""
+    """Sum over the leaves below one node of the tree: (level, index, number of leaves).
+
+    One after another: a task then holds one sum, however large the sums are.
+    """
     level, index, n = node
-    first, last = index << level, min((index + 1) << level, n)
-    tree = Tree(last - first)
-    for leaf in range(first, last):
-        tree.put(0, leaf - first, work.contribute(work.build(leaf), state))
-    return tree.total()
+    total: Parts | None = None
+    for leaf in range(index << level, min((index + 1) << level, n)):
+        parts = work.contribute(work.build(leaf), state)
+        total = parts if total is None else add(total, parts)
+    assert total is not None
+    return total
 
 
 def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096) -> tuple[Array, Array | None]:

@@ -47,7 +47,7 @@ class Direct:
     def cost(self, size: Size) -> Cost:
         """p² numbers in float64, three times over; p operations for each of p entries a row."""
         p, c = size.p, size.outputs
-        grams = 2 * size.slots + 8  # tasks in flight, and what waits in the tree for its sibling
+        grams = 4 * size.slots + 7  # of tasks in flight, and what waits in the tree for its sibling
         resident = grams * p * (p + c) * 8
         flops = 2.0 * (p**3 / 3) * 2
         return Cost(0, resident, 0.0, p * (size.entry + 4.0 * p + 4.0 * c), flops, 0, 1)
