@@ -148,16 +148,10 @@ def test_without_vectors_the_preconditioner_is_the_identity():
 def test_the_speedup_is_the_ratio_of_average_condition_numbers(k, ridge):
     """Tr H/λ_min H for H = C + λ I, over the same for P^{−1/2} H P^{−1/2} with the exact top of C."""
     values = SPECTRA["1/q^2"]
-    _, V = matrix(values)
-    H = V * (values + ridge) @ V.T
-    scales = np.where(np.arange(M) < k, values, values[k - 1]) + ridge
-    root = V / np.sqrt(scales) @ V.T
-    H_P = root @ H @ root
-
-    def average(A):
-        return np.trace(A) / np.linalg.eigvalsh(A)[0]
-
-    assert speedup_ratio(values[::-1], k, ridge) == pytest.approx(average(H) / average(H_P), rel=1e-6)
+    H = values + ridge
+    H_P = H / (np.where(np.arange(M) < k, values, values[k - 1]) + ridge)  # all of them share eigenvectors
+    ratio = (H.sum() / H.min()) / (H_P.sum() / H_P.min())
+    assert speedup_ratio(values[::-1], k, ridge) == pytest.approx(ratio)
 
 
 def test_the_speedup_is_large_for_fast_decay_and_needs_a_rank_in_range():

@@ -1,0 +1,262 @@
+"""SVRG, plain and preconditioned, against the closed form."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.centers import CenterSet
+from streamkern.data.stream import Block
+from streamkern.data.targets import Classes, Continuous
+from streamkern.errors import UsageError
+from streamkern.execute import ThreadsExecutor
+from streamkern.kernels import Basis
+from streamkern.kernels.dot import Linear
+from streamkern.kernels.features import Identity
+from streamkern.precondition.lanczos import identity
+from streamkern.solvers.base import Problem, train
+from streamkern.solvers.direct import Direct
+from streamkern.solvers.gradient import NormalProduct
+from streamkern.solvers.svrg import SVRG, ThinnedProduct
+
+N, M, RIDGE = 1200, 60, 1e-6
+SPECTRUM = np.concatenate([np.geomspace(1.0, 1e-3, 12), np.full(M - 12, 1e-6)])
+"""Of the covariance. With the ridge, the condition number is 5e5, and 3 once the top 13 are out of the way."""
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Problem):
+    """The functions are the columns themselves."""
+
+    def basis(self) -> Basis:
+        return Identity().basis(self.train.n_features, self.dtype)
+
+
+def rows(spectrum=SPECTRUM, n=N, outputs=1, seed=0):
+    random = np.random.default_rng(seed)
+    d = len(spectrum)
+    U = np.linalg.qr(random.normal(size=(n, d)))[0]
+    V = np.linalg.qr(random.normal(size=(d, d)))[0]
+    X = U * np.sqrt(n * spectrum) @ V.T
+    truth = V @ (random.normal(size=(d, outputs)) / np.sqrt(spectrum)[:, None])
+    y = X @ truth + 0.5 * random.normal(size=(n, outputs))
+    return X, y - y.mean(axis=0)
+
+
+def problem(X, y, executor, dtype="float64", **options):
+    return Columns(
+        sk.from_arrays(X, y), Continuous(np.zeros(y.shape[1])), Linear(), CenterSet(X[:1], None), executor,
+        dtype=np.dtype(dtype), **options,
+    )  # fmt: skip
+
+
+def fit(solver, X, y, *, threads=2, dtype="float64", **options):
+    with ThreadsExecutor(threads) as executor:
+        posed = problem(X, y, executor, dtype, **options)
+        iteration = solver.setup(posed)
+        return train(posed, iteration, patience=solver.patience), iteration.report
+
+
+def closed_form(X, y, ridge=RIDGE):
+    return np.linalg.solve(X.T @ X / len(X) + ridge * np.eye(X.shape[1]), X.T @ y / len(X))
+
+
+def suboptimality(w, X, y, ridge=RIDGE):
+    """L(w) − min L, without cancellation."""
+    off = w - closed_form(X, y, ridge)
+    return 0.5 * float(np.sum((X @ off) ** 2) / len(X) + ridge * np.sum(off**2))
+
+
+def test_preconditioned_reaches_the_closed_form_in_few_epochs_and_plain_does_not():
+    X, y = rows()
+    start = suboptimality(np.zeros((M, 1)), X, y)
+    with_it, report = fit(SVRG(epochs=12, ridge=RIDGE, k=13), X, y)
+    without, _ = fit(SVRG(epochs=12, ridge=RIDGE, preconditioner=None), X, y)
+    assert with_it.failure is without.failure is None
+    assert suboptimality(with_it.weights, X, y) < 1e-6 * start
+    assert suboptimality(without.weights, X, y) > 1e-3 * start
+    assert report["sweeps"] <= 4
+    more, _ = fit(SVRG(epochs=60, ridge=RIDGE, k=13), X, y)
+    np.testing.assert_allclose(more.weights, closed_form(X, y), rtol=1e-8, atol=1e-8)
+
+
+def test_plain_converges_where_the_condition_number_is_small():
+    X, y = rows(np.linspace(1.0, 2.0, 20))
+    plain, _ = fit(SVRG(epochs=15, ridge=0.1, preconditioner=None), X, y)
+    np.testing.assert_allclose(plain.weights, closed_form(X, y, 0.1), rtol=1e-7, atol=1e-9)
+
+
+def test_the_ridge_means_what_it_means_to_direct():
+    X, y = rows()
+    direct, _ = fit(Direct(ridge=0.02), X, y)
+    svrg, _ = fit(SVRG(epochs=20, ridge=0.02, k=8), X, y)
+    np.testing.assert_allclose(svrg.weights, direct.weights, rtol=1e-7, atol=1e-9)
+
+
+def test_several_outputs_are_as_many_problems():
+    X, y = rows(outputs=3)
+    together, _ = fit(SVRG(epochs=8, ridge=RIDGE, k=13), X, y)
+    alone = np.hstack([fit(SVRG(epochs=8, ridge=RIDGE, k=13), X, y[:, [j]])[0].weights for j in range(3)])
+    np.testing.assert_allclose(together.weights, alone, rtol=1e-9, atol=1e-9)
+
+
+def test_labels_are_learnt():
+    X, y = rows(np.linspace(1.0, 2.0, 20))
+    labels = (y[:, 0] > 0).astype("int64")
+    with ThreadsExecutor(2) as executor:
+        posed = replace(
+            problem(X, y, executor), train=sk.from_arrays(X, labels), encoding=Classes(np.array([0, 1]))
+        )  # fmt: skip
+        outcome = train(posed, SVRG(epochs=15, ridge=0.1, k=5).setup(posed))
+    np.testing.assert_allclose(outcome.weights, closed_form(X, np.eye(2)[labels], 0.1), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "importance"])
+@pytest.mark.parametrize("preconditioner", ["lanczos", None])
+def test_threads_change_no_bit(sampling, preconditioner):
+    X, y = rows()
+    solver = SVRG(epochs=2, ridge=RIDGE, k=5, sampling=sampling, preconditioner=preconditioner, batch=64)
+    one, two = (fit(solver, X, y, threads=threads, dtype="float32")[0] for threads in (1, 2))
+    np.testing.assert_array_equal(one.weights, two.weights)
+
+
+def test_float32_comes_as_near_as_its_rounding():
+    X, y = rows(np.geomspace(1.0, 1e-3, 40))
+    start = suboptimality(np.zeros((40, 1)), X, y, 1e-4)
+    single, _ = fit(SVRG(epochs=25, ridge=1e-4, k=20), X, y, dtype="float32")
+    assert single.weights.dtype == np.float32
+    assert suboptimality(single.weights, X, y, 1e-4) < 1e-11 * start
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "importance"])
+@pytest.mark.parametrize("preconditioner", ["lanczos", None])
+def test_the_variance_reduced_gradient_is_unbiased(sampling, preconditioner):
+    """Over the batches of a pass, and over passes, the directions average to the gradient at w."""
+    X, y = rows(n=480, outputs=2)
+    X[:40] *= 4
+    solver = SVRG(ridge=0.01, k=5, batch=24, sampling=sampling, preconditioner=preconditioner)
+    passes = 1 if sampling == "uniform" else 150
+    random = np.random.default_rng(1)
+    snapshot, w = random.normal(size=(2, M, 2))
+    with ThreadsExecutor(1) as executor:
+        iteration = solver.setup(problem(X, y, executor))
+        total, squares, steps = np.zeros((M, 2)), np.zeros((M, 2)), 0
+        for pass_ in range(passes):
+            for step in range(iteration.stream.steps):
+                for lane in range(iteration.stream.lanes):
+                    block = iteration.stream.block((pass_, lane, step))
+                    product, _, n = iteration.contribution(block, (w - snapshot, w))
+                    total += product / n
+                    squares += (product / n) ** 2
+                    steps += 1
+    mean = total / steps
+    exact = X.T @ (X @ (w - snapshot)) / len(X)
+    if sampling == "uniform":
+        np.testing.assert_allclose(mean, exact, rtol=1e-9, atol=1e-12)
+    else:
+        spread = np.sqrt((squares / steps - mean**2) / steps)
+        assert np.abs((mean - exact) / spread).max() < 5  # of 120 entries
+        assert np.abs(mean - exact).mean() < 0.1 * np.abs(exact).mean()
+
+
+def test_thinning_keeps_heavy_rows_and_has_the_larger_variance():
+    random = np.random.default_rng(0)
+    X = random.normal(size=(200, 6)) * np.r_[np.full(20, 5.0), np.full(180, 0.5)][:, None]
+    basis, v = Identity().basis(6, np.dtype("float64")), random.normal(size=(6, 1))
+    cap = float((X**2).sum(axis=1).max())
+    thinned = ThinnedProduct(basis, identity(6), cap, seed=3)
+    y = np.zeros((200, 1))
+    draws = []
+    for step in range(400):
+        block = Block(X, y, np.arange(200), (0, 0, step))
+        product, loss, n = thinned(block, (v, v))
+        whole, same_loss, same_n = NormalProduct(basis)(block, (v, v))
+        assert loss == pytest.approx(same_loss)
+        assert n == same_n == 200
+        draws.append(product)
+    assert np.std(draws, axis=0).min() > 0
+    np.testing.assert_allclose(np.mean(draws, axis=0), whole, rtol=0.1, atol=0.1 * np.abs(whole).max())
+    everything = ThinnedProduct(basis, identity(6), 1e-9, seed=3)(block, (v, v))[0]
+    np.testing.assert_allclose(everything, whole)
+
+
+def test_importance_sampling_converges_too_but_no_faster():
+    X, y = rows(np.geomspace(1.0, 0.05, 30))
+    X[:30] *= 3
+    uniform, importance = (
+        suboptimality(fit(SVRG(epochs=8, ridge=0.01, k=10, sampling=s), X, y)[0].weights, X, y, 0.01)
+        for s in ("uniform", "importance")
+    )
+    assert importance < 1e-4 * suboptimality(np.zeros((30, 1)), X, y, 0.01)
+    assert uniform < importance
+
+
+def test_a_step_that_is_far_too_large_is_a_failure_with_a_remedy():
+    X, y = rows()
+    _, report = fit(SVRG(epochs=1, ridge=RIDGE, k=5), X, y)
+    for factor in (30.0, 1e8):
+        outcome, _ = fit(SVRG(epochs=10, ridge=RIDGE, k=5, step=factor * report["step"]), X, y, dtype="float32")
+        assert outcome.failure is not None
+        assert outcome.failure.kind in ("diverged", "non-finite")
+        assert "step" in outcome.failure.remedy
+
+
+def test_what_setup_found_out_is_reported():
+    X, y = rows()
+    outcome, report = fit(SVRG(epochs=2, ridge=RIDGE, k=13), X, y)
+    np.testing.assert_allclose(report["eigenvalues"], SPECTRUM[:13], rtol=0.5)
+    # The preconditioned covariance has its top at 1, or a little above where the sketch is rough.
+    assert 0.9 < report["lambda"] < 2
+    assert report["lambda"] <= report["beta"] <= report["peak"]
+    assert report["batch"] >= 4
+    assert report["features"] == M
+    assert outcome.rows == 4 * N
+    assert [entry["pass"] for entry in outcome.history] == [1, 2]
+    _, plain = fit(SVRG(epochs=1, ridge=RIDGE, preconditioner=None), X, y)
+    assert plain["lambda"] == pytest.approx(SPECTRUM[0], rel=0.1)
+    assert "eigenvalues" not in plain
+
+
+def test_states_survive_pickling_and_go_on_to_the_same_bits():
+    X, y = rows()
+    with ThreadsExecutor(1) as executor:
+        iteration = SVRG(ridge=RIDGE, k=5, batch=100).setup(problem(X, y, executor))
+        stream = iteration.stream
+
+        def step(state, number):
+            shared = iteration.broadcast(state)
+            parts = [iteration.contribution(stream.block((0, lane, number)), shared) for lane in range(stream.lanes)]
+            return iteration.update(state, tuple(sum(part) for part in zip(*parts, strict=True)), (0, number))
+
+        def whole(contribution, shared):
+            return contribution(Block(X, y, np.arange(N), (0,)), shared)
+
+        state = iteration.begin(iteration.init(), 0, whole)
+        resumed = state
+        for number in range(stream.steps):
+            state, resumed = step(state, number), step(pickle.loads(pickle.dumps(resumed)), number)
+        np.testing.assert_array_equal(iteration.weights(state), iteration.weights(resumed))
+        assert state.averaged == stream.steps - stream.steps // 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ridge": -1.0}, {"epochs": 0}, {"k": 0}, {"batch": 0}, {"patience": 0}, {"step": 0.0},
+        {"step": float("nan")}, {"preconditioner": "nystrom"}, {"sampling": "weighted"},
+    ],
+)  # fmt: skip
+def test_values_out_of_range_are_refused(options):
+    with pytest.raises(UsageError):
+        SVRG(**options)
+
+
+def test_parameters_are_what_was_given():
+    assert SVRG(k=7).to_json() == {
+        "name": "SVRG", "epochs": 10, "ridge": 1e-8, "k": 7, "batch": None, "step": None,
+        "preconditioner": "lanczos", "sampling": "uniform", "patience": None,
+    }  # fmt: skip
