@@ -5,8 +5,9 @@ random features, Nyström features, or the columns as they are:
 
     w ← w − η P (1/m Φ_mᵀ (Φ_m w − y_m) + λ w),        P = I − E (I − τ λ_{q+1} Λ⁻¹) Eᵀ
 
-(Λ, E) come from a randomised SVD over a subsample. The preconditioner changes the speed and not the fixed point. For
-their iteration in the RKHS (Table 2, Z = X) see ``EigenPro2``.
+(Λ, E) come from a randomised SVD over a subsample; with a ridge λ they are the eigenpairs of H + λ I, whose top is what
+slows the iteration down then. The preconditioner changes the speed and not the fixed point. For the paper's iteration
+in the RKHS (Table 2, Z = X) see ``EigenPro2``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.kernels.base import ROW_TILE, tiles
+from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.precondition.nystrom import StepSize, measure
 from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
 from streamkern.solvers.base import OneByOne, Problem
@@ -100,7 +102,8 @@ class EigenPro1:
             seed=self.seed,
             floor=10.0 * float(np.finfo(basis.dtype).eps),
         )
-        preconditioner = RandomizedSVD(eigensystem, self.tau)
+        hessian = Eigensystem(eigensystem.values + self.ridge, eigensystem.vectors, eigensystem.tail + self.ridge)
+        preconditioner = RandomizedSVD(hessian, self.tau)
         size = measure_features(basis, preconditioner, X[-HELD_OUT:], parallel)
         batch = self.batch or default_batch(size.critical_batch, len(data), problem.lanes)
         return EigenPro1Iteration(self, problem.stream(batch), basis, problem.encoding.outputs, size, preconditioner)

@@ -1,0 +1,205 @@
+"""EigenPro in feature space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamkern.centers import CenterSet, Uniform
+from streamkern.data import from_arrays
+from streamkern.data.targets import Continuous
+from streamkern.errors import NumericalError, UsageError
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.kernels import Basis, FeatureMap, Gaussian, Identity, Laplace, Nystrom, RandomFourier
+from streamkern.precondition.eigensystem import top_eigensystem
+from streamkern.precondition.rsvd import RandomizedSVD
+from streamkern.rng import generator
+from streamkern.solvers import Problem, train
+from streamkern.solvers.eigenpro1 import EigenPro1, covariance, measure_features
+from streamkern.solvers.sgd import SGD
+
+N, D, C = 300, 6, 3
+F64 = np.dtype(np.float64)
+
+
+def data(n: int = N) -> tuple[np.ndarray, np.ndarray]:
+    rng = generator("eigenpro 1", n)
+    X = rng.standard_normal((n, D))
+    y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2], np.cos(X[:, 3])], axis=1)
+    return X, y + 0.1 * rng.standard_normal((n, C))
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[ThreadsExecutor]:
+    with ThreadsExecutor(2) as pool:
+        yield pool
+
+
+@dataclass(frozen=True, eq=False)
+class OnFeatures(Problem):
+    """A problem on a feature map instead of kernel values at centers."""
+
+    features: FeatureMap | None = None
+
+    def basis(self) -> Basis:
+        if self.features is None:
+            return super().basis()
+        return self.features.basis(self.train.n_features, self.dtype, self.centers.Z, self.center)
+
+
+def problem(executor: ThreadsExecutor, p: int = 30, features: FeatureMap | None = None, **changes: Any) -> Problem:
+    rows = changes.pop("train", None) or from_arrays(*data())
+    settings: dict[str, Any] = {"kernel": Laplace(4.0), "dtype": F64, "lanes": 2, **changes}
+    centers = settings.pop("centers", None) or Uniform(p).choose(rows, executor, settings["dtype"])
+    return OnFeatures(rows, Continuous(np.zeros(C)), centers=centers, executor=executor, features=features, **settings)
+
+
+def run(solver: EigenPro1, given: Problem) -> np.ndarray:
+    outcome = train(given, solver.setup(given))
+    assert outcome.failure is None
+    return outcome.weights
+
+
+def values(given: Problem) -> np.ndarray:
+    """φ of all rows, shape (N, M)."""
+    return given.basis().block(data()[0] - given.center)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+@pytest.mark.parametrize(
+    "features", [None, RandomFourier(Gaussian(3.0), 40), Nystrom(Laplace(4.0)), Identity()], ids=lambda f: str(f)[:8]
+)
+def test_full_gradients_converge_to_least_squares(
+    executor: ThreadsExecutor, features: FeatureMap | None, ridge: float
+) -> None:
+    kernel = Laplace(4.0) if features is None or features.translation_invariant else None
+    given = problem(executor, features=features)
+    if kernel is None:  # columns as they are: nothing is centred
+        given = replace(given, centers=CenterSet(np.zeros((1, D)), None))
+    solver = EigenPro1(epochs=300, q=160, batch=N, ridge=ridge, average=False)
+    weights, phi, y = run(solver, given), values(given), data()[1]
+    exact = np.linalg.solve(phi.T @ phi / N + ridge * np.eye(phi.shape[1]), phi.T @ y / N)
+    np.testing.assert_allclose(phi @ weights, phi @ exact, atol=1e-6)
+
+
+def test_minibatches_converge_where_the_features_interpolate(executor: ThreadsExecutor) -> None:
+    """More features than rows: no noise is left at the solution, and it is the one of least norm."""
+    given = problem(executor, features=RandomFourier(Gaussian(1.0), 1000))
+    weights = run(EigenPro1(epochs=100, q=240, batch=60, average=False), given)
+    exact = np.linalg.lstsq(values(given), data()[1], rcond=None)[0]
+    assert np.linalg.norm(weights - exact) < 1e-4 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.25])
+def test_a_step_is_table_1(executor: ThreadsExecutor, tau: float) -> None:
+    given = problem(executor, p=28)  # few enough for the randomised SVD to be exact
+    iteration = EigenPro1(epochs=1, q=8, batch=60, tau=tau, average=False).setup(given)
+    stream = iteration.stream
+    phi, y = values(given), data()[1]
+    H = phi.T @ phi / N
+    lam, E = np.linalg.eigh(H)
+    lam, E = lam[::-1], E[:, ::-1]
+    P = np.eye(28) - (E[:, :8] * (1 - tau * lam[8] / lam[:8])) @ E[:, :8].T
+    w = np.zeros((28, C))
+    for step in range(stream.steps):
+        rows = np.concatenate([stream.block((0, lane, step)).ids for lane in range(stream.lanes)])
+        gradient = phi[rows].T @ (phi[rows] @ w - y[rows]) / len(rows)
+        w -= iteration.size.step(len(rows)) * P @ gradient
+    np.testing.assert_allclose(train(given, iteration).weights, w, atol=1e-6 * abs(w).max())
+
+
+def test_the_covariance_is_that_of_all_features_at_once(executor: ThreadsExecutor) -> None:
+    X, _ = data(1500)  # more tiles than are added up at a time
+    basis = RandomFourier(Gaussian(3.0), 50).basis(D, F64)
+    phi, V = basis.block(X), generator("V").standard_normal((50, 7))
+    product = covariance(basis, X, executor.host_map)
+    np.testing.assert_allclose(product(V), phi.T @ (phi @ V) / len(X), rtol=1e-12, atol=1e-14)
+
+
+def test_the_measured_step_is_that_of_the_preconditioned_kernel(executor: ThreadsExecutor) -> None:
+    X, _ = data()
+    basis = RandomFourier(Gaussian(3.0), 50).basis(D, F64)
+    phi = basis.block(X)
+    P = RandomizedSVD(top_eigensystem(phi.T @ phi / N, 10), 0.5)
+    size, K = measure_features(basis, P, X, executor.host_map), phi @ P.apply(phi.T.copy())
+    assert size.beta == pytest.approx(np.trace(K) / N)
+    assert size.peak == pytest.approx(np.diag(K).max())
+    assert size.top == pytest.approx(np.linalg.eigvalsh(K)[-1] / N, rel=0.06)
+
+
+def test_theorem_1_is_more_careful_than_the_measured_step(executor: ThreadsExecutor) -> None:
+    for batch in (10, 100):
+        report = EigenPro1(q=10, batch=batch).setup(problem(executor)).report
+        assert report["theorem_1_step"] < report["step"] < 60 * report["theorem_1_step"]
+
+
+def test_preconditioning_saves_epochs(executor: ThreadsExecutor) -> None:
+    """The same passes, features and batch: far nearer to least squares than SGD with its own measured step."""
+    given = problem(executor, p=100, kernel=Gaussian(3.0))
+    phi, y = values(given), data()[1]
+    least = np.square(phi @ np.linalg.lstsq(phi, y, rcond=1e-8)[0] - y).mean()
+
+    def excess(solver: Any) -> float:
+        return float(np.square(phi @ run(solver, given) - y).mean() - least)
+
+    assert excess(EigenPro1(epochs=10, q=60, batch=60)) < excess(SGD(epochs=10, batch=60, average=True)) / 4
+
+
+def test_averaging_removes_noise(executor: ThreadsExecutor) -> None:
+    given = problem(executor)
+    phi, y = values(given), data()[1]
+    errors = [
+        np.square(phi @ run(EigenPro1(epochs=20, q=20, batch=10, average=average), given) - y).mean()
+        for average in (True, False)
+    ]
+    assert errors[0] < errors[1]
+
+
+def test_threads_decide_no_bit() -> None:
+    weights = []
+    for threads in (1, 2):
+        with ThreadsExecutor(threads) as pool:
+            given = problem(pool, p=60, dtype=np.dtype(np.float32), lanes=3)
+            weights.append(run(EigenPro1(epochs=2, q=20, batch=60), given))
+    assert weights[0].dtype == np.float32
+    assert np.array_equal(*weights)
+
+
+def test_a_seed_decides_the_subsample(executor: ThreadsExecutor) -> None:
+    given = problem(executor)
+    a, b, other = (run(EigenPro1(q=5, subsample=40, seed=seed), given) for seed in (0, 0, 1))
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, other)
+
+
+def test_a_step_forced_too_large_is_a_failure_with_a_remedy(executor: ThreadsExecutor) -> None:
+    given = problem(executor)
+    step = EigenPro1(q=10).setup(given).report["step"]
+    outcome = train(given, EigenPro1(q=10, epochs=20, step=50 * step).setup(given))
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "diverged"
+    assert "step=None" in outcome.failure.remedy
+
+
+def test_one_feature_leaves_nothing_to_precondition(executor: ThreadsExecutor) -> None:
+    with pytest.raises(UsageError, match="eigenpairs of a matrix of size 1"):
+        EigenPro1().setup(problem(executor, p=1))
+
+
+def test_features_that_are_all_zero_are_refused(executor: ThreadsExecutor) -> None:
+    far = CenterSet(np.full((3, D), 1e6) + np.arange(3)[:, None], None)
+    with pytest.raises(NumericalError, match="no positive eigenvalue"):
+        EigenPro1().setup(problem(executor, centers=far))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epochs": 0}, {"q": 0}, {"subsample": 1}, {"batch": 0}, {"step": 0.0}, {"tau": 1.5}, {"ridge": -1.0}],
+)
+def test_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        EigenPro1(**wrong)
