@@ -248,8 +248,8 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
             Z,
             weights,
             encoding,
-            arrays["factor"],
-            arrays["shift"],
+            _number_or_array(arrays["factor"]),
+            _number_or_array(arrays["shift"]),
             None if columns is None else tuple(columns),
             metadata["training"],
             features,
@@ -258,6 +258,10 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         raise ModelFormatError(
             f"The model's description is incomplete: {error}.", where=str(path), remedy="restore it from a copy"
         ) from error
+
+
+def _number_or_array(value: Array) -> float | Array:
+    return value if value.ndim else float(value)
 
 
 def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding: Encoding) -> Array:
