@@ -4,11 +4,12 @@ One step on a batch (X_m, y_m) of m rows, r = K(X_m, Z) α − y_m (Abedsoltan e
 
     h = K(Z, X_m) r − K(Z, X_s) Q_s K(X_s, X_m) r,      α ← α − η/m K(Z, Z)⁻¹ h
 
-X_s is drawn from the centers, so K(X_s, X_m) r is a row selection of K(Z, X_m) r, and K(Z, Z)⁻¹ K(Z, X_s) selects rows.
-Batch and step are measured on rows outside X_s, never assumed from it; iterates are averaged.
+X_s is the centers, so K(X_s, X_m) r is K(Z, X_m) r, and K(Z, Z)⁻¹ K(Z, X_s) drops out: α ← α − η/m M K(Z, X_m) r with
+M = K(Z, Z)⁻¹ − Q_s. Batch and step are measured on other rows, never assumed from it; iterates are averaged.
 
-Three projections: *exact* factors K(Z, Z) once (p² memory); *inexact* runs EigenPro 2 on the centers after every step;
-*delayed* (Abedsoltan et al. 2025) keeps batches as temporary centers and projects once they number about p.
+Three projections: *exact* factors K(Z, Z) once (p² memory); *inexact* puts a matrix in place of M that knows the top of
+K(Z, Z) and costs p q numbers; *delayed* (Abedsoltan et al. 2025) keeps batches as temporary centers and projects, more
+closely, once they number about p.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
-from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize
 from streamkern.solvers.base import Cost, OneByOne, Problem, Size
-from streamkern.solvers.dense import Map
+from streamkern.solvers.dense import Map, matmul
 from streamkern.solvers.projection import (
+    NEAR_FLOOR,
     ExactProjection,
     InexactProjection,
+    center_eigensystem,
     eigen_floor,
-    kernel_matrix,
+    measure_inexact,
     measure_projected,
     measure_unprojected,
     project_exactly,
@@ -47,9 +49,12 @@ PROJECTIONS = ("auto", "exact", "inexact", "delayed")
 AVERAGING = 5.0
 """η of the polynomial-decay average (Shamir & Zhang 2013, eq. 5): iterate t enters with weight about (t/T)^η."""
 
-_SUBSAMPLE = 2000  # s: more costs s³ and buys little while q is a tenth of it
+_SUBSAMPLE = 2000  # s: more costs s³
+_EIGENPAIRS = 500  # q at most: a step costs 4 p q c for them, a few percent of its kernel values
 HELD_OUT = 2000
+_COLUMNS = 256  # of them at a time, where p² numbers do not fit
 _DIAGONAL = 512  # rows that the preconditioned diagonal is measured on
+_PRODUCTS = {"inexact": 0, "delayed": 1}
 _BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
 _LARGEST_BLOCK = 1024  # rows beyond which a block gains no rate and costs memory
 _STEPS_A_PASS = 16  # at least, where the data are few
@@ -61,15 +66,15 @@ class EigenPro:
 
     Args:
         epochs: passes over the training rows.
-        projection: ``exact``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else delayed.
-        s: rows of the Nyström subsample; min(p, 2000) by default.
-        q: eigenpairs of the preconditioner; s/10 by default.
+        projection: ``exact``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else inexact.
+        s: centers whose kernel matrix is decomposed to find them; min(p, 2000) by default.
+        q: eigenpairs of the preconditioner; p/10 by default, at most 500 and s/4.
         batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger.
         step: η of the mean gradient; by default what the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
         patience: with a validation set: stop after this many passes without improvement; None runs all.
-        projection_epochs: most passes over the centers for one inexact or delayed projection.
-        projection_tolerance: relative residual at which such a projection stops early.
+        projection_products: products with K(Z, Z), of p² kernel values each, that one inexact or delayed projection
+            takes; by default 0 for inexact, which then costs no more than exact, and 1 for delayed.
 
     Raises:
         UsageError: a value is out of range.
@@ -83,8 +88,7 @@ class EigenPro:
     step: float | None = None
     average: bool = True
     patience: int | None = None
-    projection_epochs: int = 4
-    projection_tolerance: float = 1e-2
+    projection_products: int | None = None
 
     def __post_init__(self) -> None:
         if self.projection not in PROJECTIONS:
@@ -93,10 +97,16 @@ class EigenPro:
                 where="EigenPro(projection=...)",
                 expected="one of " + ", ".join(PROJECTIONS),
             )
-        for name in ("epochs", "s", "q", "batch", "patience", "projection_epochs"):
+        for name in ("epochs", "s", "q", "batch", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}.", where=f"EigenPro({name}=...)", expected="at least 1")
+        if self.projection_products is not None and self.projection_products < 0:
+            raise UsageError(
+                f"projection_products is {self.projection_products}.",
+                where="EigenPro(projection_products=...)",
+                expected="at least 0",
+            )
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="EigenPro(step=...)", expected="a positive number")
 
@@ -107,7 +117,7 @@ class EigenPro:
     def sizes(self, p: int) -> tuple[int, int]:
         """(s, q) for p centers; q = 0 where there are too few for a preconditioner."""
         s = min(p, self.s or _SUBSAMPLE)
-        q = min(s - 1, self.q or max(1, s // 10))
+        q = min(s - 1, self.q or max(1, min(p // 10, _EIGENPAIRS, s // 4)))
         return s, max(0, q)
 
     def chosen_projection(self, p: int, itemsize: int, memory: int | None) -> str:
@@ -115,7 +125,11 @@ class EigenPro:
         if self.projection != "auto":
             return self.projection
         fits = memory is None or exact_bytes(p, itemsize) <= memory
-        return "exact" if fits or p < 4 else "delayed"
+        return "exact" if fits or p < 4 else "inexact"
+
+    def products(self, kind: str) -> int:
+        """Products with K(Z, Z) in one projection of a kind."""
+        return _PRODUCTS[kind] if self.projection_products is None else self.projection_products
 
     def cost(self, size: Size) -> Cost:
         """Abedsoltan et al. 2023, Table 1, with the constants of this implementation."""
@@ -126,21 +140,30 @@ class EigenPro:
         held = min(HELD_OUT, size.n)
         eigen = 3 * s * s * 8 + 2 * s * q * 8  # the matrix, LAPACK's copy and its work space
         flops = 4.0 / 3 * s**3 * 8 + float(held) * p * size.entry
+        more = q + q // 10
+        if s < p:
+            eigen = max(eigen, (3 * more + q) * p * 8)  # a basis, its product with K(Z, Z), and what comes of both
+            flops += p * p * (size.entry + 2.0 * more) + 16.0 * p * more * more
         if kind == "exact":
             factor = p * p * b
             measured = factor + (2 * held + 3 * _DIAGONAL) * p * b
-            setup = s * q * 8 + max(eigen, exact_bytes(p, b), measured)
-            resident = factor + s * q * 8
+            setup = p * q * 8 + max(eigen, exact_bytes(p, b), measured)
+            resident = factor + p * q * 8
             flops += p * p * (2.0 * p / 3 * 2 + size.entry)  # in float64, at half the rate
             step = 2.0 * p * p * c
         else:
-            setup = s * q * 8 + max(eigen, held * (held + s) * (8 + b) + 3 * held * q * 8)
-            resident = 2 * s * q * 8 + (p + batch) * (size.d + 2 * c) * b + size.slots * size.panel
-            step = self.projection_epochs * float(p) * p * (size.entry + 4 * c)
-            step /= max(1, p // batch) if kind == "delayed" else 1
+            measured = held * p * b + 2 * held * held * 8 + 6 * p * _COLUMNS * 8 + 3 * held * q * 8
+            setup = p * q * 8 + max(eigen, measured)
+            resident = p * q * 8
+            step = self.products(kind) * float(p) * p * (size.entry + 2 * c)
+            if kind == "delayed":
+                resident += (p + batch) * (size.d + 2 * c) * b + size.slots * size.panel
+                step /= max(1, round(p / batch))
+                step += batch * p / 2 * (size.entry + 2 * c)
+            step += 16.0 * p * q * c  # in float64, at half the rate
         why = {
             "exact": f"p² numbers ({format_bytes(p * p * b)}) fit the memory",
-            "delayed": "p² numbers do not fit the memory",
+            "inexact": "p² numbers do not fit the memory",
         }
         reasons = (
             f"projection {kind}: {why[kind] if self.projection == 'auto' else 'as asked'}",
@@ -149,7 +172,7 @@ class EigenPro:
         )
         return Cost(setup, resident, flops, p * (size.entry + 4.0 * c), step, batch, self.epochs, kind, reasons)
 
-    def setup(self, problem: Problem) -> ExactIteration | DelayedIteration:
+    def setup(self, problem: Problem) -> ProjectedIteration | DelayedIteration:
         """Eigensystem, projection, batch and step."""
         if problem.features is not None:
             raise UsageError("EigenPro works on a kernel and centers.", where="features", remedy="leave features out")
@@ -158,22 +181,26 @@ class EigenPro:
         kind = self.chosen_projection(p, expansion.Z.itemsize, problem.memory)
         nystrom = None
         if q:
-            floor = eigen_floor(expansion.Z.dtype)
-            nystrom = Nystrom(top_eigensystem(kernel_matrix(expansion, s, parallel), q, floor))
+            floor = eigen_floor(expansion.Z.dtype) if kind == "exact" and s == p else NEAR_FLOOR
+            nystrom = Nystrom(center_eigensystem(expansion, s, q, floor, parallel))
         if nystrom is None and kind != "exact":
             raise UsageError(
                 f"{kind} projection needs a preconditioner, and {p} centers are too few for one.",
                 where="EigenPro(projection=...)",
                 remedy='use projection="exact"',
             )
-        held, _ = gather(problem.executor, problem.assembly(problem.train), held_out(problem, s))
-        exact: ExactProjection | None = None
+        held, _ = gather(problem.executor, problem.assembly(problem.train), held_out(problem))
+        projection: ExactProjection | InexactProjection
         if kind == "exact":
-            exact = project_exactly(expansion, nystrom, parallel)
-            size = measure_projected(expansion, exact, held, parallel)
+            projection = project_exactly(expansion, nystrom, parallel)
+            size = measure_projected(expansion, projection, held, parallel)
         else:
             assert nystrom is not None
-            size = measure_unprojected(expansion, nystrom, held)
+            projection = project_inexactly(expansion, nystrom, self.products(kind), parallel)
+            if kind == "inexact":
+                size = measure_inexact(expansion, projection, held, parallel)
+            else:
+                size = measure_unprojected(expansion, nystrom, held)
         batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
         stream = problem.stream(batch)
         report = {
@@ -188,15 +215,13 @@ class EigenPro:
             "step": self.step or size.step(stream.batch_rows),
             "spectrum": [] if nystrom is None else [*nystrom.eigensystem.values.tolist(), nystrom.eigensystem.tail],
         }
-        if exact is not None:
-            return ExactIteration(self, stream, expansion, problem.encoding.outputs, size, parallel, exact, report)
+        outputs = problem.encoding.outputs
+        if kind != "delayed":
+            return ProjectedIteration(self, stream, expansion, outputs, size, parallel, projection, report)
         assert nystrom is not None
-        projector = project_inexactly(expansion, s, q, parallel, self.projection_epochs, self.projection_tolerance)
-        every = 1 if kind == "inexact" else max(1, p // stream.batch_rows)
-        report["project_every"] = every
-        return DelayedIteration(
-            self, stream, expansion, problem.encoding.outputs, size, parallel, nystrom, projector, every, report
-        )
+        assert isinstance(projection, InexactProjection)
+        report["project_every"] = every = max(1, round(p / stream.batch_rows))
+        return DelayedIteration(self, stream, expansion, outputs, size, parallel, nystrom, projection, every, report)
 
 
 def exact_bytes(p: int, itemsize: int) -> int:
@@ -204,15 +229,14 @@ def exact_bytes(p: int, itemsize: int) -> int:
     return p * p * (8 + itemsize)
 
 
-def held_out(problem: Problem, s: int) -> Array:
-    """Ids of rows to measure on: training rows that are not centers, else centers outside X_s, else any."""
+def held_out(problem: Problem) -> Array:
+    """Ids of rows to measure on: training rows that are not centers, or any where nearly all are."""
     data, p = problem.train, len(problem.centers.Z)
     if problem.centers.ids is None:
         return data.draw(min(HELD_OUT, data.base_rows))
     drawn = data.draw(min(p + HELD_OUT, data.base_rows))
     rest = drawn[~np.isin(drawn, problem.centers.ids)][:HELD_OUT]  # in the draw's order: sorted ids may be sorted data
-    ids = np.concatenate([rest, problem.centers.ids[s : s + HELD_OUT - len(rest)]])
-    return ids if len(ids) >= min(64, max(1, data.base_rows // 4)) else data.draw(min(HELD_OUT, data.base_rows))
+    return rest if len(rest) >= min(64, max(1, data.base_rows // 4)) else drawn[:HELD_OUT]
 
 
 def default_batch(critical: float, rows: int, lanes: int) -> int:
@@ -254,7 +278,7 @@ class Gradient:
 
 
 @dataclass(frozen=True, eq=False)
-class ExactState:
+class ProjectedState:
     """α, its average, and the number of steps taken; arrays of shape (p, c)."""
 
     alpha: Array
@@ -263,8 +287,8 @@ class ExactState:
 
 
 @dataclass(eq=False)
-class ExactIteration(OneByOne):
-    """EigenPro 3 with exact projection: α ← α − η/m M K(Z, X_m) r."""
+class ProjectedIteration(OneByOne):
+    """EigenPro 3 that projects every step: α ← α − η/m M K(Z, X_m) r, where M is preconditioner and projection."""
 
     solver: EigenPro
     stream: Stream
@@ -272,30 +296,30 @@ class ExactIteration(OneByOne):
     outputs: int
     size: StepSize
     parallel: Map
-    projection: ExactProjection
+    projection: ExactProjection | InexactProjection
     report: dict[str, Any]
 
     def __post_init__(self) -> None:
         self.contribution = Gradient(self.expansion)
         self.epochs = self.solver.epochs
 
-    def init(self) -> ExactState:
+    def init(self) -> ProjectedState:
         """α = 0."""
         zero = np.zeros((self.expansion.p, self.outputs), dtype=self.expansion.Z.dtype)
-        return ExactState(zero, zero.astype(np.float64), 0)
+        return ProjectedState(zero, zero.astype(np.float64), 0)
 
-    def broadcast(self, state: ExactState) -> Array:
+    def broadcast(self, state: ProjectedState) -> Array:
         """α."""
         return state.alpha
 
-    def update(self, state: ExactState, parts: Parts, position: Position) -> ExactState:
+    def update(self, state: ProjectedState, parts: Parts, position: Position) -> ProjectedState:
         """One step."""
         g, _, rows = parts
         rate = (self.solver.step or self.size.step(rows)) / rows
         alpha = state.alpha - np.asarray(rate, dtype=g.dtype) * self.projection.apply(g, self.parallel)
-        return ExactState(alpha, average(state.mean, alpha, state.t + 1), state.t + 1)
+        return ProjectedState(alpha, average(state.mean, alpha, state.t + 1), state.t + 1)
 
-    def weights(self, state: ExactState) -> Array:
+    def weights(self, state: ProjectedState) -> Array:
         """The average, or the last iterate."""
         return state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
 
@@ -361,27 +385,27 @@ class DelayedState:
     """α over the centers, and what waits for the next projection.
 
     Attributes:
-        alpha: shape (p, c); the Nyström corrections since the last projection are in its first s rows.
+        alpha: shape (p, c), with the corrections of the preconditioner since the last projection.
+        base: α as the last projection left it, shape (p, c).
         mean: average of the projected iterates, shape (p, c).
         t: projections so far.
         temporary: (key, coefficients (b, c)) of the blocks since the last projection.
         pending: K(Z, temporary) times their coefficients, shape (p, c).
-        correction: the sum of the Nyström corrections since, shape (s, c).
         steps: steps since.
     """
 
     alpha: Array
+    base: Array
     mean: Array
     t: int
     temporary: tuple[tuple[Key, Array], ...]
     pending: Array
-    correction: Array
     steps: int
 
 
 @dataclass(eq=False)
 class DelayedIteration(OneByOne):
-    """EigenPro 3 with inexact projection after every step, or EigenPro 4 with one after several."""
+    """EigenPro 4: batches are temporary centers until they number about p, then the sum of their steps is projected."""
 
     solver: EigenPro
     stream: Stream
@@ -390,7 +414,7 @@ class DelayedIteration(OneByOne):
     size: StepSize
     parallel: Map
     nystrom: Nystrom
-    projector: InexactProjection
+    projection: InexactProjection
     every: int
     report: dict[str, Any]
 
@@ -401,8 +425,7 @@ class DelayedIteration(OneByOne):
     def init(self) -> DelayedState:
         """α = 0 and nothing pending."""
         zero = np.zeros((self.expansion.p, self.outputs), dtype=self.expansion.Z.dtype)
-        s = len(self.nystrom.eigensystem.vectors)
-        return DelayedState(zero, zero.astype(np.float64), 0, (), zero, np.zeros((s, self.outputs)), 0)
+        return DelayedState(zero, zero, zero.astype(np.float64), 0, (), zero, 0)
 
     def broadcast(self, state: DelayedState) -> tuple[Array, tuple[tuple[Key, Array], ...]]:
         """α and the temporary centers."""
@@ -412,15 +435,14 @@ class DelayedIteration(OneByOne):
         """One step, and the projection if it is due."""
         pieces, g, _, rows = parts
         rate = np.asarray((self.solver.step or self.size.step(rows)) / rows, dtype=g.dtype)
-        correction = rate * self.nystrom.correction(g[: len(state.correction)])
-        alpha = state.alpha.copy()
-        alpha[: len(correction)] += correction.astype(alpha.dtype)
+        system = self.nystrom.eigensystem
+        inside = matmul(system.vectors.T, g.astype(np.float64), self.parallel, tile=64)
+        correction = matmul(system.vectors, rate * self.nystrom.damping[:, None] * inside, self.parallel)
         state = replace(
             state,
-            alpha=alpha,
+            alpha=state.alpha + correction.astype(g.dtype),
             temporary=state.temporary + tuple((key, -rate * r) for key, r in pieces),
             pending=state.pending - rate * g,
-            correction=state.correction + correction,
             steps=state.steps + 1,
         )
         return self.settle(state) if state.steps >= self.every else state
@@ -429,19 +451,10 @@ class DelayedIteration(OneByOne):
         """Project what is pending onto the span of the centers."""
         if not state.steps:
             return state
-        s = len(state.correction)
-        v = state.correction.astype(state.alpha.dtype)
-        subsample = Expansion(self.expansion.kernel, self.expansion.Z[:s], self.expansion.backend)
-        tiles = [slice(a, min(a + 256, self.expansion.p)) for a in range(0, self.expansion.p, 256)]
-        h = state.pending + np.concatenate(
-            self.parallel(lambda rows: subsample.predict(self.expansion.Z[rows], v), tiles)
-        )
-        alpha = state.alpha + self.projector.solve(h)
-        alpha[:s] -= v  # projected with the rest
-        return DelayedState(
-            alpha, average(state.mean, alpha, state.t + 1), state.t + 1, (), np.zeros_like(alpha),
-            np.zeros_like(state.correction), 0,
-        )  # fmt: skip
+        # The projection stands for K⁻¹ and the preconditioner at once: the corrections in alpha are part of it.
+        alpha = state.base + self.projection.apply(state.pending, self.parallel)
+        mean = average(state.mean, alpha, state.t + 1)
+        return DelayedState(alpha, alpha, mean, state.t + 1, (), np.zeros_like(alpha), 0)
 
     def weights(self, state: DelayedState) -> Array:
         """The average of the projected iterates, or the last."""

@@ -1,32 +1,38 @@
-"""Projection onto span K(·, Z): θ with K(Z, Z) θ = h, exactly or by EigenPro 2.
+"""Projection onto span K(·, Z): θ with K(Z, Z) θ = h, exactly or nearly.
 
-Abedsoltan et al. 2023, eq. 32. The exact solver factors K(Z, Z) once. The inexact one runs epochs of EigenPro 2 (their
-Algorithm 3) on the interpolation problem, with O(p) memory: K(Z, Z) is evaluated again, panel by panel.
+Abedsoltan et al. 2023, eq. 32. The exact solver factors K(Z, Z) once. The inexact one knows its top q eigenpairs, with
+O(p q) memory, and approximates the rest: their Algorithm 2 runs EigenPro 2 on K(Z, Z) θ = h in every step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 
-from streamkern.execute.base import Tree
 from streamkern.kernels import Expansion
-from streamkern.precondition.eigensystem import top_eigensystem
+from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize, measure
+from streamkern.rng import generator
 from streamkern.solvers.dense import Map, inverse_factor, lower_matmul, lower_transposed_matmul, matmul
 from streamkern.types import Array
 
 JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 """ε of K(Z, Z) + ε I, as a share of the largest eigenvalue."""
-_HELD_OUT = 1000
+_COLUMNS = 256  # rows that an inexact projection is applied to at a time while it is measured
+_POWER_STEPS, _POWER_COLUMNS = 4, 8
 _DIAGONAL = 512  # rows that the preconditioned diagonal is taken over: p² for each
 
 
 def eigen_floor(dtype: np.dtype[Any]) -> float:
     """Share of σ_1 below which eigenpairs are not preconditioned: there the jitter would outweigh σ_{q+1}."""
     return 10.0 * JITTER[dtype]
+
+
+NEAR_FLOOR = 1e-5
+"""The same without a factor of K(Z, Z): rounding errors ε of U in float64 count (σ_1/σ_{q+1})² times."""
 
 
 def kernel_matrix(expansion: Expansion, s: int, parallel: Map) -> Array:
@@ -98,83 +104,139 @@ def project_exactly(expansion: Expansion, nystrom: Nystrom | None, parallel: Map
     return ExactProjection(inverse_factor(A, expansion.Z.dtype, parallel), nystrom)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class InexactProjection:
-    """EigenPro 2 on K(Z, Z) θ = h, from θ = 0.
+    """P = U (σ_{q+1} Σ⁻²) Uᵀ + V c(V K V) V with K = K(Z, Z), its top eigenpairs Σ, U, and V = I − U Uᵀ.
+
+    P stands for K⁻¹ − U (I − σ_{q+1} Σ⁻¹) Σ⁻¹ Uᵀ and is the same on the span of U. On the rest K⁻¹ is replaced by the
+    Chebyshev polynomial c that is best on [b/(4k²), b], k − 1 = ``products`` its degree; for k = 1 it is 2/(b + b/4),
+    and K is not needed at all.
+    Any symmetric positive definite P gives α ← α − η/m P K(Z, X_m) r the same fixed point, K(Z, X) r = 0: an inexact
+    projection costs speed and not accuracy. Batch and step are measured with the P in use.
 
     Args:
-        expansion: kernel and centers; X_s is the first s of them.
-        nystrom: the preconditioner on X_s.
-        step_size: batch and step, measured on centers outside X_s.
-        parallel: runs panels of a batch.
-        epochs: most passes over the centers.
-        tolerance: stop when ‖K θ − h‖ ≤ tolerance · ‖h‖, both seen along a pass.
+        expansion: kernel and centers.
+        nystrom: the preconditioner on all centers: U, Σ and σ_{q+1}.
+        bound: b, no less than the largest eigenvalue of V K V where products are taken.
+        products: products with K(Z, Z) that one projection takes, each p² kernel values.
     """
 
     expansion: Expansion
     nystrom: Nystrom
-    step_size: StepSize
-    parallel: Map
-    epochs: int = 1
-    tolerance: float = 1e-2
+    bound: float
+    products: int
 
-    def solve(self, h: Array) -> Array:
-        """θ, shape (p, c)."""
-        p, s = self.expansion.p, len(self.nystrom.eigensystem.vectors)
-        theta = np.zeros_like(h)
-        # A batch below the critical one loses nothing; panels set what is worth a call.
-        batch = int(np.clip(self.step_size.critical_batch, min(p, 2 * self.expansion.row_tile), p))
-        target = float(np.sum(np.square(h, dtype=np.float64)))
-        for _ in range(self.epochs):
-            seen = 0.0
-            for start in range(0, p, batch):
-                stop = min(start + batch, p)
-                r, g = self._residual(theta, h, start, stop, s)
-                seen += float(np.sum(np.square(r, dtype=np.float64)))
-                rate = self.step_size.step(stop - start) / (stop - start)
-                theta[start:stop] -= rate * r
-                theta[:s] += (rate * self.nystrom.correction(g)).astype(theta.dtype)
-            if seen <= self.tolerance**2 * target:
-                break
-        return theta
+    def apply(self, g: Array, parallel: Map) -> Array:
+        """P g, shape (p, c)."""
+        system = self.nystrom.eigensystem
+        U, k = system.vectors, self.products + 1
+        wide = g.astype(np.float64)
+        inside = _transposed(U, wide, parallel)
+        r = wide - matmul(U, inside, parallel)
+        # Chebyshev semi-iteration for V K V x = r from x = 0 (Golub & Varga 1961), k - 1 products.
+        middle, half = self.bound * (1 + 0.25 / k**2) / 2, self.bound * (1 - 0.25 / k**2) / 2
+        step = r / middle
+        x, ratio = step.copy(), half / middle
+        for _ in range(self.products):
+            r -= self._outside(kernel_product(self.expansion, step, parallel), parallel)
+            before, ratio = ratio, 1 / (2 * middle / half - ratio)
+            step = ratio * before * step + (2 * ratio / half) * r
+            x += step
+        x += matmul(U, (system.tail / np.square(system.values))[:, None] * inside, parallel)
+        return x.astype(g.dtype)
 
-    def _residual(self, theta: Array, h: Array, start: int, stop: int, s: int) -> tuple[Array, Array]:
-        """Residual r = K(Z_m, Z) θ − h_m and K(X_s, Z_m) r for rows [start, stop)."""
-        tiles = [slice(a, min(a + self.expansion.row_tile, stop)) for a in range(start, stop, self.expansion.row_tile)]
-        r = np.empty((stop - start, h.shape[1]), dtype=h.dtype)
+    def _outside(self, v: Array, parallel: Map) -> Array:
+        U = self.nystrom.eigensystem.vectors
+        return np.asarray(v - matmul(U, _transposed(U, v, parallel), parallel))
 
-        def panel(rows: slice) -> Array:
-            (_, K) = next(self.expansion.panels(self.expansion.Z[rows]))
-            part = r[rows.start - start : rows.stop - start]
-            np.matmul(K, theta, out=part)
-            part -= h[rows]
-            return np.asarray(K[:, :s].T @ part)
-
-        tree = Tree(len(tiles))
-        for index, g in enumerate(self.parallel(panel, tiles)):
-            tree.put(0, index, (g,))
-        (total,) = tree.total()
-        return r, total
+    def kernel(self, K: Array, parallel: Map) -> Array:
+        """K(X, Z) P K(Z, X) for K = k(X, Z), shape (n, p): shape (n, n), float64."""
+        out = np.empty((len(K), len(K)))
+        for a in range(0, len(K), _COLUMNS):
+            rows = slice(a, a + _COLUMNS)
+            out[:, rows] = matmul(K, self.apply(K[rows].T, parallel), parallel)
+        return (out + out.T) / 2
 
 
-def project_inexactly(
-    expansion: Expansion, s: int, q: int, parallel: Map, epochs: int, tolerance: float
-) -> InexactProjection:
-    """Set up EigenPro 2 on the centers: a preconditioner of its own, measured on centers outside its subsample.
+def project_inexactly(expansion: Expansion, nystrom: Nystrom, products: int, parallel: Map) -> InexactProjection:
+    """An inexact projection that takes a number of products with K(Z, Z).
 
     Args:
         expansion: kernel and centers.
-        s: rows of the subsample.
-        q: eigenpairs.
-        parallel: runs panels.
-        epochs: most passes over the centers for one projection.
-        tolerance: relative residual at which a projection stops early.
+        nystrom: the preconditioner on all centers.
+        products: products with K(Z, Z) in one projection.
+        parallel: runs tiles.
     """
-    nystrom = Nystrom(top_eigensystem(kernel_matrix(expansion, s, parallel), q, eigen_floor(expansion.Z.dtype)))
-    held = expansion.Z[s : s + _HELD_OUT] if expansion.p - s >= _HELD_OUT // 4 else expansion.Z[-_HELD_OUT:]
-    return InexactProjection(
-        expansion, nystrom, measure_unprojected(expansion, nystrom, held), parallel, epochs, tolerance
+    projection = InexactProjection(expansion, nystrom, nystrom.eigensystem.tail, products)
+    if not products:
+        return projection
+    v = generator("largest outside", expansion.p).standard_normal((expansion.p, _POWER_COLUMNS))
+    v = projection._outside(v, parallel)
+    for _ in range(_POWER_STEPS):
+        v, _ = np.linalg.qr(v)
+        v = projection._outside(kernel_product(expansion, v, parallel), parallel)
+    # The power method's value is too small; beyond b + b/(4k²) the polynomial would change sign.
+    bound = 1.2 * float(np.linalg.norm(v, 2))
+    return replace(projection, bound=max(bound, nystrom.eigensystem.tail))
+
+
+def kernel_product(expansion: Expansion, V: Array, parallel: Map) -> Array:
+    """K(Z, Z) V with an exact diagonal, shape (p, c), float64; values of the kernel in the expansion's dtype."""
+    diagonal = expansion.kernel.diag(expansion.Z)
+    narrow = np.ascontiguousarray(V, dtype=expansion.Z.dtype)
+
+    def part(rows: slice) -> Array:
+        ((_, K),) = expansion.panels(expansion.Z[rows])
+        K[np.arange(len(K)), np.arange(rows.start, rows.stop)] = diagonal[rows]
+        return np.asarray(K @ narrow, dtype=np.float64)
+
+    size = expansion.row_tile
+    return np.concatenate(parallel(part, [slice(a, min(a + size, expansion.p)) for a in range(0, expansion.p, size)]))
+
+
+def center_eigensystem(expansion: Expansion, s: int, q: int, floor: float, parallel: Map) -> Eigensystem:
+    """Top eigenpairs of K(Z, Z): exact where s >= p, else of the Nyström approximation K V (Vᵀ K V)⁻¹ Vᵀ K.
+
+    V is an orthonormal basis of the extensions K(Z, Z_s) e_i of the top eigenvectors of the first s rows, and K V is
+    one product with K(Z, Z) (Frangella, Tropp & Udell 2023, Algorithm 2.1, from a better start than a random one). Its
+    eigenvectors are much nearer to the true ones than Ritz vectors in V: what they miss of an eigenvector weighs λ².
+
+    Args:
+        expansion: kernel and centers.
+        s: centers whose kernel matrix is decomposed.
+        q: eigenpairs wanted, below min(s, p).
+        floor: see ``top_eigensystem``.
+        parallel: runs tiles.
+
+    Raises:
+        NumericalError: no eigenvalue is positive.
+    """
+    p = expansion.p
+    if s >= p:
+        return top_eigensystem(kernel_matrix(expansion, p, parallel), q, floor)
+    more = min(s - 1, q + max(1, q // 10))  # the next ones make the q-th good, and σ_{q+1} known
+    start = top_eigensystem(kernel_matrix(expansion, s, parallel), more, floor)
+    landmarks = Expansion(expansion.kernel, expansion.Z[:s], expansion.backend)
+    coefficients = (start.vectors / start.values).astype(expansion.Z.dtype)
+    tiles = [slice(a, min(a + 256, p)) for a in range(0, p, 256)]
+    V = np.concatenate(
+        parallel(lambda rows: landmarks.predict(expansion.Z[rows], coefficients).astype(np.float64), tiles)
     )
+    for _ in range(2):  # twice: the first time leaves rounding errors of the condition number
+        gram = np.linalg.cholesky(_transposed(V, V, parallel))
+        V = matmul(V, np.ascontiguousarray(np.linalg.inv(gram).T), parallel)
+    product = kernel_product(expansion, V, parallel)
+    A = _transposed(V, product, parallel)
+    values, vectors = scipy.linalg.eigh((A + A.T) / 2, check_finite=False)
+    clear = values > floor * values[-1]
+    F = matmul(product, vectors[:, clear] / np.sqrt(values[clear]), parallel)
+    top = top_eigensystem(_transposed(F, F, parallel), min(q, F.shape[1] - 1), floor)
+    return Eigensystem(top.values, matmul(F, top.vectors / np.sqrt(top.values), parallel), top.tail)
+
+
+def _transposed(U: Array, V: Array, parallel: Map) -> Array:
+    """Uᵀ V for tall U, by fixed tiles of columns of U."""
+    return matmul(U.T, V, parallel, tile=64)
 
 
 def measure_unprojected(expansion: Expansion, nystrom: Nystrom, X: Array) -> StepSize:
@@ -215,3 +277,19 @@ def measure_projected(expansion: Expansion, projection: ExactProjection, X: Arra
     # Training rows that are centers have the largest values, and held-out rows are none.
     centers = projection.diagonal(expansion.block(expansion.Z[-_DIAGONAL:]), parallel)
     return StepSize(float(np.mean(diagonal)), size.top, max(size.peak, float(np.max(centers))))
+
+
+def measure_inexact(expansion: Expansion, projection: InexactProjection, X: Array, parallel: Map) -> StepSize:
+    """β and λ of the iteration with inexact projection, whose kernel is K(x, Z) P K(Z, x').
+
+    Args:
+        expansion: kernel and centers.
+        projection: P.
+        X: held-out rows, centred, shape (n, d).
+        parallel: runs tiles.
+    """
+    rows = [slice(a, min(a + 256, len(X))) for a in range(0, len(X), 256)]
+    K = projection.kernel(np.concatenate(parallel(lambda part: expansion.block(X[part]), rows)), parallel)
+    size = measure(np.diag(K), lambda v: K @ v)
+    centers = np.diag(projection.kernel(expansion.block(expansion.Z[-_COLUMNS:]), parallel))
+    return StepSize(size.beta, size.top, max(size.peak, float(np.max(centers))))
