@@ -20,8 +20,11 @@ from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.rng import generator
 from streamkern.types import Array
 
-_OVERSAMPLING = 20
-_PRODUCTS = 3  # with H: two sharpen the range (Halko, Martinsson & Tropp 2011, section 4.5), one makes the Ritz values
+OVERSAMPLING = 20
+"""Random vectors beyond the q + 1 eigenpairs that are wanted."""
+
+PRODUCTS = 3
+"""Products with H: two sharpen the range (Halko, Martinsson & Tropp 2011, section 4.5), one makes the Ritz values."""
 
 
 def randomized_eigensystem(
@@ -48,9 +51,9 @@ def randomized_eigensystem(
         raise UsageError(
             f"{q} eigenpairs of a matrix of size {size} were asked for.", where="q", expected=f"1 to {size - 1}"
         )
-    k = min(size, q + 1 + _OVERSAMPLING)
+    k = min(size, q + 1 + OVERSAMPLING)
     Y = generator("randomised svd", seed).standard_normal((size, k))
-    for _ in range(_PRODUCTS):
+    for _ in range(PRODUCTS):
         Q, _ = np.linalg.qr(Y)
         Y = product(Q)
     B = Q.T @ Y

@@ -25,11 +25,11 @@ from streamkern.kernels import Basis
 from streamkern.kernels.base import ROW_TILE, tiles
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.precondition.nystrom import StepSize, measure
-from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
-from streamkern.solvers.base import OneByOne, Problem
-from streamkern.solvers.dense import Map, matmul
+from streamkern.precondition.rsvd import OVERSAMPLING, PRODUCTS, RandomizedSVD, randomized_eigensystem, theorem_1
+from streamkern.solvers.base import Cost, OneByOne, Problem, Size
+from streamkern.solvers.dense import TILE, Map, matmul
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch
+from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch, largest_batch
 from streamkern.solvers.gradient import Gradient
 from streamkern.sweep import gather
 from streamkern.types import Array
@@ -84,6 +84,19 @@ class EigenPro1:
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
         return {"name": "EigenPro1", **asdict(self)}
+
+    def cost(self, size: Size) -> Cost:
+        """One evaluation of the basis a row and three more of the subsample; O(M q c) on the host."""
+        p, c, b = size.p, size.outputs, size.itemsize
+        rows, held, q = min(self.subsample, size.n), min(HELD_OUT, size.n), max(1, min(self.q, p - 1))
+        k = q + 1 + OVERSAMPLING
+        svd = (3 + _GROUP) * p * k * 8 + size.slots * ROW_TILE * p * (8 + b)
+        measured = 2 * held * p * b + (p + 3 * held) * q * 8 + size.slots * TILE * p * 8
+        flops = PRODUCTS * rows * p * (size.entry + 8.0 * k) + held * p * (size.entry + 240.0)
+        return Cost(
+            max(svd, measured) + 2 * rows * size.d * b, p * q * 8, flops, p * (size.entry + 4.0 * c), 8.0 * p * q * c,
+            self.batch or largest_batch(size.n, size.lanes), self.epochs,
+        )  # fmt: skip
 
     def setup(self, problem: Problem) -> EigenPro1Iteration:
         """Randomised SVD, batch and step.

@@ -27,8 +27,8 @@ from streamkern.kernels import Expansion
 from streamkern.kernels.base import CENTER_TILE, ROW_TILE, tiles
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize
-from streamkern.solvers.base import OneByOne, Problem
-from streamkern.solvers.eigenpro import HELD_OUT, default_batch
+from streamkern.solvers.base import Cost, OneByOne, Problem, Size
+from streamkern.solvers.eigenpro import HELD_OUT, default_batch, largest_batch
 from streamkern.solvers.projection import eigen_floor, kernel_matrix, measure_unprojected
 from streamkern.solvers.score import residual
 from streamkern.sweep import gather
@@ -79,13 +79,33 @@ class EigenPro2:
         s = min(n, self.s or _SUBSAMPLE)
         return s, min(s - 1, self.q or max(1, s // 10))
 
+    def cost(self, size: Size) -> Cost:
+        """One kernel value for each pair of rows; beside α, the subsample and a tile of rows a thread."""
+        n, d, c, b = size.p, size.d, size.outputs, size.itemsize
+        (s, q), held = self.sizes(n), min(HELD_OUT, n)
+        measured = held * (held + s) * (8 + b) + 3 * held * q * 8
+        resident = s * q * 8 + s * d * b + 4 * n * 8 + size.slots * CENTER_TILE * (2 * d + ROW_TILE) * b
+        flops = 4.0 / 3 * s**3 * 8 + float(held) * (held + s) * size.entry
+        return Cost(
+            s * q * 8 + max(3 * s * s * 8 + 2 * s * q * 8, measured) + 2 * s * d * b + 4 * n * 8, resident, flops,
+            (n + s) * (size.entry + 2.0 * c), 8.0 * s * q * c + 2.0 * n * c,
+            self.batch or largest_batch(n, size.lanes), self.epochs,
+        )  # fmt: skip
+
     def setup(self, problem: Problem) -> EigenPro2Iteration:
         """Eigensystem, batch and step.
 
         Raises:
-            UsageError: rows are augmented or repeated, the centers are not all of them, or there is a single one.
+            UsageError: the problem has features other than kernel values at centers, rows are augmented or repeated,
+                the centers are not all of them, or there is a single one.
             NumericalError: the kernel matrix of the subsample has no positive eigenvalue.
         """
+        if problem.features is not None:
+            raise UsageError(
+                "EigenPro2 works on kernel values at the training rows.",
+                where="features",
+                remedy="leave features out, or use EigenPro1",
+            )
         data, parallel = problem.train, problem.executor.host_map
         rows, places = all_rows(problem)
         s, q = self.sizes(len(rows))

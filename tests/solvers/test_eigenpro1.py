@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from streamkern.data import from_arrays
 from streamkern.data.targets import Continuous
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.kernels import Basis, FeatureMap, Gaussian, Identity, Laplace, Nystrom, RandomFourier
+from streamkern.kernels import FeatureMap, Gaussian, Identity, Laplace, Nystrom, RandomFourier
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.rsvd import RandomizedSVD
 from streamkern.rng import generator
@@ -39,23 +38,11 @@ def executor() -> Iterator[ThreadsExecutor]:
         yield pool
 
 
-@dataclass(frozen=True, eq=False)
-class OnFeatures(Problem):
-    """A problem on a feature map instead of kernel values at centers."""
-
-    features: FeatureMap | None = None
-
-    def basis(self) -> Basis:
-        if self.features is None:
-            return super().basis()
-        return self.features.basis(self.train.n_features, self.dtype, self.centers.Z, self.center)
-
-
 def problem(executor: ThreadsExecutor, p: int = 30, features: FeatureMap | None = None, **changes: Any) -> Problem:
     rows = changes.pop("train", None) or from_arrays(*data())
     settings: dict[str, Any] = {"kernel": Laplace(4.0), "dtype": F64, "lanes": 2, **changes}
     centers = settings.pop("centers", None) or Uniform(p).choose(rows, executor, settings["dtype"])
-    return OnFeatures(rows, Continuous(np.zeros(C)), centers=centers, executor=executor, features=features, **settings)
+    return Problem(rows, Continuous(np.zeros(C)), centers=centers, executor=executor, features=features, **settings)
 
 
 def run(solver: EigenPro1, given: Problem) -> np.ndarray:
@@ -76,10 +63,7 @@ def values(given: Problem) -> np.ndarray:
 def test_full_gradients_converge_to_least_squares(
     executor: ThreadsExecutor, features: FeatureMap | None, ridge: float
 ) -> None:
-    kernel = Laplace(4.0) if features is None or features.translation_invariant else None
     given = problem(executor, features=features)
-    if kernel is None:  # columns as they are: nothing is centred
-        given = replace(given, centers=CenterSet(np.zeros((1, D)), None))
     solver = EigenPro1(epochs=300, q=160, batch=N, ridge=ridge, average=False)
     weights, phi, y = run(solver, given), values(given), data()[1]
     exact = np.linalg.solve(phi.T @ phi / N + ridge * np.eye(phi.shape[1]), phi.T @ y / N)

@@ -19,7 +19,7 @@ from streamkern.data.augment import GaussianNoise
 from streamkern.data.targets import Continuous
 from streamkern.errors import UsageError
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.kernels import Gaussian, Laplace
+from streamkern.kernels import Gaussian, Laplace, RandomFourier
 from streamkern.rng import generator
 from streamkern.solvers import Problem, train
 from streamkern.solvers.eigenpro2 import EigenPro2
@@ -216,6 +216,11 @@ def test_augmented_or_repeated_rows_have_no_weight_of_their_own(executor: Thread
     given = problem(executor, train=rows)
     with pytest.raises(UsageError, match="augmented or repeated"):
         EigenPro2().setup(replace(given, train=rows.augment(*augmentations, copies=2)))
+
+
+def test_features_have_a_solver_of_their_own(executor: ThreadsExecutor) -> None:
+    with pytest.raises(UsageError, match="kernel values at the training rows"):
+        EigenPro2().setup(problem(executor, features=RandomFourier(Gaussian(1.0), 10)))
 
 
 def test_a_part_of_the_stored_rows_can_be_fitted(executor: ThreadsExecutor) -> None:
