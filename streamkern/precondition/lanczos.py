@@ -89,7 +89,7 @@ def block_lanczos(
     work = Work(Scan(assembly, _BLOCK_ROWS), CovarianceProduct(basis))
     block = np.linalg.qr(generator("block lanczos", seed).standard_normal((M, k)))[0]
     Q, W = np.empty((M, 0)), np.empty((M, 0))
-    limit = max(2, int(np.ceil(np.log(M) / np.sqrt(epsilon))))
+    limit = largest_sweeps(M, epsilon)
     sweeps = 0
     while sweeps < limit:
         sweeps += 1
@@ -113,6 +113,11 @@ def block_lanczos(
             break
     rank = int(np.count_nonzero(values > resolved))
     return Spectrum(values[:rank], vectors[:, :rank], residuals[:rank], sweeps)
+
+
+def largest_sweeps(M: int, epsilon: float = 0.5) -> int:
+    """Sweeps that ``block_lanczos`` takes at most: ⌈log M/√ε⌉, and 2 at least."""
+    return max(2, int(np.ceil(np.log(M) / np.sqrt(epsilon))))
 
 
 def _ritz(Q: Array, W: Array, k: int) -> tuple[Array, Array]:

@@ -24,10 +24,10 @@ from streamkern.data.stream import Block, Stream
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
-from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, sketched_preconditioner
+from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, largest_sweeps, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, measure
 from streamkern.rng import row_hash
-from streamkern.solvers.base import OneByOne, Problem, Sweep
+from streamkern.solvers.base import Cost, OneByOne, Problem, Size, Sweep
 from streamkern.solvers.dense import matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
@@ -91,6 +91,23 @@ class SVRG:
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
         return {"name": "SVRG", **asdict(self)}
+
+    def cost(self, size: Size) -> Cost:
+        """The Krylov space, or rows to measure on, in the setup; two evaluations of the basis a row and pass."""
+        p, c = size.p, size.outputs
+        k = min(self.k, p) if self.preconditioner else 0
+        sweeps = largest_sweeps(p) if k else 0
+        held = min(_HELD_OUT, size.n)
+        krylov = 4 * sweeps * p * k * 8 + 3 * size.slots * p * k * 8
+        return Cost(
+            setup_bytes=max(krylov, 2 * held * p * (8 + size.itemsize)) + p * k * 8,
+            resident_bytes=p * k * 8,
+            setup_flops=sweeps * size.n * p * (size.entry + 4.0 * k) + held * p * (size.entry + 4.0 * k + 240.0),
+            row_flops=p * (2 * size.entry + 10.0 * c + (2.0 * k if self.sampling == "importance" else 0.0)),
+            step_flops=p * c * (4.0 * k + 12.0),
+            batch=self.batch or max(size.lanes, size.n // _LEAST_STEPS),
+            passes=self.epochs,
+        )
 
     def setup(self, problem: Problem) -> SVRGIteration:
         """Sketch the preconditioner in a few sweeps, and measure what step it allows.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +14,10 @@ from streamkern.data.stream import Block
 from streamkern.data.targets import Classes, Continuous
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
-from streamkern.kernels import Basis
 from streamkern.kernels.dot import Linear
 from streamkern.kernels.features import Identity
 from streamkern.precondition.lanczos import identity
-from streamkern.solvers.base import Problem, train
+from streamkern.solvers.base import Problem, Size, train
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.gradient import NormalProduct
 from streamkern.solvers.svrg import SVRG, ThinnedProduct
@@ -26,14 +25,6 @@ from streamkern.solvers.svrg import SVRG, ThinnedProduct
 N, M, RIDGE = 1200, 60, 1e-6
 SPECTRUM = np.concatenate([np.geomspace(1.0, 1e-3, 12), np.full(M - 12, 1e-6)])
 """Of the covariance. With the ridge, the condition number is 5e5, and 3 once the top 13 are out of the way."""
-
-
-@dataclass(frozen=True, eq=False)
-class Columns(Problem):
-    """The functions are the columns themselves."""
-
-    def basis(self) -> Basis:
-        return Identity().basis(self.train.n_features, self.dtype)
 
 
 def rows(spectrum=SPECTRUM, n=N, outputs=1, seed=0):
@@ -48,9 +39,9 @@ def rows(spectrum=SPECTRUM, n=N, outputs=1, seed=0):
 
 
 def problem(X, y, executor, dtype="float64", **options):
-    return Columns(
-        sk.from_arrays(X, y), Continuous(np.zeros(y.shape[1])), Linear(), CenterSet(X[:1], None), executor,
-        dtype=np.dtype(dtype), **options,
+    return Problem(
+        sk.from_arrays(X, y), Continuous(np.zeros(y.shape[1])), Linear(), CenterSet(X[:0], None), executor,
+        dtype=np.dtype(dtype), features=Identity(), **options,
     )  # fmt: skip
 
 
@@ -253,6 +244,29 @@ def test_states_survive_pickling_and_go_on_to_the_same_bits():
 def test_values_out_of_range_are_refused(options):
     with pytest.raises(UsageError):
         SVRG(**options)
+
+
+@pytest.mark.parametrize("solver", [SVRG(k=5), SVRG(preconditioner=None), SVRG(sampling="importance")])
+def test_the_cost_bounds_what_is_held_and_swept(solver):
+    X, y = rows()
+    outcome, report = fit(replace(solver, epochs=1), X, y)
+    size = Size(N, M, M, 1, itemsize=8, slots=2)
+    cost = replace(solver, epochs=1).cost(size)
+    assert report["batch"] <= cost.batch
+    assert cost.passes == outcome.passes
+    assert report.get("sweeps", 0) * N * M * 2 * M <= cost.setup_flops
+    assert cost.setup_bytes >= N * M * 8
+    wider = replace(solver, epochs=1).cost(replace(size, p=2 * M))
+    assert wider.setup_bytes > cost.setup_bytes
+    assert wider.row_flops == pytest.approx(2 * cost.row_flops, rel=0.1)
+
+
+def test_features_of_a_kernel_are_fitted_as_columns_are():
+    X, y = rows(np.linspace(1.0, 2.0, 5), n=600)
+    with ThreadsExecutor(2) as executor:
+        posed = replace(problem(X, y, executor), features=sk.RandomFourier(sk.Gaussian(3.0), 50, seed=1))
+        svrg, direct = (train(posed, s.setup(posed)) for s in (SVRG(epochs=25, ridge=1e-3, k=20), Direct(ridge=1e-3)))
+    np.testing.assert_allclose(svrg.weights, direct.weights, rtol=1e-5, atol=1e-6 * np.abs(direct.weights).max())
 
 
 def test_parameters_are_what_was_given():
