@@ -4,7 +4,8 @@
 
 Overhead: the same four lanes of work that only returns the weights (p = 10,000, c = 10), on one thread of this process
 and on two worker processes, taking turns; the difference is what the cluster adds. Speed: EigenPro's gradient at
-p = 5,000, d = 784, c = 10 on one and on two worker processes and on one thread of this process, taking turns.
+p = 5,000, d = 784, c = 10 on one and on two worker processes and on one and two threads of this process, taking turns:
+what two threads gain is what the machine had to give.
 """
 
 from __future__ import annotations
@@ -63,13 +64,21 @@ def clock(placement: Placement, state: Any, steps: int, of_a_pass: int) -> list[
     return seconds
 
 
+SIDES = {
+    "one thread": ("threads", 1),
+    "two threads": ("threads", 2),
+    "one worker": ("processes:1", 1),
+    "two workers": ("processes:2", 1),
+}
+
+
 def compare(works: Callable[[], Any], names: list[str], state: Any, steps: int, rounds: int) -> dict[str, list[float]]:
     """Median seconds a step of each side, round by round; the first round warms up and does not count."""
     medians: dict[str, list[float]] = {name: [] for name in names}
     with ExitStack() as stack:
         placed = {}
         for name in names:
-            executor = stack.enter_context(open_executor(name, 1))
+            executor = stack.enter_context(open_executor(*SIDES[name]))
             placed[name] = executor.place(works(), LANES)
             stack.callback(placed[name].close)
         for number in range(rounds + 1):
@@ -88,22 +97,25 @@ def main() -> None:
     options = parser.parse_args()
 
     weights = np.random.default_rng(0).normal(size=(10_000, 10)).astype(np.float32)
-    here, there = "threads", "processes:2"
+    here, there = "one thread", "two workers"
     found = compare(Idle, [here, there], weights, options.steps, options.rounds)
     print(f"p = 10,000, c = 10, {LANES} lanes, no arithmetic, milliseconds a step, {options.rounds} rounds")
-    for name, values in found.items():
-        print(f"  {name:12} median {1e3 * statistics.median(values):6.2f}   best {1e3 * min(values):6.2f}")
+    show(found)
     extra = [b - a for a, b in zip(found[here], found[there], strict=True)]
-    print(f"  overhead     median {1e3 * statistics.median(extra):6.2f}   best {1e3 * min(extra):6.2f}")
+    print(f"  overhead     median {1e3 * statistics.median(extra):7.2f}   best {1e3 * min(extra):7.2f}")
 
-    one, two = "processes:1", "processes:2"
-    found = compare(lambda: gradient_work(5000, 784, 10, 512), [here, one, two], weights[:5000], 12, options.rounds)
+    found = compare(lambda: gradient_work(5000, 784, 10, 512), list(SIDES), weights[:5000], 12, options.rounds)
     print(f"p = 5,000, d = 784, {LANES} lanes of 512 rows, milliseconds a step")
-    for name, values in found.items():
-        print(f"  {name:12} median {1e3 * statistics.median(values):6.1f}   best {1e3 * min(values):6.1f}")
-    for label, slow, fast in (("two workers / one worker", one, two), ("one worker / in process", here, one)):
+    show(found)
+    for fast, slow in (("two workers", "one worker"), ("two threads", "one thread"), ("one worker", "one thread")):
         ratios = [a / b for a, b in zip(found[slow], found[fast], strict=True)]
-        print(f"  {label}: speed x {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        print(f"  {fast} / {slow}: speed x {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def show(found: dict[str, list[float]]) -> None:
+    """Print one line a side."""
+    for name, values in found.items():
+        print(f"  {name:12} median {1e3 * statistics.median(values):7.2f}   best {1e3 * min(values):7.2f}")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ def test_processes_are_single_threaded_and_end_with_the_executor():
         assert list(executor.imap(minus, range(3), (1,))) == [-1, 0, 1]
         address = executor.address
     assert blas() == before
-    with pytest.raises(ConnectionRefusedError), socket.create_connection(address.removeprefix("tcp://").split(":"), timeout=1):
+    host, port = address.removeprefix("tcp://").split(":")
+    with pytest.raises(ConnectionRefusedError), socket.create_connection((host, int(port)), timeout=1):
         pass
 
 
