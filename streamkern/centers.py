@@ -194,13 +194,6 @@ class KMeans:
             rows = data if whole else data.sample(batch, self.seed + iteration)
             work = Work(Scan(Assembly(rows, center=center, dtype=dtype)), _add_to_nearest)
             counts, sums, loss = sweep(executor, work, Z.astype(dtype))
-            if not np.isfinite(loss):
-                raise DataError(
-                    "A row has a value that is not finite, or too large to be squared.",
-                    where="KMeans",
-                    expected="finite features",
-                    remedy="scale the features, or drop the rows",
-                )
             if whole:
                 seen[:] = 0  # Lloyd's algorithm forgets
             had = counts > 0
@@ -297,8 +290,11 @@ def _distinct_rows(
     """
     ids = data.draw(max(p, min(data.base_rows, size)), seed)
     X, _ = gather(executor, Assembly(data, dtype=dtype), ids)
-    if not np.isfinite(X).all():
-        raise DataError("A row has a value that is not finite.", where="centers", expected="finite features")
+    finite = np.isfinite(X).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            "A row has a value that is not finite.", where=f"row {ids[finite.argmin()]}", expected="finite features"
+        )
     first: dict[bytes, int] = {}
     for i, row in enumerate(X):
         first.setdefault(sha256(row + 0).digest(), i)  # + 0: -0.0 is 0.0
@@ -334,11 +330,19 @@ def _nearest(X: Array, Z: Array) -> tuple[IntArray, Array]:
 
 def _add_to_nearest(block: Block, Z: Array) -> Parts:
     """Rows nearest to each center: their number (p,), their sum (p, d) in float64, and the sum of squared distances."""
+    norms = np.einsum("ij,ij->i", block.X, block.X)
+    if not np.isfinite(norms).all():
+        raise DataError(
+            "A row has a value that is not finite, or too large to be squared.",
+            where=f"row {block.ids[np.isfinite(norms).argmin()]}",
+            expected="finite features",
+            remedy="scale the features, or drop the row",
+        )
     labels, squares = _nearest(block.X, Z)
     counts = np.bincount(labels, minlength=len(Z))
     begins = np.concatenate([[0], np.cumsum(counts)])
     members = (np.ones(len(labels)), np.argsort(labels, kind="stable"), begins)
-    sums = scipy.sparse.csr_array(members, shape=(len(Z), len(labels))) @ block.X.astype(np.float64)
+    sums = scipy.sparse.csr_array(members, shape=(len(Z), len(labels))) @ block.X  # in float64, as the ones are
     return counts, sums, float(np.sum(squares, dtype=np.float64))
 
 

@@ -155,8 +155,9 @@ def test_too_few_distinct_rows_say_so(executors):
 def test_a_row_that_is_not_finite_is_refused(executors):
     X = rows(50)
     X[7, 1] = np.inf
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, match="not finite") as caught:
         RPCholesky(5, Laplace(1.0)).choose(dataset(X), executors[0], F8)
+    assert caught.value.where == "row 7"
 
 
 @pytest.mark.parametrize(("p", "subsample"), [(0, None), (5, 4)])
