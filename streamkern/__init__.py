@@ -41,7 +41,18 @@ from streamkern.kernels import (
 )
 from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline import Pipeline, Plan, load_pipeline, plan, run
-from streamkern.solvers import SGD, Direct, EigenPro, Falkon, GradientDescent, corollary_1, default_features
+from streamkern.solvers import (
+    SGD,
+    SVRG,
+    Direct,
+    EigenPro,
+    EigenPro1,
+    EigenPro2,
+    Falkon,
+    GradientDescent,
+    corollary_1,
+    default_features,
+)
 from streamkern.storage import write_parquet, write_zarr
 
 if TYPE_CHECKING:
@@ -52,6 +63,7 @@ __version__ = version("streamkern")
 __all__ = [
     "NTK",
     "SGD",
+    "SVRG",
     "ArcCosine",
     "Augmentation",
     "BusyError",
@@ -63,6 +75,8 @@ __all__ = [
     "Direct",
     "DotProfile",
     "EigenPro",
+    "EigenPro1",
+    "EigenPro2",
     "ExponentialPower",
     "Falkon",
     "FeatureMap",

@@ -5,13 +5,19 @@ from __future__ import annotations
 from streamkern.solvers.base import Failure, Iteration, Outcome, Problem, Progress, Solver, train
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
+from streamkern.solvers.eigenpro1 import EigenPro1
+from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
 from streamkern.solvers.sgd import SGD, GradientDescent, corollary_1, default_features
+from streamkern.solvers.svrg import SVRG
 
 __all__ = [
     "SGD",
+    "SVRG",
     "Direct",
     "EigenPro",
+    "EigenPro1",
+    "EigenPro2",
     "Failure",
     "Falkon",
     "GradientDescent",
