@@ -1,0 +1,293 @@
+"""The estimators keep scikit-learn's conventions, and reach what a direct solver reaches."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import streamkern as sk
+from streamkern.types import Array
+
+
+@parametrize_with_checks([sk.KernelRegressor(), sk.KernelClassifier()])
+def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
+    name = check.func.__name__
+    if name != "check_array_api_input":
+        check(estimator)
+        return
+    # scikit-learn skips this one unless the variable was set before SciPy was imported.
+    code = (
+        "import functools, streamkern, sklearn.utils.estimator_checks as checks; "
+        f"checks.{name}(*{check.args!r}, streamkern.{type(estimator).__name__}(), **{check.keywords!r})"
+    )
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "SCIPY_ARRAY_API": "1"}, check=True, timeout=120)
+
+
+def laplace(U: Array, V: Array, bandwidth: float) -> Array:
+    return np.exp(-euclidean_distances(U, V) / bandwidth)
+
+
+@pytest.fixture(scope="module")
+def diabetes() -> tuple[Array, ...]:
+    X, y = load_diabetes(return_X_y=True)
+    return tuple(train_test_split(StandardScaler().fit_transform(X), y, random_state=0))
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Array, ...]:
+    return tuple(train_test_split(*load_digits(return_X_y=True), random_state=0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_regression_converges_to_the_interpolant(diabetes: tuple[Array, ...], dtype: str) -> None:
+    X, X_test, y, y_test = diabetes
+    model = sk.KernelRegressor(dtype=dtype).fit(X, y)
+    kernel = model.model_.kernel
+    assert isinstance(kernel, sk.Laplace)
+    assert kernel.bandwidth == pytest.approx(np.sqrt(2 * X.var(axis=0).sum()))
+    exact = KernelRidge(alpha=1e-8, kernel="precomputed").fit(laplace(X, X, kernel.bandwidth), y - y.mean())
+    expected = exact.predict(laplace(X_test, X, kernel.bandwidth)) + y.mean()
+    assert np.abs(model.predict(X_test) - expected).max() < 1e-2 * y.std()
+    r2 = 1 - np.square(expected - y_test).sum() / np.square(y_test - y_test.mean()).sum()
+    assert model.score(X_test, y_test) == pytest.approx(r2, abs=1e-3)
+
+
+def test_classification_is_as_good_as_kernel_ridge(digits: tuple[Array, ...]) -> None:
+    X, X_test, y, y_test = digits
+    model = sk.KernelClassifier().fit(X, y)
+    K, K_test = (laplace(Q, X, model.model_.kernel.bandwidth) for Q in (X, X_test))
+    exact = KernelRidge(alpha=1e-6, kernel="precomputed").fit(K, np.eye(10)[y])
+    outputs = exact.predict(K_test)
+    assert model.score(X_test, y_test) == pytest.approx(np.mean(outputs.argmax(axis=1) == y_test), abs=0.003)
+    assert np.abs(model.decision_function(X_test) - outputs).max() < 0.02
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("kernel", "rows"),
+    [
+        pytest.param(None, "repeated", id="every row three times"),
+        pytest.param(None, "three", id="three different rows"),
+        pytest.param(None, "far", id="a large offset"),
+        pytest.param(sk.Gaussian(5.0), "plain", id="rank below the rounding error"),
+        pytest.param(sk.Laplace(1000.0), "plain", id="nearly constant kernel"),
+        pytest.param(sk.Gaussian(0.01), "plain", id="nearly diagonal kernel"),
+    ],
+)
+def test_ill_conditioned_kernels_are_fitted(kernel: sk.Kernel | None, rows: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((600, 3))
+    if rows == "repeated":
+        X = np.repeat(X[:200], 3, axis=0)
+    elif rows == "three":
+        X = rng.integers(0, 3, (600, 1)).astype(float)
+    y = np.sin(X[:, 0])
+    if rows == "far":
+        X = 1e6 * X + 1e8
+    assert sk.KernelRegressor(kernel, dtype=dtype).fit(X, y).score(X, y) > 0.99
+
+
+def test_fewer_centers_than_rows() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 4))
+    y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
+    kernel = sk.Gaussian(2.0)
+    model = sk.KernelRegressor(kernel, centers=300).fit(X[:2500], y[:2500])
+    assert model.model_.Z.shape == (300, 4)
+    K = kernel(X, model.model_.Z.astype(np.float64))
+    best = np.linalg.lstsq(K[:2500], y[:2500], rcond=1e-10)[0]
+    r2 = 1 - np.square(K[2500:] @ best - y[2500:]).sum(axis=0) / np.square(y[2500:] - y[2500:].mean(axis=0)).sum(axis=0)
+    assert model.score(X[2500:], y[2500:]) > r2.mean() - 0.02
+    assert model.predict(X[2500:]).shape == (500, 2)
+
+
+def test_small_numbers_of_rows() -> None:
+    X = np.arange(8.0)[:, None]
+    for n in (1, 2, 3, 4, 5, 7):
+        assert sk.KernelRegressor().fit(X[:n], X[:n, 0]).predict(X[:n]) == pytest.approx(X[:n, 0], abs=1e-2)
+
+
+def test_labels_of_every_kind(digits: tuple[Array, ...]) -> None:
+    X, X_test, y, _ = (part[:200] for part in digits)
+    expected = sk.KernelClassifier().fit(X, y).predict(X_test)
+    names = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
+    for values in (names, names.astype(object), np.arange(10.0), np.arange(10, dtype=np.uint8), np.arange(-3, 7)):
+        model = sk.KernelClassifier().fit(X, values[y])
+        assert list(model.classes_) == sorted(values)
+        assert set(model.predict(X_test)) <= set(values)
+    by_order = names[np.argsort(np.argsort(names))]  # labels whose order is another still name the same rows
+    assert np.mean(sk.KernelClassifier().fit(X, by_order[y]).predict(X_test) == by_order[expected]) > 0.99
+    two = sk.KernelClassifier().fit(X, y > 4)
+    assert two.classes_.dtype == bool
+    scores = two.decision_function(X_test)
+    assert scores.shape == (len(X_test),)
+    assert np.array_equal(two.predict(X_test), scores > 0)
+    assert sk.KernelClassifier().fit(X, y).decision_function(X_test).shape == (len(X_test), 10)
+
+
+def test_every_way_of_giving_rows_gives_the_same_model(digits: tuple[Array, ...], tmp_path: Path) -> None:
+    X, X_test, y, y_test = digits
+    X = X.astype(np.float32)
+    names = [f"pixel{i}" for i in range(64)]
+    frame = pd.DataFrame(X, columns=names)
+    sk.write_zarr(str(tmp_path / "train.zarr"), X, y, target="digit")
+    sk.write_zarr(str(tmp_path / "test.zarr"), X_test, target=None)
+    model = sk.KernelClassifier(centers=200).fit(X, y)
+    expected = model.predict(X_test)
+    weights = model.model_.weights_sha256
+    fitted = {
+        "list": sk.KernelClassifier(centers=200, dtype="float32").fit(X.tolist(), y.tolist()),
+        "pandas": sk.KernelClassifier(centers=200).fit(frame, pd.Series(y)),
+        "dask": sk.KernelClassifier(centers=200).fit(da.from_array(X, chunks=(len(X), 64)), y),
+        "dataset": sk.KernelClassifier(centers=200).fit(sk.from_arrays(X, y)),
+        "zarr": sk.KernelClassifier(centers=200).fit(sk.open_dataset(tmp_path / "train.zarr", target="digit")),
+    }
+    for name, other in fitted.items():
+        assert other.model_.weights_sha256 == weights, name
+    assert list(fitted["pandas"].feature_names_in_) == names
+    assert np.array_equal(fitted["pandas"].predict(pd.DataFrame(X_test, columns=names)), expected)
+    assert np.array_equal(model.predict(da.from_array(X_test, chunks=(100, 64))), expected)
+    assert np.array_equal(model.predict(sk.from_arrays(X_test)), expected)
+    assert np.array_equal(model.predict(tmp_path / "test.zarr"), expected)
+    assert model.score(sk.from_arrays(X_test, y_test)) == model.score(X_test, y_test)
+
+
+def test_polars() -> None:
+    polars = pytest.importorskip("polars")
+    X = np.random.default_rng(0).random((60, 2))
+    frame = polars.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+    model = sk.KernelRegressor().fit(frame, X[:, 0])
+    assert list(model.feature_names_in_) == ["a", "b"]
+    assert np.array_equal(model.predict(frame), sk.KernelRegressor().fit(X, X[:, 0]).predict(X))
+
+
+def test_weights_do_not_depend_on_threads(digits: tuple[Array, ...]) -> None:
+    X, _, y, _ = digits
+    one, two = (sk.KernelClassifier(centers=300, threads=threads).fit(X, y).model_ for threads in (1, 2))
+    assert one.weights_sha256 == two.weights_sha256
+
+
+def test_augmented_rows(digits: tuple[Array, ...]) -> None:
+    X, X_test, y, y_test = digits
+    train = sk.from_arrays(X, y).augment(sk.GaussianNoise(1.0), copies=5)
+    model = sk.KernelClassifier(sk.Laplace(20.0), centers=300).fit(train)
+    assert model.outcome_.rows == model.outcome_.passes * 5 * len(X)
+    assert model.score(sk.from_arrays(X_test, y_test)) > 0.97
+
+
+def test_standard_scaling_is_that_of_the_training_rows(diabetes: tuple[Array, ...]) -> None:
+    X, X_test, y, _ = diabetes
+    units = np.logspace(-3, 3, X.shape[1])
+    scaler = StandardScaler().fit(X)
+    expected = sk.KernelRegressor().fit(scaler.transform(X), y).predict(scaler.transform(X_test))
+    scaled = sk.KernelRegressor(scaling="standard").fit(X * units, y).predict(X_test * units)
+    assert scaled == pytest.approx(expected, rel=1e-6)
+
+
+def test_validation_stops_early(diabetes: tuple[Array, ...]) -> None:
+    X, X_test, y, y_test = diabetes
+    held = sk.KernelRegressor(validation=0.25).fit(X, y)
+    assert held.outcome_.passes < 20
+    assert held.score(X_test, y_test) > sk.KernelRegressor().fit(X, y).score(X_test, y_test)
+    given = sk.KernelRegressor(validation=sk.from_arrays(X_test, y_test)).fit(X, y)
+    assert given.score(X_test, y_test) > held.score(X_test, y_test) - 0.05
+    with pytest.raises(sk.UsageError, match="patience"):
+        sk.KernelRegressor(solver=sk.EigenPro(patience=1)).fit(X, y)
+
+
+def test_clone_pipeline_and_search(diabetes: tuple[Array, ...], digits: tuple[Array, ...]) -> None:
+    X, _, y, _ = diabetes
+    model = sk.KernelRegressor(sk.Laplace(4.0), centers=sk.Uniform(50, seed=3), solver=sk.EigenPro(epochs=2))
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert "n_jobs" not in copy.get_params()
+    assert len(cross_val_score(model, X, y, cv=3)) == 3
+    search = GridSearchCV(sk.KernelRegressor(centers=100), {"kernel": [sk.Laplace(5.0), sk.Gaussian(5.0)]}, cv=2)
+    assert search.fit(X, y).best_params_["kernel"] in (sk.Laplace(5.0), sk.Gaussian(5.0))
+    A, _, a, _ = (part[:300] for part in digits)
+    assert make_pipeline(StandardScaler(), sk.KernelClassifier()).fit(A, a).score(A, a) > 0.99
+    assert not hasattr(sk.KernelClassifier(), "predict_proba")
+
+
+def test_save(digits: tuple[Array, ...], tmp_path: Path) -> None:
+    X, X_test, y, _ = digits
+    model = sk.KernelClassifier(centers=100).fit(X, y)
+    assert model.save(tmp_path / "model.zarr") == tmp_path / "model.zarr"
+    assert np.array_equal(sk.load_model(tmp_path / "model.zarr").predict(X_test), model.predict(X_test))
+
+
+def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(0).random((4000, 50))
+
+    def never(*arguments: Any) -> None:
+        raise AssertionError("rows were read")
+
+    monkeypatch.setattr("streamkern.solvers.fit.statistics", never)
+    with pytest.raises(sk.PlanRefusedError, match="a budget of at least") as caught:
+        sk.KernelRegressor(memory="100MiB").fit(X, X[:, 0])
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "word"),
+    [
+        ({"kernel": "rbf"}, "kernel"),
+        ({"centers": 0}, "centers"),
+        ({"centers": 2.5}, "centers"),
+        ({"solver": "sgd"}, "solver"),
+        ({"memory": "much"}, "memory"),
+        ({"scaling": "minmax"}, "scaling"),
+        ({"validation": 1.5}, "validation"),
+        ({"dtype": "int8"}, "dtype"),
+        ({"lanes": 0}, "lanes"),
+        ({"threads": 0}, "threads"),
+        ({"scheduler": "mpi"}, "scheduler"),
+        ({"random_state": None}, "random_state"),
+        ({"centers": 100}, "fewer centers"),
+    ],
+)
+def test_parameters_are_checked_in_fit(parameters: dict[str, Any], word: str) -> None:
+    X = np.random.default_rng(0).random((20, 2))
+    model = sk.KernelRegressor(**parameters)
+    with pytest.raises((sk.UsageError, sk.DataError), match=word):
+        model.fit(X, X[:, 0])
+    assert not hasattr(model, "model_")
+
+
+def test_bad_rows_and_targets(digits: tuple[Array, ...]) -> None:
+    X, X_test, y, y_test = (part[:200].copy() for part in digits)
+    spoilt = X.copy()
+    spoilt[17, 3] = np.nan
+    with pytest.raises(sk.DataError, match="row 17, feature 3"):
+        sk.KernelClassifier().fit(spoilt, y)
+    model = sk.KernelClassifier().fit(X, y)
+    with pytest.raises(sk.DataError, match="row 17"):
+        model.predict(spoilt)
+    with pytest.raises(ValueError, match="64 features"):
+        model.predict(X[:, :5])
+    with pytest.raises(sk.DataError, match="one class only"):
+        sk.KernelClassifier().fit(X, np.zeros(len(X), dtype=int))
+    with pytest.raises(ValueError, match="Unknown label type"):
+        sk.KernelClassifier().fit(X, np.linspace(0, 1, len(X)))
+    with pytest.raises(sk.DataError, match="no target"):
+        sk.KernelClassifier().fit(sk.from_arrays(X))
+    with pytest.raises(sk.UsageError, match="both given"):
+        sk.KernelClassifier().fit(sk.from_arrays(X, y), y)
+    with pytest.raises(sk.DataError, match="label 77"):
+        model.score(sk.from_arrays(X_test, np.where(np.arange(200) == 5, 77, y_test)))

@@ -1,0 +1,236 @@
+"""Measured memory stays below what was projected, and the projection below the budget, however many rows there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.execute import open_executor
+from streamkern.memory import default_budget, format_bytes, parse_bytes, peak_resident, release, resident
+from streamkern.solvers.fit import fit
+from streamkern.solvers.footprint import Footprint, footprint
+from streamkern.types import Array
+
+MIB = 1 << 20
+
+
+@dataclass
+class Recipe:
+    """A fit, as the process that is measured is told of it."""
+
+    train: sk.Dataset
+    centers: sk.Uniform
+    solver: sk.EigenPro
+    kernel: sk.Kernel | None = None
+    validation: sk.Dataset | None = None
+    features: None = None
+    task: str = "classification"
+    standardise: bool = False
+    seed: int = 0
+    lanes: int = 4
+    dtype: str = "float32"
+
+
+def rows(n: int, d: int, dtype: str) -> tuple[Array, Array]:
+    """Rows made in place: what is measured must not remember how they came about."""
+    rng = np.random.default_rng(0)
+    X, y = np.empty((n, d), dtype=dtype), np.empty(n, dtype=np.uint8)
+    for start in range(0, n, 1000):
+        part = X[start : start + 1000]
+        part[:] = rng.integers(0, 256, part.shape, dtype=np.uint8)
+        y[start : start + 1000] = part[:, :5].argmax(axis=1)
+    return X, y
+
+
+def measured(case: dict[str, Any]) -> None:
+    """Fit, and print what was projected and what was held; run in a process of its own."""
+    if case["source"] == "arrays":
+        data = sk.from_arrays(*rows(case["n"], case["d"], case["dtype"]))
+    else:
+        data = sk.open_dataset(case["source"], target="target")
+    data = data.scale(1 / 255).augment(sk.GaussianNoise(0.1), rows=case.get("rows"))
+    validation = data.plain().sample(2000) if case.get("validate") else None
+    solver = sk.EigenPro(projection=case.get("projection", "auto"))
+    recipe = Recipe(data, sk.Uniform(case["p"]), solver, validation=validation, dtype=case.get("arithmetic", "float32"))
+    before = peak_resident() - resident()
+    with open_executor("threads", case["threads"]) as executor:
+        fitted = fit(recipe, executor, parse_bytes(case["memory"]))
+        sk.KernelMachine.of(fitted).score(data.plain(), executor=executor)
+    print(json.dumps([before, peak_resident(), fitted.footprint.peak, fitted.report["projection"]]))
+
+
+def in_a_fresh_process(**case: Any) -> tuple[int, int, str]:
+    """Peak resident memory, projected memory, and the projection used."""
+    done = subprocess.run(
+        [sys.executable, __file__, json.dumps(case)], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    before, peak, projected, kind = json.loads(done.stdout)
+    assert before < 32 * MIB, "the case itself had held more than it still held when the fit began"
+    return peak, projected, kind
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("memory")
+    shapes = {"wide": (30_000, 784, "uint8"), "narrow": (200_000, 20, "float32"), "float": (12_000, 500, "float32")}
+    for name, shape in shapes.items():
+        X, y = rows(*shape)
+        sk.write_zarr(str(folder / f"{name}.zarr"), X, y, target="target")
+    return {name: str(folder / f"{name}.zarr") for name in shapes}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "wide, exact": {"source": "wide", "p": 2000, "threads": 2, "memory": "1GiB"},
+    "wide, one thread": {"source": "wide", "p": 500, "threads": 1, "memory": "700MiB"},
+    "wide, delayed": {"source": "wide", "p": 3000, "threads": 2, "projection": "delayed", "memory": "1GiB"},
+    "narrow, exact": {"source": "narrow", "p": 1000, "threads": 2, "memory": "700MiB"},
+    "narrow, delayed": {"source": "narrow", "p": 1500, "threads": 1, "projection": "delayed", "memory": "700MiB"},
+    "float, too many to keep": {"source": "float", "p": 500, "threads": 2, "memory": "640MiB", "validate": True},
+    "arrays": {"source": "arrays", "n": 50_000, "d": 100, "dtype": "uint8", "p": 1000, "threads": 2, "memory": "1GiB"},
+    "arrays, float64": {
+        "source": "arrays", "n": 4_000, "d": 300, "dtype": "float32", "p": 1000, "threads": 2, "memory": "2GiB",
+        "arithmetic": "float64",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_measured_is_at_most_projected_and_projected_is_not_far_above(name: str, stores: dict[str, str]) -> None:
+    case = CASES[name]
+    peak, projected, kind = in_a_fresh_process(**{**case, "source": stores.get(case["source"], case["source"])})
+    assert kind == case.get("projection", "exact")
+    assert peak <= projected <= parse_bytes(case["memory"])
+    assert projected <= max(1.6 * peak, peak + 150 * MIB), f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
+
+
+def test_memory_does_not_grow_with_the_rows_of_a_pass(stores: dict[str, str]) -> None:
+    case = {"source": stores["wide"], "p": 300, "threads": 2, "memory": "1GiB"}
+    few, projected, _ = in_a_fresh_process(**case, rows=10_000)
+    many, projected_too, _ = in_a_fresh_process(**case, rows=100_000)
+    assert many == pytest.approx(few, rel=0.05)
+    assert projected_too == pytest.approx(projected, rel=0.02)
+
+
+# -------------------------------------------------------------------------------------------------------- projection
+
+
+class Described:
+    """A source of any size that holds nothing and cannot be read."""
+
+    columns = None
+    fingerprint = "described"
+
+    def __init__(self, n: int, d: int, dtype: str = "uint8", chunk_rows: int = 5000) -> None:
+        self.bounds = np.append(np.arange(0, n, chunk_rows), n)
+        self.n_features = d
+        self.dtype = np.dtype(dtype)
+        self.target = sk.from_arrays(np.ones((2, 1)), np.ones(2)).target
+
+    def read(self, chunk: int) -> Any:
+        raise AssertionError("rows were read")
+
+    def where(self, chunk: int) -> str:
+        return "nowhere"
+
+
+def project(n: int = 60_000, d: int = 784, p: int = 2000, **changes: Any) -> Footprint:
+    solver = changes.pop("solver", sk.EigenPro())
+    data = sk.Dataset(Described(n, d)).augment(rows=changes.pop("rows", None))
+    settings = {"outputs": 10, "budget": 1 << 30, "baseline": 200 * MIB, "slots": 2, "lanes": 4} | changes
+    return footprint(data, p, solver=solver, **settings)
+
+
+def test_what_decides_the_weights_depends_on_neither_threads_nor_what_is_held_already() -> None:
+    for p in (500, 3000, 5000):
+        for n in (10_000, 160_000, 180_000):
+            made = [project(n, p=p, slots=slots, baseline=held * MIB) for slots, held in ((1, 100), (4, 250))]
+            assert len({fits.solver_bytes for fits in made}) == 1
+            whole = [fits.cache_bytes >= n * 784 for fits in made]
+            assert whole[0] == whole[1]
+
+
+def test_a_hundred_million_rows_take_what_a_hundred_thousand_take() -> None:
+    assert project(rows=120_000_000).peak == project(rows=100_000).peak
+    assert project(n=100_000_000, d=784).peak < 1 << 30
+
+
+def test_more_of_anything_takes_no_less() -> None:
+    least = project(budget=8 << 30)
+    for more in ({"p": 2500}, {"d": 1000}, {"slots": 4}, {"outputs": 100}, {"lanes": 8}, {"validate": True}):
+        assert project(**more, budget=8 << 30).peak > least.peak, more
+    assert project(p=3000, itemsize=8, budget=8 << 30).peak > project(p=3000, budget=8 << 30).peak
+
+
+def test_auto_leaves_exact_projection_where_its_matrices_take_too_much() -> None:
+    solver = sk.EigenPro()
+    for budget, exact in ((1 << 30, False), (8 << 30, True)):
+        fits = project(p=8000, budget=budget)
+        assert (solver.chosen_projection(8000, 4, fits.solver_bytes) == "exact") is exact
+        assert fits.peak <= budget
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"budget": 100 * MIB}, "the Python process alone holds more"),
+        ({"p": 50_000}, r"fewer centers \(about [0-9,]+\)"),
+        ({"p": 9000, "solver": sk.EigenPro(projection="exact")}, 'projection="delayed"'),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_a_remedy(changes: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(sk.PlanRefusedError, match="stage is the largest") as caught:
+        project(**changes)
+    text = str(caught.value)
+    assert caught.value.exit_status == 2
+    assert re.search(remedy, text)
+    needed = re.search(r"a budget of at least ([0-9.]+ [KMG]iB)", text)
+    assert needed is not None
+    enough = int(1.01 * parse_bytes(needed[1]))
+    if "solver" not in changes:
+        assert project(**{**changes, "budget": enough}).peak <= enough
+
+
+# ------------------------------------------------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8GiB", 8 << 30), ("500 MB", 500_000_000), ("1.5kib", 1536), ("1_000", 1000), (4096, 4096), ("2e3", 2000)],
+)
+def test_sizes_are_read(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GiB", "8 gibibytes", "0", 0, -5, "1GiB2"])
+def test_what_is_no_size_is_refused(text: str | int) -> None:
+    with pytest.raises(sk.UsageError, match="size"):
+        parse_bytes(text)
+
+
+def test_sizes_are_written() -> None:
+    assert [format_bytes(n) for n in (12, 2048, 3 * MIB, 5 << 40)] == ["12 B", "2.0 KiB", "3.0 MiB", "5120.0 GiB"]
+    for n in (1 << 20, 123_456_789):
+        assert parse_bytes(format_bytes(n)) == pytest.approx(n, rel=0.05)
+
+
+def test_what_the_process_holds() -> None:
+    assert 0 < resident() <= peak_resident() + MIB
+    assert default_budget() > 0
+    pieces = [np.ones(2000) for _ in range(20_000)]  # too small for pages of their own
+    held = resident()
+    del pieces
+    release()
+    assert resident() < held - 100 * MIB
+
+
+if __name__ == "__main__":
+    measured(json.loads(sys.argv[1]))
