@@ -57,6 +57,10 @@ class Centers(Protocol):
         """The centers: a function of the dataset's rows, never of the executor; of its chunks only by rounding."""
         ...
 
+    def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
+        """Bytes that choosing holds at its peak, beyond reading the rows and the centers themselves."""
+        ...
+
     def to_json(self) -> dict[str, Any]:
         """What was asked for, for fingerprints and reports."""
         ...
@@ -95,6 +99,10 @@ class Uniform:
         Z, _ = gather(executor, Assembly(dataset.plain(), dtype=dtype), ids)
         return CenterSet(Z, ids)
 
+    def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
+        """Nothing more."""
+        return 0
+
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
         return {"name": "Uniform", **asdict(self)}
@@ -129,6 +137,10 @@ class Given:
             )
         return CenterSet(Z, None)
 
+    def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
+        """Nothing more."""
+        return 0
+
     def to_json(self) -> dict[str, Any]:
         """Name and a digest of the values."""
         return {"name": "Given", "sha256": sha256(np.ascontiguousarray(self.Z, dtype=np.float64).tobytes()).hexdigest()}
@@ -146,8 +158,7 @@ class KMeans:
     which can send a row midway between two centers to the other one.
 
     Memory in bytes: the sample of max(10 p, 10,000) rows of d numbers three times, while it is read; then, in a sweep,
-    8 p (d + 1) for each of the about 3 + log₂(blocks/64) sums that a slot holds and for each of the 2 slots + 7 that
-    wait, and 16 MB of distances a slot.
+    8 p (d + 1) for each of the sums that tasks hold and of the 2 slots + 7 that wait, and 16 MB of distances a slot.
 
     Args:
         p: how many.
@@ -215,6 +226,13 @@ class KMeans:
         X, _ = gather(executor, Assembly(data, center=center, dtype=Z.dtype), ids)
         return X[_spread(X, k, executor, rng, Z)]
 
+    def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
+        """The sample three times while it is read, or the sums of a sweep."""
+        d = dataset.n_features
+        sample = 3 * min(dataset.base_rows, _drawn_from(self.p)) * d * itemsize
+        sums = (6 * slots + 7) * self.p * (d + 1) * 8 + 3 * self.p * d * 8
+        return max(sample, sums) + slots * (16 << 20)
+
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
         return {"name": "KMeans", **asdict(self)}
@@ -269,6 +287,11 @@ class RPCholesky:
         ids, X = _distinct_rows(data, executor, dtype, size, self.p, self.seed)
         pivots = _pivots(X, self.kernel, self.p, executor, generator("pivots", self.seed))
         return CenterSet(X[pivots], ids[pivots])
+
+    def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
+        """The factor of the subsample's rows, and the rows three times while they are read."""
+        rows = min(dataset.base_rows, self.subsample or _drawn_from(self.p))
+        return rows * (self.p + 3 * dataset.n_features) * itemsize
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""

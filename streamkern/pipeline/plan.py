@@ -14,7 +14,7 @@ from streamkern.memory import default_budget, format_bytes, parse_bytes, residen
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
 from streamkern.solvers.eigenpro import HELD_OUT
-from streamkern.solvers.fit import OUTPUTS_GUESS, width
+from streamkern.solvers.fit import OUTPUTS_GUESS, centers_bytes, width
 from streamkern.solvers.footprint import Footprint, footprint
 
 
@@ -105,7 +105,7 @@ def plan(
     itemsize = 4 if pipeline.dtype == "float32" else 8
     fits = footprint(
         data, p, OUTPUTS_GUESS, solver, budget=budget, baseline=resident(), slots=slots, lanes=pipeline.lanes,
-        itemsize=itemsize,
+        itemsize=itemsize, validate=pipeline.validation is not None, centers_bytes=centers_bytes(pipeline, slots),
     )  # fmt: skip
     rate = (rate or gemm_rate()) * slots * (1.0 if itemsize == 4 else 0.5)
     cost = fits.cost

@@ -257,6 +257,7 @@ def fit(
         return footprint(
             data, p, outputs, recipe.solver, budget=budget, baseline=baseline, slots=executor.slots,
             lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize, validate=recipe.validation is not None,
+            centers_bytes=centers_bytes(recipe, executor.slots),
         )  # fmt: skip
 
     projected = project(OUTPUTS_GUESS)
@@ -305,6 +306,13 @@ def width(recipe: Recipe) -> int:
         if recipe.features is None:
             return p
     return recipe.features.width(recipe.train.n_features, p)
+
+
+def centers_bytes(recipe: Recipe, slots: int) -> int:
+    """What choosing the centers of a recipe holds at its peak, beyond reading rows."""
+    if recipe.centers is None:
+        return 0
+    return recipe.centers.setup_bytes(recipe.train, np.dtype(recipe.dtype).itemsize, slots)
 
 
 def choose_centers(recipe: Recipe, dataset: Dataset, executor: Executor) -> CenterSet:

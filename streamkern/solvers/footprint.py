@@ -62,6 +62,7 @@ def footprint(
     lanes: int,
     itemsize: int = 4,
     validate: bool = False,
+    centers_bytes: int = 0,
     model_rows: int = 1024,
 ) -> Footprint:
     """Project the memory of a fit.
@@ -77,6 +78,7 @@ def footprint(
         lanes: lanes of a step.
         itemsize: bytes of the arithmetic's numbers.
         validate: whether there are validation rows.
+        centers_bytes: what choosing the centers holds at its peak, beyond reading rows.
         model_rows: rows of a block of an evaluation.
 
     Raises:
@@ -119,7 +121,7 @@ def footprint(
     evaluation = slots * (read + size.panel + 2 * min(model_rows, chunk_rows) * (d + outputs) * itemsize) + _READER
     stages = {
         "statistics": scan + ids,
-        "centers": gather + ids + 4 * Z,
+        "centers": gather + ids + 4 * Z + centers_bytes,
         "eigensystem": fixed + gather + 3 * held * d * itemsize + cost.setup_bytes,
         "train": fixed + cost.resident_bytes + slots * size.panel + sums + read + reading,
         "evaluate": fixed + sums + evaluation,
