@@ -11,6 +11,10 @@ The loss is quadratic, so that the gradient at w less that at w̃ is a product w
 variable P^{1/2} w the same step is P^{−1/2} on every row, as the paper writes it: the rows are never transformed. The
 paper samples the M ridge terms λ/2 ⟨w, b_j⟩², b_j = P^{−1/2} e_j, as if they were rows, because their sum costs as much
 as several rows; beside a batch it costs nothing, so that all of them take part in every step, without variance.
+
+There is no accelerated variant. On the paper's matrices, at a tenth of their size, Nesterov's momentum within a pass
+gave no more than a longer step does, and diverged where rows are of very unequal weight; Katyusha's with the preconditioner
+was ahead from about ten epochs on at λ = 1e-8, and behind in all else.
 """
 
 from __future__ import annotations

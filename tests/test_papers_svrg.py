@@ -1,0 +1,76 @@
+"""Figure 2 of the SVRG paper at reduced size, from the pipeline that makes it at full size."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+FILE = Path(__file__).parent.parent / "pipelines" / "papers" / "svrg.py"
+
+
+@pytest.fixture(scope="module")
+def figure():
+    spec = importlib.util.spec_from_file_location("papers_svrg", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def results(figure):
+    """Both decays, at a twentieth of the paper's size in each direction, with a ridge that so few epochs can reach."""
+    return {decay: figure.compare(n=1000, d=250, decay=decay, ridge=1e-4, epochs=5, batch=48) for decay in (1, 2)}
+
+
+def test_the_matrix_is_the_papers(figure):
+    X, y = figure.synthetic(600, 50, 2)
+    np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1.0, rtol=1e-5)
+    assert y.shape == (600, 1)
+    eigenvalues = np.linalg.eigvalsh(X.T.astype(float) @ X)[::-1]
+    assert 100 < eigenvalues[0] / eigenvalues[9] < 1e5  # 10⁴ before the rows are normalised
+    again, _ = figure.synthetic(600, 50, 2)
+    np.testing.assert_array_equal(X, again)
+
+
+@pytest.mark.parametrize("decay", [1, 2])
+def test_the_preconditioner_needs_fewer_epochs(figure, results, decay):
+    plain, sketched = (results[decay][name]["suboptimality"] for name in ("plain", "preconditioned"))
+    assert plain[0] == pytest.approx(sketched[0])
+    assert len(plain) == len(sketched) == 6
+    assert sketched[-1] < plain[-1]
+    reached = figure.epochs_to(sketched, plain[-1])
+    assert reached is not None
+    assert reached <= 3
+
+
+def test_a_faster_decay_gains_more(results):
+    """By eq. 3, and measured."""
+    assert results[2]["ratio"] > 10 * results[1]["ratio"] > 10
+    gain = {
+        decay: np.divide(*(found[name]["suboptimality"][-1] for name in ("plain", "preconditioned")))
+        for decay, found in results.items()
+    }
+    assert gain[2] > 10 * gain[1] > 10
+
+
+def test_the_table_is_printed(figure, capsys):
+    small = ["--n", "300", "--d", "40", "--k", "5", "--epochs", "2", "--batch", "30"]
+    figure.main(small)
+    text = capsys.readouterr().out
+    assert text.startswith("ratio of eq. 3")
+    assert "k = 5" in text
+    figure.main([*small, "--json", "--factors", "0.5", "1"])
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["plain"]["suboptimality"]) == 3
+    assert result["preconditioned"]["factor"] in (0.5, 1.0)
+
+
+def test_epochs_are_counted_from_the_start(figure):
+    assert figure.epochs_to([1.0, 0.1, 0.01], 0.1) == 1
+    assert figure.epochs_to([1.0, 0.1], 1e-3) is None
