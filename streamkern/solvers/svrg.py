@@ -13,8 +13,8 @@ paper samples the M ridge terms λ/2 ⟨w, b_j⟩², b_j = P^{−1/2} e_j, as if
 as several rows; beside a batch it costs nothing, so that all of them take part in every step, without variance.
 
 There is no accelerated variant. On the paper's matrices, at a tenth of their size, Nesterov's momentum within a pass
-gave no more than a longer step does, and diverged where rows are of very unequal weight; Katyusha's with the preconditioner
-was ahead from about ten epochs on at λ = 1e-8, and behind in all else.
+gave no more than a longer step does, and diverged where rows are of very unequal weight; Katyusha's, with the
+preconditioner, was ahead from about ten epochs on at λ = 1e-8, and behind in all else.
 """
 
 from __future__ import annotations
