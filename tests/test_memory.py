@@ -164,10 +164,13 @@ def test_a_hundred_million_rows_take_what_a_hundred_thousand_take() -> None:
 
 
 def test_more_of_anything_takes_no_less() -> None:
-    least = project(budget=8 << 30)
-    for more in ({"p": 2500}, {"d": 1000}, {"slots": 4}, {"outputs": 100}, {"lanes": 8}, {"validate": True}):
-        assert project(**more, budget=8 << 30).peak > least.peak, more
-    assert project(p=3000, itemsize=8, budget=8 << 30).peak > project(p=3000, budget=8 << 30).peak
+    def total(**changes: Any) -> int:
+        fits = project(budget=8 << 30, **changes)
+        return fits.baseline + sum(fits.stages.values())
+
+    for more in ({"p": 2500}, {"d": 1000}, {"slots": 4}, {"outputs": 100}, {"validate": True}):
+        assert total(**more) > total(), more
+    assert total(itemsize=8) > total()
 
 
 def test_auto_leaves_exact_projection_where_its_matrices_take_too_much() -> None:
