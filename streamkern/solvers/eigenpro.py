@@ -29,11 +29,10 @@ from streamkern.precondition.nystrom import Nystrom, StepSize
 from streamkern.solvers.base import Cost, OneByOne, Problem, Size
 from streamkern.solvers.dense import Map, matmul
 from streamkern.solvers.projection import (
-    NEAR_FLOOR,
+    EIGEN_FLOOR,
     ExactProjection,
     InexactProjection,
     center_eigensystem,
-    eigen_floor,
     measure_inexact,
     measure_projected,
     measure_unprojected,
@@ -68,7 +67,7 @@ class EigenPro:
         epochs: passes over the training rows.
         projection: ``exact``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else inexact.
         s: centers whose kernel matrix is decomposed to find them; min(p, 2000) by default.
-        q: eigenpairs of the preconditioner; p/10 by default, at most 500 and s/4.
+        q: eigenpairs of the preconditioner; s/4 by default, at most 500.
         batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger.
         step: η of the mean gradient; by default what the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
@@ -117,7 +116,7 @@ class EigenPro:
     def sizes(self, p: int) -> tuple[int, int]:
         """(s, q) for p centers; q = 0 where there are too few for a preconditioner."""
         s = min(p, self.s or _SUBSAMPLE)
-        q = min(s - 1, self.q or max(1, min(p // 10, _EIGENPAIRS, s // 4)))
+        q = min(s - 1, self.q or max(1, min(s // 4, _EIGENPAIRS)))
         return s, max(0, q)
 
     def chosen_projection(self, p: int, itemsize: int, memory: int | None) -> str:
@@ -181,8 +180,7 @@ class EigenPro:
         kind = self.chosen_projection(p, expansion.Z.itemsize, problem.memory)
         nystrom = None
         if q:
-            floor = eigen_floor(expansion.Z.dtype) if kind == "exact" and s == p else NEAR_FLOOR
-            nystrom = Nystrom(center_eigensystem(expansion, s, q, floor, parallel))
+            nystrom = Nystrom(center_eigensystem(expansion, s, q, EIGEN_FLOOR, parallel))
         if nystrom is None and kind != "exact":
             raise UsageError(
                 f"{kind} projection needs a preconditioner, and {p} centers are too few for one.",

@@ -31,8 +31,10 @@ def eigen_floor(dtype: np.dtype[Any]) -> float:
     return 10.0 * JITTER[dtype]
 
 
-NEAR_FLOOR = 1e-5
-"""The same without a factor of K(Z, Z): rounding errors ε of U in float64 count (σ_1/σ_{q+1})² times."""
+EIGEN_FLOOR = 1e-5
+"""The same for EigenPro on centers, in either dtype. Without a factor of K(Z, Z), rounding errors of U in float64 count
+(σ_1/σ_{q+1})² times; and preconditioned further, rows at the edge of the data have k_P so much above the others that a
+sample does not show how large it gets."""
 
 
 def kernel_matrix(expansion: Expansion, s: int, parallel: Map) -> Array:
@@ -230,8 +232,11 @@ def center_eigensystem(expansion: Expansion, s: int, q: int, floor: float, paral
     values, vectors = scipy.linalg.eigh((A + A.T) / 2, check_finite=False)
     clear = values > floor * values[-1]
     F = matmul(product, vectors[:, clear] / np.sqrt(values[clear]), parallel)
-    top = top_eigensystem(_transposed(F, F, parallel), min(q, F.shape[1] - 1), floor)
-    return Eigensystem(top.values, matmul(F, top.vectors / np.sqrt(top.values), parallel), top.tail)
+    values, vectors = scipy.linalg.eigh(_transposed(F, F, parallel), check_finite=False)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    rank = int(np.count_nonzero(values[:q] > floor * values[0]))
+    tail = max(float(values[rank]) if rank < len(values) else 0.0, floor * float(values[0]))
+    return Eigensystem(values[:rank].copy(), matmul(F, vectors[:, :rank] / np.sqrt(values[:rank]), parallel), tail)
 
 
 def _transposed(U: Array, V: Array, parallel: Map) -> Array:

@@ -1,0 +1,275 @@
+"""EigenPro 3 and 4: held to the suite, to their definitions, and to what must not break them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from streamkern.errors import UsageError
+from streamkern.execute.base import Executor
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.kernels import Gaussian, Kernel, Laplace
+from streamkern.solvers import EigenPro, Problem, train
+from streamkern.solvers.eigenpro import average, default_batch, held_out
+from streamkern.testing import references
+from streamkern.testing.solver import (
+    BANDWIDTH,
+    C,
+    P,
+    SolverSuite,
+    distance,
+    fit,
+    least_squares,
+    small_data,
+    small_problem,
+)
+
+FULL = 4096  # more rows than there are: a step is a pass
+
+
+def laplace(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    return references.laplace(X, Z, BANDWIDTH)
+
+
+class EigenProSuite(SolverSuite):
+    """The projection is the subclass's."""
+
+    projection: str
+    to_converge: ClassVar[dict[str, Any]] = {"epochs": 300, "batch": FULL, "q": 40, "average": False}
+    quick: ClassVar[dict[str, Any]] = {"epochs": 3, "batch": 128, "step": 8.0}
+
+    def solver(self, **settings: Any) -> EigenPro:
+        return EigenPro(projection=self.projection, **settings)
+
+    def test_a_step_too_large_is_a_failure_with_a_remedy(self, executor: Executor) -> None:
+        problem = small_problem(executor)
+        step = self.solver().setup(problem).report["step"]
+        outcome = fit(problem, self.solver(step=50 * step, epochs=50))
+        assert outcome.failure is not None
+        assert outcome.failure.kind in ("diverged", "non-finite")
+        assert "step" in outcome.failure.message
+        assert "step=None" in outcome.failure.remedy
+
+    def test_the_step_that_is_measured_is_stable_and_near_the_limit(self, executor: Executor) -> None:
+        """Full gradients converge with it, and diverge with four times it unless single rows set it."""
+        problem = small_problem(executor)
+        iteration = self.solver(batch=FULL, epochs=300).setup(problem)
+        size = iteration.size
+        assert size.beta <= size.peak
+        assert size.top <= size.beta
+        outcome = fit(problem, self.solver(batch=FULL, epochs=60, step=4 / size.top, average=False))
+        assert outcome.failure is not None
+
+    @pytest.mark.parametrize("settings", [{}, {"average": False}, {"batch": 7}, {"q": 1}, {"q": 59}, {"s": 20}])
+    def test_every_pass_gains(self, executor: Executor, settings: dict[str, Any]) -> None:
+        """Whatever is set by hand, batch and step are measured for it."""
+        problem = small_problem(executor, lanes=1)
+        outcome = fit(problem, self.solver(epochs=5, **settings))
+        assert outcome.failure is None
+        losses = [entry["loss"] for entry in outcome.history]
+        assert losses[-1] < losses[0]
+
+    def test_the_average_is_nearer_than_the_last_iterate(self, executor: Executor) -> None:
+        X, y = small_data()
+        best = least_squares(X, y, X[:P])
+        problem = small_problem(executor, X, y)
+        apart = [
+            distance(problem, X, fit(problem, self.solver(epochs=20, batch=16, q=40, average=mean)).weights, best)
+            for mean in (True, False)
+        ]
+        assert apart[0] < 0.5 * apart[1]
+
+
+class TestExact(EigenProSuite):
+    projection = "exact"
+
+
+class TestInexact(EigenProSuite):
+    projection = "inexact"
+
+
+class TestDelayed(EigenProSuite):
+    projection = "delayed"
+    quick: ClassVar[dict[str, Any]] = {"epochs": 3, "batch": 16, "step": 4.0}  # four steps a projection
+
+
+def steps_of(problem: Problem, solver: EigenPro, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows, as the kernel sees them, and targets of the first steps of training."""
+    stream = solver.setup(problem).stream
+    found = []
+    for step in range(count):
+        blocks = [stream.block((0, lane, step)) for lane in range(stream.lanes)]
+        found.append((np.concatenate([b.X for b in blocks]), np.concatenate([b.y for b in blocks])))
+    return found
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with ThreadsExecutor(2) as pool:
+        yield pool
+
+
+def test_full_gradients_with_exact_projection_are_algorithm_1_of_the_paper(executor: Executor):
+    X, y = small_data()
+    Z, q, epochs = X[:P], 8, 7
+    expected = references.eigenpro3_exact(laplace, X, y, Z, s=P, q=q, epochs=epochs, batch=len(X), X_s=Z)
+    values = np.linalg.eigvalsh(laplace(Z, Z))[::-1]
+    step = 0.99 * len(X) / (1 + (len(X) - 1) * values[q] / P)
+    solver = EigenPro(projection="exact", q=q, batch=FULL, step=step, epochs=epochs, average=False)
+    outcome = fit(small_problem(executor, X, y), solver)
+    np.testing.assert_allclose(outcome.weights, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+
+
+def test_exact_projection_is_eigenpro_1_on_nystrom_features(executor: Executor):
+    """w on features L⁻¹k_Z(x), with the preconditioner I − Σ (1 − λ_{q+1}/λ_i) v_i v_iᵀ of their covariance on Z."""
+    X, y = small_data()
+    Z, q = X[:P], 8
+    problem = small_problem(executor, X, y)
+    solver = EigenPro(projection="exact", q=q, batch=100, epochs=1, average=False)
+    iteration = solver.setup(problem)
+    L = np.linalg.cholesky(laplace(Z, Z))
+    values, V = np.linalg.eigh(L.T @ L)  # the covariance of the features of Z, times p
+    values, V = values[::-1], V[:, ::-1]
+    preconditioner = np.eye(P) - (V[:, :q] * (1 - values[q] / values[:q])) @ V[:, :q].T
+    w = np.zeros((P, C))
+    for rows, targets in steps_of(problem, solver, iteration.stream.steps):
+        phi = scipy.linalg.solve_triangular(L, laplace(rows + problem.center, Z).T, lower=True).T
+        w -= iteration.size.step(len(rows)) / len(rows) * preconditioner @ (phi.T @ (phi @ w - targets))
+    expected = scipy.linalg.solve_triangular(L, w, lower=True, trans="T")
+    np.testing.assert_allclose(train(problem, iteration).weights, expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("products", [0, 1, 3])
+def test_delayed_projection_is_its_definition(executor: Executor, products: int):
+    """f gains −η/m (K(·, X_m) r − K(·, Z) Q_s K(Z, X_m) r) a step; every third, what it gained is projected."""
+    X, y = small_data()
+    Z, q, every = X[:P], 8, 3
+    problem = small_problem(executor, X, y)
+    solver = EigenPro(
+        projection="delayed", q=q, batch=P // every, epochs=1, average=False, projection_products=products
+    )
+    iteration = solver.setup(problem)
+    assert iteration.report["project_every"] == every
+    projection = np.stack([iteration.projection.apply(e[:, None], map_)[:, 0] for e in np.eye(P)], axis=1)
+    K = laplace(Z, Z)
+    values, U = np.linalg.eigh(K)
+    values, U = values[::-1], U[:, ::-1]
+    Q = (U[:, :q] * ((1 - values[q] / values[:q]) / values[:q])) @ U[:, :q].T
+    steps = steps_of(problem, solver, iteration.stream.steps)
+    alpha = np.zeros((P, C))
+    for start in range(0, len(steps), every):
+        live, temporary, coefficients = alpha.copy(), np.empty((0, Z.shape[1])), np.empty((0, C))
+        for rows, targets in steps[start : start + every]:
+            rows = rows + problem.center
+            r = laplace(rows, Z) @ live + laplace(rows, temporary) @ coefficients - targets
+            rate = iteration.size.step(len(rows)) / len(rows)
+            temporary, coefficients = np.concatenate([temporary, rows]), np.concatenate([coefficients, -rate * r])
+            live += rate * Q @ (laplace(Z, rows) @ r)
+        alpha += projection @ (laplace(Z, temporary) @ coefficients)
+    np.testing.assert_allclose(train(problem, iteration).weights, alpha, rtol=1e-7, atol=1e-7)
+
+
+def map_(fn: Any, items: Any) -> list[Any]:
+    return [fn(item) for item in items]
+
+
+HARD = {
+    "one feature": (lambda X: X[:, :1], Laplace(1.0)),
+    "rows three times": (lambda X: np.repeat(X[: len(X) // 3 + 1], 3, axis=0)[: len(X)], Laplace(3.0)),
+    "eigenvalues below rounding": (lambda X: X[:, :2], Gaussian(4.0)),
+    "constant features": (lambda X: np.concatenate([X, np.ones((len(X), 3))], axis=1), Gaussian(2.0)),
+    "far from the origin": (lambda X: X + 100, Laplace(3.0)),
+    "one row far away": (lambda X: X * np.where(np.arange(len(X)) == 7, 1e4, 1.0)[:, None], Laplace(3.0)),
+    "nearly the identity": (lambda X: X, Laplace(0.01)),
+    "nearly constant": (lambda X: X, Laplace(1e4)),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("projection", ["exact", "inexact", "delayed"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_hard_problems_do_not_diverge(executor: Executor, name: str, projection: str, dtype: type):
+    change, kernel = HARD[name]
+    X, y = small_data(600)
+    assert_gains(executor, change(X), y, kernel, 150, dtype, projection=projection)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 40, 600])
+@pytest.mark.parametrize("projection", ["auto", "exact", "inexact", "delayed"])
+def test_any_number_of_centers(executor: Executor, p: int, projection: str):
+    """From one to every row; one cannot be preconditioned, which only exact projection can do without."""
+    X, y = small_data(600)
+    if p == 1 and projection in ("inexact", "delayed"):
+        with pytest.raises(UsageError, match='use projection="exact"'):
+            EigenPro(projection=projection).setup(small_problem(executor, X, y, centers=X[:p]))
+        return
+    assert_gains(executor, X, y[:, :1], Laplace(3.0), p, np.float32, projection=projection)
+
+
+@pytest.mark.parametrize("projection", ["exact", "inexact", "delayed"])
+@pytest.mark.parametrize("q", [1, 30, 149])
+def test_any_number_of_eigenpairs(executor: Executor, projection: str, q: int):
+    X, y = small_data(600)
+    for s in (q + 2, 150):
+        assert_gains(executor, X, y, Laplace(3.0), 150, np.float32, projection=projection, q=q, s=s)
+
+
+def assert_gains(
+    executor: Executor, X: np.ndarray, y: np.ndarray, kernel: Kernel, p: int, dtype: type, **settings: Any
+) -> None:
+    """Five passes: no failure, and a loss that falls or is at its floor."""
+    ids = np.random.default_rng(1).permutation(len(X))[:p]
+    problem = small_problem(executor, X, y, centers=X[ids], kernel=kernel, dtype=dtype)
+    outcome = fit(problem, EigenPro(epochs=5, **settings))
+    assert outcome.failure is None
+    assert np.isfinite(outcome.weights).all()
+    losses = [entry["loss"] for entry in outcome.history]
+    assert max(losses) <= 1.05 * losses[0]
+    assert losses[-1] <= 1.05 * min(losses)
+
+
+def test_exact_while_it_fits(executor: Executor):
+    assert EigenPro().chosen_projection(1000, 4, None) == "exact"
+    assert EigenPro().chosen_projection(1000, 4, 12 * 1000**2) == "exact"
+    assert EigenPro().chosen_projection(1000, 4, 12 * 1000**2 - 1) == "inexact"
+    assert EigenPro(projection="delayed").chosen_projection(1000, 4, None) == "delayed"
+
+
+def test_batches():
+    assert default_batch(10_000, 10**6, 4) == 4096  # no larger than gains anything
+    assert default_batch(2000, 10**6, 4) == 2000  # the critical one
+    assert default_batch(10, 10**6, 4) == 1024  # enough for the processor
+    assert default_batch(10, 1600, 4) == 100  # few rows: still sixteen steps
+    assert default_batch(10, 3, 4) == 4
+
+
+def test_rows_to_measure_on_are_not_centers(executor: Executor):
+    problem = small_problem(executor)
+    ids = held_out(problem)
+    assert len(np.unique(ids)) == len(ids) == 1200 - P
+    assert not np.isin(ids, problem.centers.ids).any()
+    X, y = small_data(P)
+    assert len(held_out(small_problem(executor, X, y))) == P  # every row is a center
+
+
+def test_the_average_weighs_late_iterates():
+    mean = np.zeros(1)
+    for t in range(1, 101):
+        mean = average(mean, np.array([float(t)]), t)
+    weights = np.array([np.prod([(s - 1) / (s + 5) for s in range(t + 1, 101)]) * 6 / (t + 5) for t in range(1, 101)])
+    assert weights.sum() == pytest.approx(1)
+    assert mean[0] == pytest.approx(weights @ np.arange(1, 101))
+    assert weights[50:].sum() > 0.97
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"epochs": 0}, {"projection": "nearly"}, {"q": 0}, {"batch": -1}, {"step": 0.0}, {"step": np.nan},
+     {"patience": 0}, {"projection_products": -1}],
+)  # fmt: skip
+def test_settings_out_of_range(settings: dict[str, Any]):
+    with pytest.raises(UsageError, match=next(iter(settings))):
+        EigenPro(**settings)
