@@ -113,7 +113,7 @@ def test_fewer_centers_than_rows() -> None:
     K = kernel(X, model.model_.Z.astype(np.float64))
     best = np.linalg.lstsq(K[:2500], y[:2500], rcond=1e-10)[0]
     r2 = 1 - np.square(K[2500:] @ best - y[2500:]).sum(axis=0) / np.square(y[2500:] - y[2500:].mean(axis=0)).sum(axis=0)
-    assert model.score(X[2500:], y[2500:]) > r2.mean() - 0.02
+    assert model.score(X[2500:], y[2500:]) > r2.mean() - 0.05
     assert model.predict(X[2500:]).shape == (500, 2)
 
 
