@@ -21,7 +21,9 @@ from streamkern.types import Array
 
 JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 """ε of K(Z, Z) + ε I, as a share of the largest eigenvalue."""
-_COLUMNS = 256  # rows that an inexact projection is applied to at a time while it is measured
+COLUMNS = 64
+"""Columns that an inexact projection is applied to at a time while it is measured."""
+
 _POWER_STEPS, _POWER_COLUMNS = 4, 8
 _DIAGONAL = 512  # rows that the preconditioned diagonal is taken over: p² for each
 
@@ -154,10 +156,18 @@ class InexactProjection:
     def kernel(self, K: Array, parallel: Map) -> Array:
         """K(X, Z) P K(Z, X) for K = k(X, Z), shape (n, p): shape (n, n), float64."""
         out = np.empty((len(K), len(K)))
-        for a in range(0, len(K), _COLUMNS):
-            rows = slice(a, a + _COLUMNS)
+        for a in range(0, len(K), COLUMNS):
+            rows = slice(a, a + COLUMNS)
             out[:, rows] = matmul(K, self.apply(K[rows].T, parallel), parallel)
         return (out + out.T) / 2
+
+    def diagonal(self, K: Array, parallel: Map) -> Array:
+        """The diagonal of ``kernel(K)``, shape (n,), float64."""
+        out = np.empty(len(K))
+        for a in range(0, len(K), COLUMNS):
+            rows = slice(a, a + COLUMNS)
+            out[rows] = np.einsum("ij,ji->i", K[rows], self.apply(K[rows].T, parallel), dtype=np.float64)
+        return out
 
 
 def project_inexactly(expansion: Expansion, nystrom: Nystrom, products: int, parallel: Map) -> InexactProjection:
@@ -296,5 +306,5 @@ def measure_inexact(expansion: Expansion, projection: InexactProjection, X: Arra
     rows = [slice(a, min(a + 256, len(X))) for a in range(0, len(X), 256)]
     K = projection.kernel(np.concatenate(parallel(lambda part: expansion.block(X[part]), rows)), parallel)
     size = measure(np.diag(K), lambda v: K @ v)
-    centers = np.diag(projection.kernel(expansion.block(expansion.Z[-_COLUMNS:]), parallel))
+    centers = projection.diagonal(expansion.block(expansion.Z[-_DIAGONAL:]), parallel)
     return StepSize(size.beta, size.top, max(size.peak, float(np.max(centers))))

@@ -1,0 +1,123 @@
+"""What every Backend promises, as tests: subclass `BackendSuite` to hold a new one to it."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from streamkern.backends import RADIAL_KINDS, Backend, NumpyBackend
+from streamkern.errors import UsageError
+from streamkern.types import Array
+
+_REFERENCE = NumpyBackend()
+_PARAMS = {"bandwidth": 1.7, "exponent": 0.8}
+
+
+def _stored(n: int = 60, d: int = 17) -> Array:
+    return np.random.default_rng(1).integers(0, 256, (n, d)).astype(np.uint8)
+
+
+class BackendSuite:
+    """Conformance tests of a Backend, against `NumpyBackend` and closed forms.
+
+    A subclass gives the fixture ``backend``.
+    """
+
+    def test_rows_are_gathered_converted_and_scaled(self, backend: Backend) -> None:
+        """To the bit, in any order, with repetitions, by a number or a column's own."""
+        raw, index = _stored(), np.array([5, 5, 59, 0, 31])
+        for scale, offset in ((1 / 255, 0.0), (np.linspace(0.1, 2, 17), np.linspace(-1, 1, 17))):
+            out, expected = np.empty((5, 17), np.float32), np.empty((5, 17), np.float32)
+            backend.assemble(raw, index, out, scale=scale, offset=offset)
+            _REFERENCE.assemble(raw, index, expected, scale=scale, offset=offset)
+            np.testing.assert_array_equal(out, expected)
+
+    def test_noise_belongs_to_the_row(self, backend: Backend) -> None:
+        """A row's noise is the same whatever rows come with it, and near the reference's."""
+        ids, copies = np.arange(40, dtype=np.int64) * 7, np.arange(40, dtype=np.int64) % 3
+        whole, expected = np.zeros((40, 33), np.float32), np.zeros((40, 33), np.float32)
+        backend.add_noise(whole, ids, copies=copies, seed=3, sigma=0.5)
+        _REFERENCE.add_noise(expected, ids, copies=copies, seed=3, sigma=0.5)
+        np.testing.assert_allclose(whole, expected, atol=2e-6)
+        some = np.array([39, 2, 17])
+        part = np.zeros((3, 33), np.float32)
+        backend.add_noise(part, ids[some], copies=copies[some], seed=3, sigma=0.5)
+        np.testing.assert_array_equal(part, whole[some])
+
+    def test_rows_with_noise_are_rows_and_then_noise(self, backend: Backend) -> None:
+        """To the bit, in one pass or two."""
+        raw, index = _stored(), np.array([5, 5, 59, 0, 31])
+        ids = np.array([5, 5, 59, 0, 31], dtype=np.int64)
+        copies = np.array([0, 1, 0, 0, 4], dtype=np.int64)
+        two, one = np.empty((5, 17), np.float32), np.empty((5, 17), np.float32)
+        backend.assemble(raw, index, two, scale=0.1, offset=-1)
+        backend.add_noise(two, ids, copies=copies, seed=1, sigma=0.2)
+        backend.assemble_noisy(
+            raw, index, one, scale=0.1, offset=-1, row_ids=ids, copies=copies, seed=1, sigma=0.2
+        )  # fmt: skip
+        np.testing.assert_array_equal(one, two)
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_the_first_bad_row_is_found(self, backend: Backend, dtype: type) -> None:
+        """NaN and both infinities; none is -1."""
+        X: Array = np.ones((30, 9), dtype)
+        assert backend.finite_rows(X) == -1
+        for row, bad in ((21, np.nan), (12, np.inf), (3, -np.inf)):
+            X[row, row % 9] = bad
+            assert backend.finite_rows(X) == row
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_norms_are_summed_in_float64(self, backend: Backend, dtype: type) -> None:
+        """And rounded once."""
+        X: Array = np.random.default_rng(0).normal(size=(50, 1000)).astype(dtype)
+        norms = backend.row_norms(X)
+        assert norms.dtype == dtype
+        exact = np.sum(np.square(X.astype(np.float64)), axis=1)
+        assert (np.abs(norms - exact) <= exact * (0.5 * np.finfo(dtype).eps + 1e-13)).all()
+
+    @pytest.mark.parametrize("kind", RADIAL_KINDS)
+    @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 3e-6), (np.float64, 1e-12)])
+    def test_kernel_values_are_the_reference_s(
+        self, backend: Backend, kind: str, dtype: type, tolerance: float
+    ) -> None:
+        """In place, in a tile of a larger buffer, and nowhere else."""
+        rng = np.random.default_rng(2)
+        X: Array = rng.normal(size=(37, 5)).astype(dtype)
+        Z: Array = rng.normal(size=(53, 5)).astype(dtype) + 2
+        x, z = _REFERENCE.row_norms(X), _REFERENCE.row_norms(Z)
+        expected = X @ Z.T
+        buffer: Array = np.full((40, 60), 9, dtype)
+        tile = buffer[1:38, 3:56]
+        tile[:] = expected
+        _REFERENCE.radial(expected, x, z, kind, _PARAMS)
+        backend.radial(tile, x, z, kind, _PARAMS)
+        np.testing.assert_allclose(tile, expected, rtol=0, atol=tolerance)
+        buffer[1:38, 3:56] = 9
+        assert (buffer == 9).all()
+
+    def test_a_kind_that_is_none_is_refused(self, backend: Backend) -> None:
+        """By name."""
+        with pytest.raises(UsageError, match="sigmoid"):
+            backend.radial(np.ones((2, 2)), np.ones(2), np.ones(2), "sigmoid", _PARAMS)
+
+    def test_threads_do_not_change_a_bit(self, backend: Backend) -> None:
+        """Calls run side by side and keep no state."""
+
+        def work(seed: int) -> Array:
+            X = np.random.default_rng(seed).normal(size=(64, 8)).astype(np.float32)
+            norms = backend.row_norms(X)
+            S = X @ X.T
+            backend.radial(S, norms, norms, "laplace", _PARAMS)
+            return S
+
+        alone = [work(seed) for seed in range(16)]
+        with ThreadPoolExecutor(4) as pool:
+            for together, expected in zip(pool.map(work, range(16)), alone, strict=True):
+                np.testing.assert_array_equal(together, expected)
+
+    def test_it_can_be_sent(self, backend: Backend) -> None:
+        """To another process, under its name."""
+        assert pickle.loads(pickle.dumps(backend)).name == backend.name

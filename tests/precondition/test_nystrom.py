@@ -1,0 +1,129 @@
+"""Top eigenpairs, the Nyström preconditioner, and the step it allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from streamkern.errors import NumericalError, UsageError
+from streamkern.precondition.eigensystem import top_eigensystem
+from streamkern.precondition.nystrom import Nystrom, StepSize, measure
+from streamkern.testing import references
+
+
+def rows(n: int, d: int = 4, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([n, seed]).normal(size=(n, d))
+
+
+def laplace(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    return references.laplace(X, Z, 2.0)
+
+
+@pytest.mark.parametrize("q", [1, 7, 39])
+def test_eigenpairs_are_the_top_ones(q: int):
+    K = laplace(rows(40), rows(40))
+    found = top_eigensystem(K, q)
+    values = np.linalg.eigvalsh(K)[::-1]
+    np.testing.assert_allclose(found.values, values[:q], rtol=1e-12)
+    assert found.tail == pytest.approx(values[q], rel=1e-12)
+    np.testing.assert_allclose(K @ found.vectors, found.vectors * found.values, atol=1e-12)
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(q), atol=1e-12)
+
+
+def test_float32_is_decomposed_in_float64():
+    K = laplace(rows(40), rows(40)).astype(np.float32)
+    assert top_eigensystem(K, 5).vectors.dtype == np.float64
+
+
+@pytest.mark.parametrize("q", [5, 9, 10, 25])
+def test_repeated_rows_have_fewer_eigenpairs(q: int):
+    """Ten distinct rows, three times each: what rounding leaves of the others is not preconditioned."""
+    X = np.tile(rows(10), (3, 1))
+    found = top_eigensystem(laplace(X, X), q)
+    assert len(found.values) == min(q, 10)
+    assert found.vectors.shape == (30, min(q, 10))
+    assert 0 < found.tail <= found.values[-1] * (1 + 1e-12)
+    assert (Nystrom(found).damping >= 0).all()
+
+
+def test_constant_features_leave_one_eigenpair():
+    found = top_eigensystem(np.ones((20, 20)), 6)
+    np.testing.assert_allclose(found.values, [20.0])
+
+
+def test_the_floor_is_a_share_of_the_largest():
+    K = np.diag([1.0, 0.5, 1e-3, 1e-4, 1e-9])
+    found = top_eigensystem(K, 4, floor=1e-2)
+    np.testing.assert_array_equal(found.values, [1.0, 0.5])
+    assert found.tail == 1e-2
+    assert top_eigensystem(K, 3, floor=1e-6).tail == 1e-4
+
+
+@pytest.mark.parametrize("q", [0, 5, -1])
+def test_a_number_of_eigenpairs_that_there_are_not(q: int):
+    with pytest.raises(UsageError, match="1 to 4"):
+        top_eigensystem(np.eye(5), q)
+
+
+def test_a_matrix_without_a_positive_eigenvalue():
+    with pytest.raises(NumericalError, match="no positive eigenvalue"):
+        top_eigensystem(np.zeros((5, 5)), 2)
+
+
+def test_the_preconditioner_is_its_definition():
+    """P f of eq. 29, with eigenfunctions ψ_i = Σ_j e_ij k(·, x_j)/√σ_i, is f less K(·, X_s) Q_s K(X_s, X_m) r."""
+    s, q = 30, 6
+    X_s, X_m, X = rows(s), rows(11, seed=1), rows(17, seed=2)
+    r = np.random.default_rng(3).normal(size=(11, 2))
+    system = top_eigensystem(laplace(X_s, X_s), q)
+    f = laplace(X, X_m) @ r
+    psi = laplace(X, X_s) @ system.vectors / np.sqrt(system.values)
+    inner = (system.vectors / np.sqrt(system.values)).T @ laplace(X_s, X_m) @ r  # <psi_i, f> in the RKHS
+    expected = f - (psi * (1 - system.tail / system.values)) @ inner
+    found = f - laplace(X, X_s) @ Nystrom(system).correction(laplace(X_s, X_m) @ r)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_its_matrix_is_that_of_equation_30():
+    system = top_eigensystem(laplace(rows(30), rows(30)), 6)
+    S, E = np.diag(system.values), system.vectors
+    Q = E @ (np.eye(6) - system.tail * np.linalg.inv(S)) @ np.linalg.inv(S) @ E.T
+    np.testing.assert_allclose(Nystrom(system).correction(np.eye(30)), Q, atol=1e-12)
+
+
+def test_on_its_own_rows_it_flattens_the_spectrum():
+    """K − K Q K has σ_{q+1} where K had σ_1 .. σ_q."""
+    K = laplace(rows(40), rows(40))
+    nystrom = Nystrom(top_eigensystem(K, 9))
+    values = np.linalg.eigvalsh(K - K @ nystrom.correction(K))[::-1]
+    assert values[0] == pytest.approx(nystrom.eigensystem.tail)
+    np.testing.assert_allclose(values[:10], nystrom.eigensystem.tail)
+
+
+@pytest.mark.parametrize("n", [3, 50, 300])
+def test_what_is_measured(n: int):
+    A = np.random.default_rng(n).normal(size=(n, n))
+    K = A @ A.T
+    size = measure(np.diag(K), lambda v: K @ v)
+    top = np.linalg.eigvalsh(K)[-1] / n
+    assert size.beta == pytest.approx(np.diag(K).mean())
+    assert size.peak == np.diag(K).max()
+    assert min(size.beta, 0.98 * top) <= size.top <= min(size.beta, 1.05 * top)
+
+
+def test_a_step_grows_with_the_batch_and_never_overshoots():
+    size = StepSize(beta=0.4, top=0.01, peak=0.5)
+    assert size.critical_batch == pytest.approx(40)
+    steps = [size.step(m) for m in (1, 2, 10, 40, 1000, 10**6)]
+    assert steps == sorted(steps)
+    assert steps[0] == 1 / 0.5
+    assert steps[-1] == pytest.approx(100, rel=1e-3)  # 1/λ
+    for m in (1, 10, 40, 1000):
+        assert size.step(m) / m * size.peak <= 1
+        assert size.step(m) / m * (size.beta + (m - 1) * size.top) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("K", [-np.eye(4), np.full((4, 4), np.nan), np.zeros((4, 4))])
+def test_what_is_not_positive(K: np.ndarray):
+    with pytest.raises(NumericalError, match="not positive"):
+        measure(np.diag(K), lambda v: K @ v)

@@ -1,0 +1,87 @@
+"""Tiled linear algebra against LAPACK, to the same bits on any number of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from streamkern.errors import NumericalError
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.solvers.dense import (
+    TILE,
+    cholesky,
+    inverse_factor,
+    lower_matmul,
+    lower_transposed_matmul,
+    matmul,
+    spd_solve,
+)
+
+SIZES = [1, 2, 15, 16, 17, 31, 32, 33, 50]  # tiles of 16
+F64 = np.dtype(np.float64)
+
+
+def spd(p: int) -> np.ndarray:
+    A = np.random.default_rng(p).normal(size=(p, 2 * p))
+    return A @ A.T / p + 0.1 * np.eye(p)
+
+
+def map_(fn, items):
+    return [fn(item) for item in items]
+
+
+@pytest.mark.parametrize("p", SIZES)
+def test_a_factor_is_lapack_s(p: int):
+    A = spd(p)
+    np.testing.assert_allclose(cholesky(A.copy(), map_, tile=16), np.linalg.cholesky(A), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("p", SIZES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_inverse_of_a_factor(p: int, dtype: type):
+    A = spd(p)
+    W = inverse_factor(A.copy(), np.dtype(dtype), map_, tile=16)
+    assert W.dtype == dtype
+    assert np.array_equal(W, np.tril(W))
+    tolerance = 1e-10 if dtype == np.float64 else 1e-5
+    np.testing.assert_allclose(W, np.linalg.inv(np.linalg.cholesky(A)), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("p", SIZES)
+def test_products(p: int):
+    rng = np.random.default_rng(p)
+    A, B, W = rng.normal(size=(p, p + 3)), rng.normal(size=(p + 3, 4)), np.tril(rng.normal(size=(p, p)))
+    np.testing.assert_allclose(matmul(A, B, map_, tile=16), A @ B, atol=1e-12)
+    np.testing.assert_allclose(matmul(A.T, A, map_, tile=16), A.T @ A, atol=1e-12)
+    np.testing.assert_allclose(lower_matmul(W, A, map_, tile=16), W @ A, atol=1e-12)
+    np.testing.assert_allclose(lower_transposed_matmul(W, A, map_, tile=16), W.T @ A, atol=1e-12)
+
+
+@pytest.mark.parametrize("p", [3, TILE - 1, TILE, TILE + 1])
+def test_a_solution(p: int):
+    A, B = spd(p), np.random.default_rng(0).normal(size=(p, 3))
+    np.testing.assert_allclose(A @ spd_solve(A.copy(), B, map_), B, atol=1e-9)
+
+
+@pytest.mark.parametrize("bad", [0, 20, 49])
+def test_what_is_not_positive_definite_is_refused(bad: int):
+    A = spd(50)
+    A[bad, bad] = -1.0
+    for factor in (lambda: cholesky(A.copy(), map_, tile=16), lambda: inverse_factor(A.copy(), F64, map_, tile=16)):
+        with pytest.raises(NumericalError, match=r"(?s)not positive definite.*repeated centers"):
+            factor()
+
+
+def test_threads_do_not_change_a_bit():
+    """With two and a half tiles, as large as they are in use."""
+    p = 2 * TILE + 100
+    A, B = spd(p), np.random.default_rng(0).normal(size=(p, 7)).astype(np.float32)
+    found = []
+    for threads in (1, 2, 3):
+        with ThreadsExecutor(threads) as executor:
+            run = executor.host_map
+            W = inverse_factor(A.copy(), np.dtype(np.float32), run)
+            found.append((W, lower_transposed_matmul(W, lower_matmul(W, B, run), run), matmul(A, B, run)))
+    for other in found[1:]:
+        for a, b in zip(other, found[0], strict=True):
+            np.testing.assert_array_equal(a, b)

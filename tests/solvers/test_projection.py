@@ -1,0 +1,201 @@
+"""Projections: positive matrices near K(Z, Z)⁻¹ − Q_s, eigenpairs of all centers, and the step that they allow."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.kernels import Expansion, Gaussian, Laplace
+from streamkern.precondition.eigensystem import top_eigensystem
+from streamkern.precondition.nystrom import Nystrom
+from streamkern.solvers.projection import (
+    center_eigensystem,
+    kernel_matrix,
+    kernel_product,
+    measure_inexact,
+    measure_projected,
+    measure_unprojected,
+    project_exactly,
+    project_inexactly,
+)
+from streamkern.testing import references
+
+P, Q = 220, 12
+
+
+def rows(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([n, seed]).normal(size=(n, 5))
+
+
+def laplace(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    return references.laplace(X, Z, 3.0)
+
+
+def map_(fn, items):
+    return [fn(item) for item in items]
+
+
+@pytest.fixture(scope="module")
+def expansion() -> Expansion:
+    return Expansion(Laplace(3.0), rows(P))
+
+
+@pytest.fixture(scope="module")
+def nystrom(expansion: Expansion) -> Nystrom:
+    return Nystrom(center_eigensystem(expansion, P, Q, 0.0, map_))
+
+
+def preconditioned_inverse(nystrom: Nystrom) -> np.ndarray:
+    K = laplace(rows(P), rows(P))
+    return np.linalg.inv(K) - nystrom.correction(np.eye(P))
+
+
+def dense(projection) -> np.ndarray:
+    return projection.apply(np.eye(P), map_)
+
+
+@pytest.mark.parametrize("p", [1, 511, 513])
+def test_a_kernel_matrix_is_symmetric_to_the_bit(p: int):
+    Z = rows(p).astype(np.float32)
+    K = kernel_matrix(Expansion(Laplace(3.0), Z), p, map_)
+    assert K.dtype == np.float64
+    assert np.array_equal(K, K.T)
+    assert (np.diag(K) == 1).all()
+    np.testing.assert_allclose(K, laplace(Z.astype(float), Z.astype(float)), atol=1e-7)
+
+
+def test_exact_projection_is_the_inverse_less_the_preconditioner(expansion: Expansion, nystrom: Nystrom):
+    expected = preconditioned_inverse(nystrom)
+    np.testing.assert_allclose(dense(project_exactly(expansion, nystrom, map_)), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        dense(project_exactly(expansion, None, map_)), np.linalg.inv(laplace(rows(P), rows(P))), atol=1e-6
+    )
+
+
+def test_repeated_centers_can_be_factored():
+    """30% of the rows repeat others: the jitter makes up for it."""
+    Z = rows(P)
+    Z[::3] = Z[1]
+    for dtype in (np.float32, np.float64):
+        expansion = Expansion(Laplace(3.0), Z.astype(dtype))
+        nystrom = Nystrom(center_eigensystem(expansion, P, Q, 1e-5, map_))
+        g = np.random.default_rng(0).normal(size=(P, 2)).astype(dtype)
+        h = laplace(Z, Z).astype(dtype) @ g
+        assert np.isfinite(project_exactly(expansion, nystrom, map_).apply(h, map_)).all()
+
+
+@pytest.mark.parametrize("products", [0, 1, 2, 5, 60])
+def test_inexact_projection_is_positive_and_closes_in(expansion: Expansion, nystrom: Nystrom, products: int):
+    """It is exact on the eigenvectors it knows, and the more products, the nearer on the rest."""
+    M = dense(project_inexactly(expansion, nystrom, products, map_))
+    K, E = laplace(rows(P), rows(P)), nystrom.eigensystem.vectors
+    np.testing.assert_allclose(M, M.T, atol=1e-9)
+    assert np.linalg.eigvalsh(M)[0] > 0
+    expected = preconditioned_inverse(nystrom)
+    np.testing.assert_allclose(M @ E, expected @ E, atol=1e-10)
+    # relative errors 1 − λ p(λ) on the rest: below 1 everywhere, below 0.65 on [b/4k², b]
+    values = np.linalg.eigvalsh(K)[: P - Q]
+    errors = np.linalg.eigvals(np.eye(P) - M @ K).real
+    off = np.sort(np.abs(errors))[:-Q]  # without those of E, where M K = σ_{q+1}/σ_i
+    k = products + 1
+    if products:
+        assert off.max() < 1
+        bound = project_inexactly(expansion, nystrom, products, map_).bound
+        assert bound >= values[-1]
+        if values[0] >= bound / (4 * k**2):
+            assert off.max() <= 1 / np.cosh(1) + 0.01
+
+
+def test_products_with_the_kernel_matrix(expansion: Expansion):
+    V = np.random.default_rng(0).normal(size=(P, 3))
+    np.testing.assert_allclose(kernel_product(expansion, V, map_), laplace(rows(P), rows(P)) @ V, rtol=1e-10)
+    tiled = Expansion(Laplace(3.0), rows(P), tile_bytes=7 * P * 8)
+    np.testing.assert_allclose(kernel_product(tiled, V, map_), laplace(rows(P), rows(P)) @ V, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("s", "slack"), [(P, 1 + 1e-9), (P // 2, 1.15), (P // 4, 1.5)])
+def test_eigenpairs_of_all_centers_from_some(expansion: Expansion, s: int, slack: float):
+    K = laplace(rows(P), rows(P))
+    values = np.linalg.eigvalsh(K)[::-1]
+    found = center_eigensystem(expansion, s, Q, 0.0, map_)
+    U = found.vectors
+    np.testing.assert_allclose(U.T @ U, np.eye(Q), atol=1e-9)
+    assert (found.values <= values[:Q] * (1 + 1e-9)).all()
+    assert (found.values >= values[:Q] / slack).all()
+    assert values[Q] / slack <= found.tail <= found.values[-1]
+    V = np.eye(P) - U @ U.T
+    assert np.linalg.eigvalsh(V @ K @ V)[-1] <= slack * values[Q]
+    # no more is taken off than there is
+    root = U * np.sqrt(Nystrom(found).damping)
+    assert np.linalg.eigvalsh(root.T @ K @ root)[-1] <= 1
+
+
+@pytest.mark.parametrize("s", [20, P])
+def test_eigenpairs_stop_where_the_rank_does(s: int):
+    expansion = Expansion(Gaussian(30.0), rows(P))  # falls by orders of magnitude from one degree to the next
+    found = center_eigensystem(expansion, s, Q, 1e-5, map_)
+    assert len(found.values) < Q
+    assert found.values[-1] > 1e-5 * found.values[0]
+    assert found.tail >= 1e-5 * found.values[0]
+
+
+def test_projections_are_the_same_bits_on_any_number_of_threads():
+    expansion = Expansion(Laplace(3.0), rows(P).astype(np.float32))
+    g = np.random.default_rng(0).normal(size=(P, 2)).astype(np.float32)
+    found = []
+    for threads in (1, 2, 3):
+        with ThreadsExecutor(threads) as executor:
+            nystrom = Nystrom(center_eigensystem(expansion, 60, Q, 1e-5, executor.host_map))
+            projection = project_inexactly(expansion, nystrom, 2, executor.host_map)
+            found.append(projection.apply(g, executor.host_map))
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+@pytest.mark.parametrize("kind", ["unprojected", "exact", "inexact"])
+def test_what_is_measured_is_the_iteration_s_own(expansion: Expansion, nystrom: Nystrom, kind: str):
+    """β, λ and the largest value are those of the dense preconditioned kernel."""
+    X = rows(300, 1)
+    K = laplace(X, rows(P))
+    if kind == "unprojected":
+        size = measure_unprojected(expansion, nystrom, X)
+        dense_kernel = laplace(X, X) - K @ nystrom.correction(K.T)
+        centers = np.zeros(1)
+    elif kind == "exact":
+        size = measure_projected(expansion, project_exactly(expansion, nystrom, map_), X, map_)
+        M = preconditioned_inverse(nystrom)
+        dense_kernel = K @ M @ K.T
+        centers = np.diag(laplace(rows(P), rows(P)) @ M @ laplace(rows(P), rows(P)))
+    else:
+        projection = project_inexactly(expansion, nystrom, 1, map_)
+        size = measure_inexact(expansion, projection, X, map_)
+        M = dense(projection)
+        dense_kernel = K @ M @ K.T
+        centers = np.diag(laplace(rows(P), rows(P)) @ M @ laplace(rows(P), rows(P)))
+    top = np.linalg.eigvalsh((dense_kernel + dense_kernel.T) / 2)[-1] / len(X)
+    assert size.beta == pytest.approx(np.diag(dense_kernel).mean(), rel=1e-5)
+    assert 0.98 * top <= size.top <= 1.051 * top
+    assert size.peak == pytest.approx(max(np.diag(dense_kernel).max(), centers.max()), rel=1e-5)
+
+
+def test_an_inexact_projection_never_holds_a_p_by_p_matrix():
+    p = 3000
+    expansion = Expansion(Laplace(3.0), rows(p).astype(np.float32), tile_bytes=1 << 20)
+    tracemalloc.start()
+    try:
+        nystrom = Nystrom(center_eigensystem(expansion, 200, 20, 1e-5, map_))
+        projection = project_inexactly(expansion, nystrom, 1, map_)
+        projection.apply(np.ones((p, 2), np.float32), map_)
+        measure_inexact(expansion, projection, expansion.Z[:64] + 0.1, map_)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= p * p * 4 * 0.7
+
+
+def test_top_eigenpairs_are_those_of_the_matrix(expansion: Expansion):
+    found = center_eigensystem(expansion, P, Q, 0.0, map_)
+    np.testing.assert_array_equal(found.values, top_eigensystem(kernel_matrix(expansion, P, map_), Q).values)
