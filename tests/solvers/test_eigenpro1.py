@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from streamkern.rng import generator
 from streamkern.solvers import Problem, train
 from streamkern.solvers.eigenpro1 import EigenPro1, covariance, measure_features
 from streamkern.solvers.sgd import SGD
+from streamkern.testing.solver import SolverSuite
 
 N, D, C = 300, 6, 3
 F64 = np.dtype(np.float64)
@@ -54,6 +55,14 @@ def run(solver: EigenPro1, given: Problem) -> np.ndarray:
 def values(given: Problem) -> np.ndarray:
     """φ of all rows, shape (N, M)."""
     return given.basis().block(data()[0] - given.center)
+
+
+class TestConformance(SolverSuite):
+    to_converge: ClassVar = {"epochs": 150, "q": 50, "batch": 1200, "average": False}
+    quick: ClassVar = {"epochs": 2, "q": 20, "batch": 64}
+
+    def solver(self, **settings: Any) -> EigenPro1:
+        return EigenPro1(**settings)
 
 
 @pytest.mark.parametrize("ridge", [0.0, 1e-3])
