@@ -38,6 +38,13 @@ class Nystrom:
         values = self.eigensystem.values
         return np.asarray((1.0 - self.eigensystem.tail / values) / values)
 
+    def truncated(self, q: int) -> Nystrom:
+        """The preconditioner of the first q eigenpairs, q below their number; itself where they are no more."""
+        values = self.eigensystem.values
+        if q >= len(values):
+            return self
+        return Nystrom(Eigensystem(values[:q], self.eigensystem.vectors[:, :q], float(values[q])))
+
     def correction(self, g: Array) -> Array:
         """Q_s g, shape (s, c), for g = K(X_s, X_m) r."""
         E = self.eigensystem.vectors

@@ -29,12 +29,13 @@ from streamkern.precondition.nystrom import Nystrom, StepSize
 from streamkern.solvers.base import Cost, OneByOne, Problem, Size
 from streamkern.solvers.dense import Map, matmul
 from streamkern.solvers.projection import (
+    COLUMNS,
     EIGEN_FLOOR,
     ExactProjection,
     InexactProjection,
+    ProjectedKernel,
     center_eigensystem,
     measure_inexact,
-    measure_projected,
     measure_unprojected,
     project_exactly,
     project_inexactly,
@@ -51,7 +52,6 @@ AVERAGING = 5.0
 _SUBSAMPLE = 2000  # s: more costs s³
 _EIGENPAIRS = 500  # q at most: a step costs 4 p q c for them, a few percent of its kernel values
 HELD_OUT = 2000
-_COLUMNS = 256  # of them at a time, where p² numbers do not fit
 _DIAGONAL = 512  # rows that the preconditioned diagonal is measured on
 _PRODUCTS = {"inexact": 0, "delayed": 1}
 _BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
@@ -145,13 +145,13 @@ class EigenPro:
             flops += p * p * (size.entry + 2.0 * more) + 16.0 * p * more * more
         if kind == "exact":
             factor = p * p * b
-            measured = factor + (2 * held + 3 * _DIAGONAL) * p * b
+            measured = factor + 2 * (held + _DIAGONAL) * p * b + (held + _DIAGONAL) * 2 * q * 8 + 2 * held * held * 8
             setup = p * q * 8 + max(eigen, exact_bytes(p, b), measured)
             resident = factor + p * q * 8
             flops += p * p * (2.0 * p / 3 * 2 + size.entry)  # in float64, at half the rate
             step = 2.0 * p * p * c
         else:
-            measured = held * p * b + 2 * held * held * 8 + 6 * p * _COLUMNS * 8 + 3 * held * q * 8
+            measured = held * p * b + 2 * held * held * 8 + p * (7 * COLUMNS * 8 + _DIAGONAL * b) + 3 * held * q * 8
             setup = p * q * 8 + max(eigen, measured)
             resident = p * q * 8
             step = self.products(kind) * float(p) * p * (size.entry + 2 * c)
@@ -188,18 +188,27 @@ class EigenPro:
                 remedy='use projection="exact"',
             )
         held, _ = gather(problem.executor, problem.assembly(problem.train), held_out(problem))
-        projection: ExactProjection | InexactProjection
-        if kind == "exact":
-            projection = project_exactly(expansion, nystrom, parallel)
-            size = measure_projected(expansion, projection, held, parallel)
-        else:
-            assert nystrom is not None
-            projection = project_inexactly(expansion, nystrom, self.products(kind), parallel)
-            if kind == "inexact":
-                size = measure_inexact(expansion, projection, held, parallel)
+        exact = project_exactly(expansion, nystrom, parallel) if kind == "exact" else None
+        projected = None if exact is None else ProjectedKernel(expansion, exact, held, parallel)
+        while True:
+            projection: ExactProjection | InexactProjection
+            if exact is not None and projected is not None:
+                projection = replace(exact, nystrom=nystrom)
+                size = projected.measure(nystrom)
             else:
-                size = measure_unprojected(expansion, nystrom, held)
-        batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
+                assert nystrom is not None
+                projection = project_inexactly(expansion, nystrom, self.products(kind), parallel)
+                if kind == "inexact":
+                    size = measure_inexact(expansion, projection, held, parallel)
+                else:
+                    size = measure_unprojected(expansion, nystrom, held)
+            batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
+            # The preconditioned directions advance by about η λ a step. Where single rows limit the step and not λ, a
+            # smaller λ makes that slower: the preconditioner is deeper than the batch can use.
+            if self.q is not None or nystrom is None or q <= 1 or batch * size.top >= max(size.beta, size.peak):
+                break
+            q //= 2
+            nystrom = nystrom.truncated(q)
         stream = problem.stream(batch)
         report = {
             "projection": kind,

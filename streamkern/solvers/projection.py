@@ -271,8 +271,44 @@ def measure_unprojected(expansion: Expansion, nystrom: Nystrom, X: Array) -> Ste
     return measure(diagonal, lambda v: K @ v - damped @ (phi.T @ v))
 
 
+class ProjectedKernel:
+    """The kernel K(x, Z) M K(Z, x') of the iteration with exact projection, over held-out rows.
+
+    M differs between preconditioners of one eigensystem by a low rank only, so the p² work is done once for all.
+
+    Args:
+        expansion: kernel and centers.
+        projection: M with the deepest preconditioner that is to be measured.
+        X: held-out rows, centred, shape (n, d).
+        parallel: runs tiles.
+    """
+
+    def __init__(self, expansion: Expansion, projection: ExactProjection, X: Array, parallel: Map) -> None:
+        self.n = len(X)
+        # Training rows that are centers have the largest diagonal values, and held-out rows are none.
+        rows = np.concatenate([X, expansion.Z[-_DIAGONAL:]])
+        tiles = [slice(a, min(a + 256, len(rows))) for a in range(0, len(rows), 256)]
+        K = np.concatenate(parallel(lambda part: expansion.block(rows[part]), tiles))
+        E = np.empty((0, 0)) if projection.nystrom is None else projection.nystrom.eigensystem.vectors
+        self.phi = np.concatenate(parallel(lambda part: K[part, : len(E)] @ E, tiles))
+        A = lower_matmul(projection.W, K.T, parallel)
+        self.diagonal = np.sum(np.square(A, dtype=np.float64), axis=0)
+        held = A[:, : self.n]
+        self.gram = matmul(held.T, held, parallel, tile=256).astype(np.float64)
+
+    def measure(self, nystrom: Nystrom | None) -> StepSize:
+        """β and λ with a preconditioner of the first eigenpairs, or with none."""
+        q = 0 if nystrom is None else len(nystrom.eigensystem.values)
+        phi = self.phi[:, :q]
+        damped = phi if nystrom is None else phi * nystrom.damping
+        diagonal = self.diagonal - np.einsum("ij,ij->i", damped, phi)
+        held, image = damped[: self.n], phi[: self.n]
+        size = measure(diagonal[: self.n], lambda v: self.gram @ v - held @ (image.T @ v))
+        return StepSize(size.beta, size.top, float(np.max(diagonal)))
+
+
 def measure_projected(expansion: Expansion, projection: ExactProjection, X: Array, parallel: Map) -> StepSize:
-    """β and λ of the iteration with exact projection, whose kernel is K(x, Z) M K(Z, x').
+    """β and λ of the iteration with exact projection.
 
     Args:
         expansion: kernel and centers.
@@ -280,18 +316,7 @@ def measure_projected(expansion: Expansion, projection: ExactProjection, X: Arra
         X: held-out rows, centred, shape (n, d).
         parallel: runs tiles.
     """
-    rows = [slice(a, min(a + 256, len(X))) for a in range(0, len(X), 256)]
-    K = np.concatenate(parallel(lambda part: expansion.block(X[part]), rows))
-    diagonal = projection.diagonal(K[:_DIAGONAL], parallel)
-
-    def matvec(v: Array) -> Array:
-        g = matmul(K.T, v.astype(K.dtype)[:, None], parallel)
-        return matmul(K, projection.apply(g, parallel), parallel)[:, 0].astype(np.float64)
-
-    size = measure(np.resize(diagonal, len(X)), matvec)
-    # Training rows that are centers have the largest values, and held-out rows are none.
-    centers = projection.diagonal(expansion.block(expansion.Z[-_DIAGONAL:]), parallel)
-    return StepSize(float(np.mean(diagonal)), size.top, max(size.peak, float(np.max(centers))))
+    return ProjectedKernel(expansion, projection, X, parallel).measure(projection.nystrom)
 
 
 def measure_inexact(expansion: Expansion, projection: InexactProjection, X: Array, parallel: Map) -> StepSize:
