@@ -205,7 +205,7 @@ class EigenPro:
             batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
             # The preconditioned directions advance by about η λ a step. Where single rows limit the step and not λ, a
             # smaller λ makes that slower: the preconditioner is deeper than the batch can use.
-            if self.q is not None or nystrom is None or q <= 1 or batch * size.top >= max(size.beta, size.peak):
+            if self.q is not None or nystrom is None or q <= 1 or 2 * batch * size.top >= max(size.beta, size.peak):
                 break
             q //= 2
             nystrom = nystrom.truncated(q)
