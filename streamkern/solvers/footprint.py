@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class Footprint:
         cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
         solver_bytes: bytes left for the solver's own matrices.
         cost: what the solver will take.
+        budget: bytes the process may hold.
     """
 
     baseline: int
@@ -43,6 +45,7 @@ class Footprint:
     cache_bytes: int
     solver_bytes: int
     cost: Cost
+    budget: int
 
     @property
     def peak(self) -> int:
@@ -84,6 +87,41 @@ def footprint(
     Raises:
         PlanRefusedError: it cannot fit; says what would.
     """
+    project = partial(
+        _project, dataset, p, outputs, solver, baseline=baseline, slots=slots, lanes=lanes, itemsize=itemsize,
+        validate=validate, centers_bytes=centers_bytes, model_rows=model_rows,
+    )  # fmt: skip
+    result = project(budget=budget)
+    if result.peak <= budget:
+        return result
+    enough = project(budget=result.peak)
+    while enough.peak > enough.budget:  # with more room the solver may choose what takes more
+        enough = project(budget=enough.peak)
+    raise PlanRefusedError(
+        f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(result.stages)} "
+        "stage is the largest.",
+        where=f"memory={format_bytes(budget)}, centers={p}, threads={slots}",
+        expected=f"a budget of at least {format_bytes(enough.budget)}",
+        remedy=_remedy(solver, result.cost, p, budget - result.baseline, dataset.n_features, itemsize),
+    )
+
+
+def _project(
+    dataset: Dataset,
+    p: int,
+    outputs: int,
+    solver: Solver,
+    *,
+    budget: int,
+    baseline: int,
+    slots: int,
+    lanes: int,
+    itemsize: int,
+    validate: bool,
+    centers_bytes: int,
+    model_rows: int,
+) -> Footprint:
+    """The projection for a budget, whether it fits or not; parameters as in ``footprint``."""
     source, d = dataset.source, dataset.n_features
     sizes = np.diff(source.bounds)
     stored_rows, chunk_rows = int(source.bounds[-1]), int(sizes.max(initial=1))
@@ -136,16 +174,7 @@ def footprint(
             cache = max(needed, min(room, budget // 8))
         stages["train"] += cache
     cache = max(cache, features) if small else min(cache, features - 1)
-    result = Footprint(baseline, stages, cache, solver_bytes, cost)
-    if result.peak > budget:
-        raise PlanRefusedError(
-            f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(stages)} "
-            "stage is the largest.",
-            where=f"memory={format_bytes(budget)}, centers={p}, threads={slots}",
-            expected=f"a budget of at least {format_bytes(result.peak)}",
-            remedy=_remedy(solver, cost, p, budget - baseline, d, itemsize),
-        )
-    return result
+    return Footprint(baseline, stages, cache, solver_bytes, cost, budget)
 
 
 def scan_rows(d: int) -> int:
