@@ -4,7 +4,7 @@
 
 The rows are the real Fashion-MNIST images: three times over as bytes (141 MB), or once as float32 (188 MB). On the disk
 side memory keeps less than half of the chunks, so every pass reads and decodes the store again; the operating system's
-page cache is warm. The floor: decoding the stored bytes once a pass, on a thread beside the arithmetic.
+page cache is warm. Three passes. The floor: decoding the stored bytes once a pass, on a thread beside the arithmetic.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
     ratios = []
     with ThreadsExecutor() as executor, tempfile.TemporaryDirectory() as folder:
         sides = problems(options.centers, options.dtype, Path(folder), executor)
-        ready = {name: sk.EigenPro(batch=1024).setup(side) for name, side in sides.items()}
+        ready = {name: sk.EigenPro(epochs=3, batch=1024).setup(side) for name, side in sides.items()}
         for repeat in range(options.repeats + 1):
             order = ("memory", "disk") if repeat % 2 else ("disk", "memory")
             outcomes = {name: train(sides[name], ready[name]) for name in order}
