@@ -167,6 +167,11 @@ class Iteration(Protocol):
         """Whether a pass has steps."""
         ...
 
+    @property
+    def sweeps(self) -> int:
+        """Times that ``begin`` goes over all rows in a pass."""
+        ...
+
     def init(self) -> Any:
         """The state before the first step."""
         ...
@@ -200,6 +205,7 @@ class OneByOne:
     """What a method of minibatches alone leaves as it is."""
 
     minibatches = True
+    sweeps = 0
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
         """Nothing precedes the steps of a pass."""
@@ -218,6 +224,7 @@ class WholePasses(OneByOne):
     """What a method of whole passes leaves as it is: it has no steps."""
 
     minibatches = False
+    sweeps = 1
 
     def broadcast(self, state: Any) -> Any:
         """Never asked for."""
@@ -382,7 +389,7 @@ def train(
     stream, executor = iteration.stream, problem.executor
     state = iteration.init()
     rows, waited, computed = 0, 0.0, 0.0
-    total_rows = iteration.epochs * stream.rows
+    total_rows = iteration.epochs * stream.rows * (iteration.minibatches + iteration.sweeps)
     loss, scale = 0.0, 0.0
     history: list[dict[str, Any]] = []
     best: tuple[float, Array] | None = None

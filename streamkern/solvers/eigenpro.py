@@ -28,6 +28,7 @@ from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import Nystrom, StepSize
 from streamkern.solvers.base import Cost, OneByOne, Problem, Size
 from streamkern.solvers.dense import Map, matmul
+from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.projection import (
     COLUMNS,
     EIGEN_FLOOR,
@@ -259,29 +260,6 @@ def largest_batch(rows: int, lanes: int) -> int:
 def average(mean: Array, iterate: Array, t: int) -> Array:
     """The polynomial-decay average after its t-th iterate."""
     return np.asarray(mean + (1 + AVERAGING) / (t + AVERAGING) * (iterate - mean))
-
-
-@dataclass(eq=False)
-class Gradient:
-    """Contributes K(Z, X) r, Σ‖r‖² and the rows, r = K(X, Z) α − y: one kernel evaluation a row.
-
-    Args:
-        expansion: kernel and centers.
-    """
-
-    expansion: Expansion
-
-    def __call__(self, block: Block, state: Array) -> Parts:
-        """Sums over the block under weights ``state``, shape (p, c)."""
-        g = np.zeros((self.expansion.p, state.shape[1]), dtype=state.dtype)
-        loss = 0.0
-        assert block.y is not None
-        for rows, K in self.expansion.panels(block.X):
-            F = K @ state
-            residual(F, block.y[rows])
-            loss += float(np.sum(np.square(F, dtype=np.float64)))
-            g += K.T @ F
-        return g, loss, len(block.X)
 
 
 @dataclass(frozen=True, eq=False)

@@ -172,7 +172,7 @@ class Stages(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Direct:
+class AtOnce:
     """Carries every stage out, and keeps nothing.
 
     Args:
@@ -240,7 +240,7 @@ def fit(
         DataError: rows that cannot be used, or fewer than centers.
         NumericalError: training diverged or stagnated.
     """
-    stages = stages or Direct(recipe, executor)
+    stages = stages or AtOnce(recipe, executor)
     data, baseline = recipe.train, resident()
     data.require_rows()
     if recipe.validation is not None:

@@ -220,6 +220,8 @@ class SVRGIteration(OneByOne):
     seed: int
     report: dict[str, Any]
 
+    sweeps = 1
+
     def __post_init__(self) -> None:
         self.epochs = self.solver.epochs
         self.gradient = Gradient(self.basis)

@@ -1,0 +1,169 @@
+"""Direct, Falkon, SGD and gradient descent: closed forms, schedules, progress, and every solver through a run."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.centers import CenterSet
+from streamkern.data.targets import Continuous
+from streamkern.execute import ThreadsExecutor
+from streamkern.solvers import Outcome, Problem, Progress, train
+from streamkern.testing.references import kernel_least_squares
+
+KERNEL = sk.Gaussian(1.5)
+
+
+def rows(n: int = 1500, d: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, d))
+    return X, np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1) + 0.05 * rng.standard_normal((n, 2))
+
+
+def solve(solver: Any, *, features: Any = None, threads: int = 2, chunk: int = 333, progress: Any = None) -> Outcome:
+    X, Y = rows()
+    data = sk.Dataset(sk.storage.ArraySource(X, Y, chunk_rows=chunk))
+    centers = CenterSet(X[:50], np.arange(50))
+    with ThreadsExecutor(threads) as executor:
+        problem = Problem(
+            data, Continuous(np.zeros(2), flat=False), KERNEL, centers, executor, dtype=np.dtype(np.float64),
+            features=features,
+        )  # fmt: skip
+        told = {} if progress is None else {"on_step": progress}
+        return train(problem, solver.setup(problem), patience=solver.patience, **told)
+
+
+def closed_form(ridge: float) -> np.ndarray:
+    X, Y = rows()
+    return kernel_least_squares(KERNEL(X, X[:50]), KERNEL(X[:50]), Y, ridge)
+
+
+def error(weights: np.ndarray, ridge: float) -> float:
+    """Largest difference of predictions from the closed form, over the largest prediction."""
+    X, _ = rows()
+    K = KERNEL(X, X[:50])
+    exact = K @ closed_form(ridge)
+    return float(np.abs(K @ weights - exact).max() / np.abs(exact).max())
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 1e-6])
+def test_direct_is_the_closed_form(ridge: float):
+    assert error(solve(sk.Direct(ridge)).weights, ridge) < 1e-6
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 1e-6])
+def test_falkon_converges_to_the_closed_form_and_stops(ridge: float):
+    outcome = solve(sk.Falkon(epochs=60, ridge=ridge, tolerance=1e-9))
+    assert error(outcome.weights, ridge) < 1e-5
+    if ridge > 1e-6:
+        assert outcome.passes < 40
+
+
+def test_gradient_descent_converges_on_features():
+    X, Y = rows()
+    outcome = solve(sk.GradientDescent(epochs=400, ridge=1e-2), features=sk.Identity())
+    exact = np.linalg.solve(X.T @ X / len(X) + 1e-2 * np.eye(4), X.T @ Y / len(X))
+    assert outcome.weights == pytest.approx(exact, abs=1e-6)
+    assert solve(sk.Direct(1e-2), features=sk.Identity()).weights == pytest.approx(exact, abs=1e-9)
+
+
+def test_sgd_approaches_least_squares_and_averaging_brings_it_closer():
+    last = solve(sk.SGD(epochs=30), features=sk.Identity()).weights
+    mean = solve(sk.SGD(epochs=30, average=True), features=sk.Identity()).weights
+    exact = solve(sk.Direct(0.0), features=sk.Identity()).weights
+    assert np.abs(mean - exact).max() < min(0.02, np.abs(last - exact).max())
+
+
+@pytest.mark.parametrize(
+    "solver", [sk.Direct(1e-6), sk.Falkon(epochs=6), sk.SGD(epochs=2), sk.GradientDescent(epochs=4)], ids=str
+)
+def test_threads_do_not_change_the_weights(solver: Any):
+    one, two = (solve(solver, threads=threads).weights for threads in (1, 2))
+    assert np.array_equal(one, two)
+
+
+def test_schedules_give_the_steps_they_name():
+    size = sk.solvers.sgd.StepSize(1.0, 0.1, 1.0)
+    constant, power = sk.SGD(step=0.5), sk.SGD(step=0.5, schedule="power", theta=0.5)
+    pegasos, stages = sk.SGD(schedule="pegasos", ridge=0.1), sk.SGD(stages=((2, 0.5), (3, 0.05)))
+    assert [constant.rate(size, 1, t, 0) for t in (1, 4)] == [0.5, 0.5]
+    assert [power.rate(size, 1, t, 0) for t in (1, 4)] == [0.5, 0.25]
+    assert [pegasos.rate(size, 1, t, 0) for t in (1, 100)] == [size.step(1), pytest.approx(0.1)]
+    assert [stages.rate(size, 1, 1, pass_) for pass_ in (0, 1, 2, 4, 9)] == [0.5, 0.5, 0.05, 0.05, 0.05]
+
+
+def test_the_regimes_of_corollary_1():
+    regimes = [sk.corollary_1(i, 10_000) for i in (1, 2, 3, 4)]
+    assert [r.batch for r in regimes] == [1, 1, 100, 10_000]
+    assert [r.epochs for r in regimes] == [100, 1, 1, 100]
+    assert regimes[0].step == pytest.approx(regimes[1].step / 100)
+    assert sk.default_features(10_000) == round(100 * np.log(10_000))
+    with pytest.raises(sk.UsageError, match="regime"):
+        sk.corollary_1(5, 100)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: sk.SGD(schedule="pegasos"), "ridge"),
+        (lambda: sk.SGD(stages=((1, 0.1),), step=0.1), "stages"),
+        (lambda: sk.SGD(theta=1.0), "theta"),
+        (lambda: sk.SGD(batch=0), "batch"),
+        (lambda: sk.SGD(step=-1.0), "step"),
+        (lambda: sk.Direct(-1.0), "ridge"),
+        (lambda: sk.Falkon(epochs=1), "epochs"),
+        (lambda: sk.GradientDescent(step=0.0), "step"),
+    ],
+)
+def test_values_out_of_range_are_refused(make: Any, words: str):
+    with pytest.raises(sk.UsageError, match=words):
+        make()
+
+
+@pytest.mark.parametrize("solver", [sk.SGD(epochs=3, step=1e4), sk.GradientDescent(epochs=30, step=1e4)], ids=str)
+def test_a_step_that_is_too_long_is_a_failure_with_a_remedy(solver: Any):
+    failure = solve(solver, features=sk.Identity()).failure
+    assert failure is not None
+    assert failure.kind in ("diverged", "non-finite")
+    assert failure.remedy
+
+
+@pytest.mark.parametrize(
+    "solver", [sk.SGD(epochs=3), sk.GradientDescent(epochs=3), sk.Direct(1e-6), sk.SVRG(epochs=2, ridge=1e-3)], ids=str
+)
+def test_progress_ends_at_the_rows_it_announced(solver: Any):
+    seen: list[Progress] = []
+    solve(solver, features=sk.Identity(), progress=seen.append)
+    assert seen[-1].rows == seen[-1].total_rows
+    assert all(a.rows <= b.rows for a, b in itertools.pairwise(seen))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"solver": sk.Direct(1e-6), "centers": sk.Uniform(60)},
+        {"solver": sk.Falkon(), "centers": sk.RPCholesky(60, sk.Gaussian(2.0))},
+        {"solver": sk.EigenPro(epochs=5), "centers": sk.KMeans(60)},
+        {"solver": sk.EigenPro1(epochs=5, q=20), "features": sk.RandomFourier(sk.Gaussian(2.0), 80)},
+        {"solver": sk.SGD(epochs=10), "features": sk.Nystrom(sk.Gaussian(2.0)), "centers": sk.Uniform(60)},
+        {"solver": sk.SVRG(epochs=5, ridge=1e-4, k=10), "features": sk.ReLUFeatures(80)},
+        {"solver": sk.GradientDescent(epochs=40), "features": sk.Identity()},
+    ],
+    ids=lambda parts: "-".join(type(part).__name__ for part in parts.values()),
+)
+def test_every_solver_runs_is_saved_and_predicts(parts: dict[str, Any], tmp_path: Path):
+    X, Y = rows()
+    train_set, test_set = sk.from_arrays(X, Y[:, 0] > 0).split(test=0.2)
+    pipeline = sk.Pipeline(train=train_set, test=test_set, kernel=sk.Gaussian(2.0), **parts)
+    result = sk.run(pipeline, tmp_path / "run")
+    assert result["metrics"]["test"]["accuracy"] > 0.9
+    model = sk.load_model(tmp_path / "run/model.zarr")
+    assert model.weights_sha256 == result["weights_sha256"]
+    assert model.score(test_set) == result["metrics"]["test"]
+    again = sk.run(pipeline, tmp_path / "run")
+    assert [stage["name"] for stage in again["stages"] if not stage["cached"]] == ["save"]
