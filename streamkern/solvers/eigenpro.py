@@ -57,6 +57,7 @@ _DIAGONAL = 512  # rows that the preconditioned diagonal is measured on
 _PRODUCTS = {"inexact": 0, "delayed": 1}
 _BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
 _LARGEST_BLOCK = 1024  # rows beyond which a block gains no rate and costs memory
+_SETTLED = 10.0  # what is left of the preconditioned directions at the end of a run is exp(-this)
 _STEPS_A_PASS = 16  # at least, where the data are few
 
 
@@ -204,9 +205,12 @@ class EigenPro:
                 else:
                     size = measure_unprojected(expansion, nystrom, held)
             batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
-            # The preconditioned directions advance by about η λ a step. Where single rows limit the step and not λ, a
-            # smaller λ makes that slower: the preconditioner is deeper than the batch can use.
-            if self.q is not None or nystrom is None or q <= 1 or 2 * batch * size.top >= max(size.beta, size.peak):
+            if self.q is not None or nystrom is None or q <= 1:
+                break
+            # The preconditioned directions shrink by η σ_{q+1}/s a step. Where outlying rows hold the step down, a deep
+            # preconditioner leaves them too little of it to settle within the run.
+            shrink = (self.step or size.step(batch)) * nystrom.eigensystem.tail / len(nystrom.eigensystem.vectors)
+            if shrink * self.epochs * -(-len(problem.train) // batch) >= _SETTLED:
                 break
             q //= 2
             nystrom = nystrom.truncated(q)
