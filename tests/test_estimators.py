@@ -11,6 +11,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
@@ -169,7 +170,6 @@ def test_every_way_of_giving_rows_gives_the_same_model(digits: tuple[Array, ...]
 
 
 def test_polars() -> None:
-    polars = pytest.importorskip("polars")
     X = np.random.default_rng(0).random((60, 2))
     frame = polars.DataFrame({"a": X[:, 0], "b": X[:, 1]})
     model = sk.KernelRegressor().fit(frame, X[:, 0])
