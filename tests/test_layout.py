@@ -19,7 +19,7 @@ DOORS = {
     "dask": {"storage/dask.py", "execute/dask.py"},
     "distributed": {"execute/dask.py"},
     "numba": {"backends/numba.py", "backends/cuda.py"},
-    "pyarrow": {"storage/parquet.py", "storage/parquet_files.py"},
+    "pyarrow": {"storage/arrow.py", "storage/parquet.py", "storage/parquet_files.py"},
     "sklearn": {"estimators.py"},
     "zarr": {"storage/zarr.py", "storage/zarr_array.py", "storage/artifact.py"},
 }

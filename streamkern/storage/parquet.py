@@ -6,8 +6,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_rows
+from streamkern.storage.arrow import Columns, Vector, arrow_target, is_vector, number, plain
 from streamkern.storage.base import digest
 from streamkern.storage.layout import (
     FORMAT,
@@ -34,7 +34,7 @@ from streamkern.storage.layout import (
     unknown_name,
 )
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
-from streamkern.types import Array, IntArray, Rows, Target
+from streamkern.types import IntArray, Rows, Target
 
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -85,13 +85,13 @@ def open_parquet(
         missing = next((name for name in columns if name not in types), None)
         if missing is None:
             chosen = list(columns)
-        elif len(chosen) == 1 and _is_vector(types[chosen[0]]):
+        elif len(chosen) == 1 and is_vector(types[chosen[0]]):
             wanted = columns
         else:
             raise unknown_name("column", missing, [name for name in types if name not in targets], first.path)
     if not chosen:
         raise DataError("no columns are left to be features", where=first.path, remedy="name fewer targets")
-    vectors = [name for name in chosen if _is_vector(types[name])]
+    vectors = [name for name in chosen if is_vector(types[name])]
     if vectors and len(chosen) > 1:
         raise DataError(
             f"column {vectors[0]!r} holds a row's features, and there are others: {', '.join(chosen)}",
@@ -100,13 +100,13 @@ def open_parquet(
             remedy=f"pass columns=[{vectors[0]!r}], and target= for the column of targets",
         )
     _require_alike(files.files, [*chosen, *targets] if columns is not None else None, [*chosen, *targets], partitions)
-    layout: _Columns | _Vector
+    layout: Columns | Vector
     if vectors:
         layout = _vector(files, vectors[0], types[vectors[0]], marks, wanted)
     else:
-        dtypes = [_number(types[name], f"{first.path}, column {name!r}") for name in chosen]
-        layout = _Columns(tuple(chosen), np.result_type(*dtypes))
-    return ParquetSource(files, layout, targets, _target(targets, types, first.path), partitions)
+        dtypes = [number(types[name], f"{first.path}, column {name!r}") for name in chosen]
+        layout = Columns(tuple(chosen), np.result_type(*dtypes))
+    return ParquetSource(files, layout, targets, arrow_target(targets, types, first.path), partitions)
 
 
 class ParquetSource:
@@ -115,7 +115,7 @@ class ParquetSource:
     def __init__(
         self,
         files: DatasetFiles,
-        layout: _Columns | _Vector,
+        layout: Columns | Vector,
         targets: Sequence[str],
         target: Target | None,
         partitions: dict[str, pa.DataType],
@@ -165,7 +165,7 @@ class ParquetSource:
         X = self._layout.rows(column, b - a, fail)
         if self.target is None:
             return Rows(X, None)
-        values = [_plain(column(name)).to_numpy() for name in self._targets]
+        values = [plain(column(name)).to_numpy() for name in self._targets]
         y = np.stack(values, axis=1) if self.target.outputs else values[0]
         return Rows(X, as_target(y, self.target))
 
@@ -189,87 +189,6 @@ class ParquetSource:
             expected="a value in every row, as many in each row",
             remedy=f"fill or drop such rows before training, or leave the column {name!r} out with columns=[...]",
         )
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """One column a feature."""
-
-    columns: tuple[str, ...]
-    dtype: np.dtype[Any]
-
-    @property
-    def n_features(self) -> int:
-        return len(self.columns)
-
-    @property
-    def row_bytes(self) -> int:
-        return self.n_features * self.dtype.itemsize
-
-    @property
-    def stored(self) -> tuple[str, ...]:
-        return self.columns
-
-    def identity(self) -> list[Any]:
-        return [self.columns, self.dtype.str]
-
-    def rows(self, column: Callable[[str], pa.ChunkedArray], n: int, fail: Callable[[str, int, str], None]) -> Array:
-        X = np.empty((n, self.n_features), dtype=self.dtype)
-        for j, name in enumerate(self.columns):
-            X[:, j] = _plain(column(name)).to_numpy()
-        return X
-
-
-@dataclass(frozen=True)
-class _Vector:
-    """One column that holds all features of a row: fixed-size binary, fixed-size list, or list."""
-
-    name: str
-    width: int
-    dtype: np.dtype[Any]
-    columns: tuple[str, ...] | None
-    pick: tuple[int, ...] | None
-
-    @property
-    def n_features(self) -> int:
-        return self.width if self.pick is None else len(self.pick)
-
-    @property
-    def row_bytes(self) -> int:
-        return self.width * self.dtype.itemsize
-
-    @property
-    def stored(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def identity(self) -> list[Any]:
-        return [self.name, self.width, self.dtype.str, self.columns, self.pick]
-
-    def rows(self, column: Callable[[str], pa.ChunkedArray], n: int, fail: Callable[[str, int, str], None]) -> Array:
-        parts, start = [], 0
-        for part in column(self.name).chunks:
-            parts.append(self._part(part, start, fail))
-            start += len(part)
-        X = parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.width), self.dtype), *parts])
-        return X if self.pick is None else np.ascontiguousarray(X[:, self.pick])
-
-    def _part(self, part: pa.Array, start: int, fail: Callable[[str, int, str], None]) -> Array:
-        if pa.types.is_fixed_size_binary(part.type):
-            offset = part.offset * part.type.byte_width
-            flat = np.frombuffer(part.buffers()[1], self.dtype, count=len(part) * self.width, offset=offset)
-            return flat.reshape(len(part), self.width)
-        if not pa.types.is_fixed_size_list(part.type):
-            lengths = np.diff(part.offsets.to_numpy())
-            ragged = np.flatnonzero(lengths != self.width)
-            if len(ragged):
-                row = int(ragged[0])
-                fail(self.name, start + row, f"has {lengths[row]} values where other rows have {self.width}")
-        values = part.flatten()
-        if values.null_count:
-            fail(
-                self.name, start + pc.index(pc.is_null(values), True).as_py() // self.width, "holds a null in its list"
-            )
-        return as_rows(values.to_numpy(zero_copy_only=False).reshape(len(part), self.width))
 
 
 def write_parquet(
@@ -365,70 +284,13 @@ def _marks(schema: pa.Schema) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads((schema.metadata or {}).get(_MARK, b"{}")))
 
 
-def _is_vector(kind: pa.DataType) -> bool:
-    is_type = pa.types
-    return bool(
-        is_type.is_fixed_size_binary(kind)
-        or is_type.is_fixed_size_list(kind)
-        or is_type.is_list(kind)
-        or is_type.is_large_list(kind)
-    )
-
-
-def _number(kind: pa.DataType, where: str) -> np.dtype[Any]:
-    """The NumPy dtype of a column of numbers or booleans.
-
-    Raises:
-        DataError: it is something else.
-    """
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return _numpy_dtype(kind)
-    raise DataError(
-        f"a column of {kind} cannot be a feature",
-        where=where,
-        expected="numbers or booleans",
-        remedy="encode it as numbers, or choose the numeric columns with columns=[...]; a target is named with target=",
-    )
-
-
-def _numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-    return dtype
-
-
-def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values without their dictionary."""
-    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
-
-
 def _partition_type(values: Sequence[str]) -> pa.DataType:
     return pa.int64() if all(value.removeprefix("-").isdecimal() for value in values) else pa.string()
 
 
-def _target(names: Sequence[str], types: dict[str, pa.DataType], where: str) -> Target | None:
-    if not names:
-        return None
-    dtypes = []
-    for name in names:
-        kind = types[name]
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-        number = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        if not number and (not text or len(names) > 1):
-            raise DataError(
-                f"target {name!r} is a column of {kind}",
-                where=where,
-                expected="numbers, booleans or strings" if len(names) == 1 else "numbers in each of several targets",
-                remedy="convert the target, or name another one",
-            )
-        dtypes.append(np.dtype(object) if text else _numpy_dtype(kind))
-    return target_of(",".join(names), np.result_type(*dtypes), (len(names),) if len(names) > 1 else (), where)
-
-
 def _vector(
     files: DatasetFiles, name: str, kind: pa.DataType, marks: dict[str, Any], wanted: Sequence[str] | None
-) -> _Vector:
+) -> Vector:
     where = f"{files.files[0].path}, column {name!r}"
     if pa.types.is_fixed_size_binary(kind):
         dtype = feature_dtype(np.dtype(marks.get("dtype", "V1")), where) if "dtype" in marks else None
@@ -441,11 +303,11 @@ def _vector(
                 remedy="write the file with write_parquet, or add that metadata",
             )
     else:
-        dtype = _number(kind.value_type, where)
+        dtype = number(kind.value_type, where)
         width = kind.list_size if pa.types.is_fixed_size_list(kind) else _list_width(files, name)
     names = named(marks.get("columns"), width)
     pick = None if wanted is None else tuple(positions(wanted, names, where).tolist())
-    return _Vector(name, width, dtype, names if wanted is None else tuple(wanted), pick)
+    return Vector(name, width, dtype, names if wanted is None else tuple(wanted), pick)
 
 
 def _list_width(files: DatasetFiles, name: str) -> int:
