@@ -19,7 +19,7 @@ from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, feature_map_from_json, kernel_from_json
 from streamkern.solvers.fit import Fitted
-from streamkern.solvers.score import score
+from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.storage import Source, open_source
 from streamkern.storage.artifact import load_artifact, save_artifact, sha256
 from streamkern.types import Array
@@ -135,15 +135,16 @@ class KernelMachine:
         Raises:
             DataError: as in ``decision_function``, or a label that training did not see.
         """
-        dataset = self._dataset(X, y)
-        dataset.require_rows()
-        if dataset.target is None:
-            raise DataError("The data set has no target to score against.", remedy="name its target column, or give y")
-        assembly = self._assembly(dataset, self.encoding)
+        assembly = self._with_target(self._dataset(X, y))
         if executor is not None:
             return score(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS)
         with ThreadsExecutor() as threads:
             return score(threads, assembly, self._basis(), self.weights, _BLOCK_ROWS)
+
+    def score_in_detail(self, dataset: Dataset, executor: Executor) -> Scored:
+        """As ``score``, and what a report shows of it, in the same sweep over the rows."""
+        assembly = self._with_target(self._dataset(dataset))
+        return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model as a zarr group with JSON attributes, in place of whatever model is there.
@@ -179,6 +180,12 @@ class KernelMachine:
         if not (self.features or self.kernel).translation_invariant or not len(self.Z):
             return np.zeros(self.n_features, dtype=self.Z.dtype)
         return np.asarray(self.Z.mean(axis=0, dtype=np.float64), dtype=self.Z.dtype)
+
+    def _with_target(self, dataset: Dataset) -> Assembly:
+        dataset.require_rows()
+        if dataset.target is None:
+            raise DataError("The data set has no target to score against.", remedy="name its target column, or give y")
+        return self._assembly(dataset, self.encoding)
 
     def _assembly(self, dataset: Dataset, encoding: Encoding | None) -> Assembly:
         return Assembly(dataset, encoding, self._center(), self.Z.dtype)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
@@ -20,6 +20,7 @@ from streamkern.errors import StorageError
 from streamkern.events import EventLog
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
+from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import Outcome, Problem, train
 from streamkern.solvers.fit import choose_centers, require_success, statistics
@@ -67,13 +68,15 @@ class Stages:
         start = time.perf_counter()
         found = None if load is None else self._kept(name, key, load)
         if found is not None:
-            self._ended(name, start, cached=True)
+            self._ended(name, start, cached=True, key=key)
             return found
         self.events.emit("stage", name=name, state="begin")
         result = compute()
-        if self.folder is not None and dump is not None:
+        kept = self.folder is not None and dump is not None
+        if kept:
+            assert dump is not None
             save_artifact(self._place(name, key), name, *dump(result))
-        self._ended(name, start, cached=False)
+        self._ended(name, start, cached=False, key=key if kept else None)
         return result
 
     def _kept(self, name: str, key: str, load: Callable[[dict[str, Array], dict[str, Any]], T]) -> T | None:
@@ -91,7 +94,7 @@ class Stages:
 
     def _place(self, name: str, key: str) -> Path:
         assert self.folder is not None
-        return self.folder / f"{name}-{key[:16]}"
+        return self.folder / _artifact(name, key)
 
     def prune(self) -> None:
         """Delete all but the results of each stage that were used last, so that a nightly directory does not grow."""
@@ -105,9 +108,10 @@ class Stages:
             for place in places[:-KEPT]:
                 shutil.rmtree(place, ignore_errors=True)
 
-    def _ended(self, name: str, start: float, cached: bool) -> None:
+    def _ended(self, name: str, start: float, cached: bool, key: str | None = None) -> None:
         seconds = time.perf_counter() - start
-        self.timings.append({"name": name, "seconds": seconds, "cached": cached})
+        kept = {} if key is None else {"artifact": _artifact(name, key)}
+        self.timings.append({"name": name, "seconds": seconds, "cached": cached, **kept})
         self.events.emit("stage", name=name, state="end", seconds=seconds, cached=cached)
 
     def statistics(self, dataset: Dataset) -> Statistics:
@@ -138,7 +142,7 @@ class Stages:
         found = self._kept("train", key, _load_outcome)
         if found is not None:
             self._ended("eigensystem", time.perf_counter(), cached=True)  # nobody asks for it
-            self._ended("train", start, cached=True)
+            self._ended("train", start, cached=True, key=key)
             return found
         solver = self.pipeline.solver
         iteration = self.run("eigensystem", key, lambda: solver.setup(problem))
@@ -157,18 +161,27 @@ class Stages:
         return self.run("train", key, compute, _dump_outcome)
 
     def evaluate(self, model: KernelMachine, train_set: Dataset) -> dict[str, Any]:
-        """Metrics of the model on a sample of the training rows, and on the test rows."""
+        """Metrics of the model on a sample of the training rows, and on the test rows.
+
+        Kept beside them for reports: confusion counts or a sample of predictions, and a few rows as training saw them.
+        """
         test = self.pipeline.test
         if test is not None and self.pipeline.standardise:
             test = replace(test, factor=train_set.factor, shift=train_set.shift)
 
-        def compute() -> dict[str, Any]:
+        def compute() -> tuple[dict[str, Array], dict[str, Any]]:
             plain = train_set.plain()
             few = plain if plain.base_rows <= TRAIN_SAMPLE else plain.sample(TRAIN_SAMPLE)
-            metrics = {"train": model.score(few, executor=self.executor)}
+            scored = {"train": model.score_in_detail(few, self.executor)}
             if test is not None:
-                metrics["test"] = model.score(test, executor=self.executor)
-            return metrics
+                scored["test"] = model.score_in_detail(test, self.executor)
+            shown = examples(train_set, model.encoding, self.executor)
+            arrays = {f"examples_{name}": array for name, array in shown.items()}
+            for part, found in scored.items():
+                details = {"confusion": found.confusion, "actual": found.actual, "predicted": found.predicted}
+                arrays |= {f"{part}_{name}": array for name, array in details.items() if array is not None}
+            metrics = {part: found.metrics for part, found in scored.items()}
+            return arrays, {"metrics": metrics, "encoding": encoding_to_json(model.encoding)}
 
         key = _key(
             model.weights_sha256,
@@ -177,7 +190,8 @@ class Stages:
             train_set.fingerprint,
             None if test is None else test.fingerprint,
         )
-        return self.run("evaluate", key, compute, lambda m: ({}, m), lambda _, m: m)
+        found = self.run("evaluate", key, compute, lambda kept: kept, lambda arrays, facts: (arrays, facts))
+        return cast(dict[str, Any], found[1]["metrics"])
 
     def _centers_key(self, dataset: Dataset) -> str:
         return _key(
@@ -204,6 +218,11 @@ class Stages:
 def _key(*parts: Any) -> str:
     """Digest of what a result depends on: the parts, and the release of this library."""
     return digest(version("streamkern"), *parts)
+
+
+def _artifact(name: str, key: str) -> str:
+    """The folder's name of a stage's result."""
+    return f"{name}-{key[:16]}"
 
 
 def _stored_rows(dataset: Dataset) -> str:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamkern.data.split import Rule
 from streamkern.data.stream import Assembly, Block, Scan
-from streamkern.data.targets import Classes
-from streamkern.execute.base import Executor, Parts
+from streamkern.data.targets import Classes, Continuous
+from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
+
+CONFUSED = 100
+"""Classes, at most, that are counted against one another."""
+
+SAMPLED = 2000
+"""Rows, at most, whose values are kept beside the metrics."""
 
 
 def residual(F: Array, y: Array) -> None:
@@ -25,15 +32,20 @@ def residual(F: Array, y: Array) -> None:
 
 @dataclass(eq=False)
 class SquaredError:
-    """Contributes rows, Σ‖f(x) − y‖², rows whose largest output is the right class, Σ(y − c) and Σ(y − c)².
+    """Contributes rows, Σ‖f(x) − y‖², rows whose largest output is the right class, Σ(y − c), Σ(y − c)², and details.
+
+    Details are, for classes, how many rows of class i have their largest output at j, shape (K, K); for values,
+    (y, f(x)) of the rows that a rule keeps.
 
     Args:
         basis: the functions the model is linear in.
         classify: whether targets are class codes.
+        sample: rows whose values are kept; None for no details.
     """
 
     basis: Basis
     classify: bool
+    sample: Rule | None = None
 
     def __call__(self, block: Block, state: Array) -> Parts:
         """Sums over the block under weights ``state``, shape (M, c)."""
@@ -41,11 +53,39 @@ class SquaredError:
         y = block.y
         assert y is not None
         F = self.basis.predict(block.X, state)
-        correct = int(np.count_nonzero(F.argmax(axis=1) == y)) if self.classify else 0
+        correct, details = 0, self._details(block, y, F)
+        if self.classify:
+            correct = int(np.count_nonzero(F.argmax(axis=1) == y))
         residual(F, y)
         error = np.sum(np.square(F, dtype=np.float64), axis=0)
         values = np.zeros((1, F.shape[1])) if self.classify else y
-        return n, error, correct, values.sum(axis=0), np.square(values).sum(axis=0)
+        return n, error, correct, values.sum(axis=0), np.square(values).sum(axis=0), details
+
+    def _details(self, block: Block, y: Array, F: Array) -> Any:
+        if self.sample is None:
+            return 0
+        if self.classify:
+            K = F.shape[1]
+            return np.bincount(y * K + F.argmax(axis=1), minlength=K * K).reshape(K, K) if K <= CONFUSED else 0
+        keep = self.sample.keep(block.ids)
+        return Stack(((y[keep], np.asarray(F[keep], dtype=np.float64)),))
+
+
+class Scored(NamedTuple):
+    """How good a model is on a dataset.
+
+    Attributes:
+        metrics: as from ``score``.
+        confusion: how many rows of class i were taken for class j, shape (K, K); None for values, or more than
+            ``CONFUSED`` classes.
+        actual: targets of a fixed sample of rows, shape (k, c), in stored units; None for classes.
+        predicted: outputs for the same rows, shape (k, c).
+    """
+
+    metrics: dict[str, Any]
+    confusion: Array | None = None
+    actual: Array | None = None
+    predicted: Array | None = None
 
 
 def score(
@@ -65,8 +105,31 @@ def score(
         ``r2`` (mean over outputs).
     """
     classify = isinstance(assembly.encoding, Classes)
-    work = Work(Scan(assembly, block_rows), SquaredError(basis, classify))
-    n, error, correct, total, squares = sweep(executor, work, weights)
+    return _metrics(classify, _sums(executor, assembly, SquaredError(basis, classify), weights, block_rows))
+
+
+def score_in_detail(
+    executor: Executor, assembly: Assembly, basis: Basis, weights: Array, block_rows: int = 1024
+) -> Scored:
+    """As ``score``, and what a report shows of it, in the same sweep."""
+    encoding, data = assembly.encoding, assembly.dataset
+    classify = isinstance(encoding, Classes)
+    sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]
+    sums = _sums(executor, assembly, SquaredError(basis, classify, sample), weights, block_rows)
+    metrics, details = _metrics(classify, sums), sums[-1]
+    if classify:
+        return Scored(metrics, details if isinstance(details, np.ndarray) else None)
+    assert isinstance(encoding, Continuous)
+    actual, predicted = (np.concatenate(pieces) + encoding.mean for pieces in zip(*details, strict=True))
+    return Scored(metrics, None, actual, predicted)
+
+
+def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: Array, block_rows: int) -> Parts:
+    return sweep(executor, Work(Scan(assembly, block_rows), error), weights)
+
+
+def _metrics(classify: bool, sums: Parts) -> dict[str, Any]:
+    n, error, correct, total, squares, _ = sums
     metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(error) / n)}
     if classify:
         metrics["accuracy"] = correct / n

@@ -45,7 +45,9 @@ def test_result_has_every_key_of_the_contract(make: Make, tmp_path: Path):
     assert result["status"] == "done"
     assert [stage["name"] for stage in result["stages"]] == STAGES
     for stage in result["stages"]:
-        assert {name: type(value) for name, value in stage.items()} == {"name": str, "seconds": float, "cached": bool}
+        kinds = {name: type(value) for name, value in stage.items() if name != "artifact"}
+        assert kinds == {"name": str, "seconds": float, "cached": bool}
+        assert (tmp_path / "run/stages" / stage.get("artifact", "")).is_dir()
     assert (result["n_rows"], result["n_centers"], result["solver"], result["seed"]) == (1800, 40, "EigenPro", 0)
     assert set(result["metrics"]) == {"train", "test"}
     assert result["metrics"]["test"]["n"] == 200

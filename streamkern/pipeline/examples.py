@@ -1,0 +1,65 @@
+"""A few training rows, as stored and as training saw them: what a report shows of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.statistics import RawScan
+from streamkern.data.stream import Assembly, Raw, Scan
+from streamkern.data.targets import Encoding
+from streamkern.execute.base import Executor, Parts, Stack
+from streamkern.sweep import Work, sweep
+from streamkern.types import Array
+
+ROWS = 8
+"""Rows that are shown."""
+
+COPIES = 3
+"""Augmented copies of each."""
+
+WIDEST = 20_000
+"""Features of a row, at most: wider ones are not kept."""
+
+_DRAW = 7  # a draw of its own among those of the data set
+
+
+def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[str, Array]:
+    """A fixed draw of training rows, scaled, and their first copies.
+
+    Args:
+        dataset: training rows.
+        encoding: of their targets.
+        executor: where they are read.
+
+    Returns:
+        ``rows``, shape (k, 1 + copies, d), float32: first as stored, then augmented if the dataset is; ``targets``,
+        encoded, shape (k,) or (k, c); ``ids``, shape (k,). Nothing where rows are wider than ``WIDEST``.
+    """
+    if dataset.n_features > WIDEST:
+        return {}
+    ids = np.sort(dataset.draw(min(ROWS, dataset.base_rows), _DRAW))
+    scan = Scan(Assembly(dataset), only=ids)
+    shown = _Examples(Assembly(dataset.plain(), encoding), Assembly(dataset) if dataset.augmentations else None)
+    (pieces,) = sweep(executor, Work(RawScan(scan), shown))
+    found, rows, targets = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    return {"ids": found, "rows": rows, "targets": targets}
+
+
+@dataclass(eq=False)
+class _Examples:
+    plain: Assembly
+    varied: Assembly | None
+
+    def __call__(self, found: tuple[Raw, str], state: Any) -> Parts:
+        raw, where = found
+        every = np.arange(len(raw.ids), dtype=np.int64)
+        block = self.plain.build(raw, every, (), where)
+        versions = [block.X]
+        for copy in range(COPIES if self.varied is not None else 0):
+            assert self.varied is not None
+            versions.append(self.varied.build(raw._replace(copies=np.full_like(every, copy)), every, (), where).X)
+        return (Stack(((raw.ids, np.stack(versions, axis=1), block.y),)),)
