@@ -8,9 +8,11 @@ import numpy as np
 import scipy.linalg
 
 from streamkern.errors import NumericalError, UsageError
+from streamkern.storage.records import record
 from streamkern.types import Array
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Eigensystem:
     """Top eigenpairs of a symmetric positive semi-definite matrix of size s.

@@ -18,6 +18,7 @@ from streamkern.errors import NumericalError, UsageError
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Basis
 from streamkern.rng import generator
+from streamkern.storage.records import record
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 
@@ -144,6 +145,7 @@ def _new_directions(B: Array, Q: Array) -> Array:
     return np.linalg.qr(new - Q @ (Q.T @ new))[0]
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class LowRank:
     """P = Σ_i s_i u_i u_iᵀ + s (I − Σ_i u_i u_iᵀ), positive definite.

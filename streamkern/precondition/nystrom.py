@@ -16,12 +16,14 @@ import numpy as np
 from streamkern.errors import NumericalError
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.rng import generator
+from streamkern.storage.records import record
 from streamkern.types import Array
 
 _POWER_STEPS = 60
 _POWER_TOLERANCE = 1e-3
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Nystrom:
     """The preconditioner on a subsample of s rows.
@@ -43,7 +45,7 @@ class Nystrom:
         values = self.eigensystem.values
         if q >= len(values):
             return self
-        return Nystrom(Eigensystem(values[:q], self.eigensystem.vectors[:, :q], float(values[q])))
+        return Nystrom(Eigensystem(values[:q], np.ascontiguousarray(self.eigensystem.vectors[:, :q]), float(values[q])))
 
     def correction(self, g: Array) -> Array:
         """Q_s g, shape (s, c), for g = K(X_s, X_m) r."""
@@ -51,6 +53,7 @@ class Nystrom:
         return np.asarray(E @ (self.damping[:, None] * (E.T @ g)))
 
 
+@record
 @dataclass(frozen=True)
 class StepSize:
     """What the preconditioned kernel allows, measured on rows that the eigensystem has not seen.

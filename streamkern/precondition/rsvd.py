@@ -18,6 +18,7 @@ import numpy as np
 from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.rng import generator
+from streamkern.storage.records import record
 from streamkern.types import Array
 
 OVERSAMPLING = 20
@@ -73,6 +74,7 @@ def randomized_eigensystem(
     return Eigensystem(values[:rank].copy(), Q @ vectors[:, :rank], max(float(values[rank]), least))
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class RandomizedSVD:
     """P = I − E (I − τ λ_{q+1} Λ⁻¹) Eᵀ.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from streamkern.solvers.base import Failure, Iteration, Outcome, Problem, Progress, Solver, train
+from streamkern.solvers.base import Failure, Iteration, Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
+from streamkern.solvers.loop import Checkpoint, Keeper, Outcome, Progress, train
 from streamkern.solvers.sgd import SGD, GradientDescent, corollary_1, default_features
 from streamkern.solvers.svrg import SVRG
 
 __all__ = [
     "SGD",
     "SVRG",
+    "Checkpoint",
     "Direct",
     "EigenPro",
     "EigenPro1",
@@ -22,6 +24,7 @@ __all__ = [
     "Falkon",
     "GradientDescent",
     "Iteration",
+    "Keeper",
     "Outcome",
     "Problem",
     "Progress",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,14 +10,12 @@ import numpy as np
 
 from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Encoding
 from streamkern.execute.base import Executor, Parts, Position
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel
 from streamkern.kernels.base import ROW_TILE, TILE_BYTES
-from streamkern.memory import release
-from streamkern.solvers.score import score
-from streamkern.sweep import Contribution, Work, sweep
+from streamkern.sweep import Contribution
 from streamkern.types import Array
 
 STEPS_AHEAD = 2
@@ -29,11 +26,6 @@ MIX_BYTES = 64 << 20
 
 MIX_CHUNKS = 256
 """Chunks shuffled among each other at most: a window gathers its rows from that many places."""
-
-SCAN_ROWS = 4096
-"""Rows of a block of a whole-data sweep."""
-
-_BLOW_UP = 10.0  # a loss this many times that of predicting zero is no longer noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +128,7 @@ Sweep = Callable[[Contribution, Any], Parts]
 
 
 class Iteration(Protocol):
-    """A solver set up for a problem. States are frozen: a step makes a new one.
+    """A solver set up for a problem. States are frozen and records: a step makes a new one, of new arrays.
 
     A pass is one call of ``begin``, which may sweep over all rows, and then the steps of the stream. A method of whole
     passes has no steps (``minibatches`` is False); one of minibatches alone leaves ``begin`` as it is.
@@ -160,6 +152,11 @@ class Iteration(Protocol):
     @property
     def report(self) -> dict[str, Any]:
         """What the setup found out, JSON-serialisable."""
+        ...
+
+    @property
+    def prepared(self) -> Any:
+        """What ``Solver.prepare`` returned: a record."""
         ...
 
     @property
@@ -298,7 +295,7 @@ class Cost:
 
 
 class Solver(Protocol):
-    """Hyperparameters of a method; ``setup`` does the work that precedes the first step."""
+    """Hyperparameters of a method; ``prepare`` does the work that precedes the first step."""
 
     @property
     def patience(self) -> int | None:
@@ -309,187 +306,22 @@ class Solver(Protocol):
         """What the method takes on a problem of this size."""
         ...
 
-    def setup(self, problem: Problem) -> Iteration:
-        """Prepare the iteration.
+    def prepare(self, problem: Problem) -> Any:
+        """What precedes the first step, as a record: a function of the problem alone.
 
         Raises:
-            NumericalError: the preparation is impossible for this kernel and data.
+            NumericalError: it is impossible for this kernel and data.
+        """
+        ...
+
+    def setup(self, problem: Problem, prepared: Any = None) -> Iteration:
+        """The iteration on what was prepared; prepares it first where it is None.
+
+        Raises:
+            NumericalError: see ``prepare``.
         """
         ...
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters, for fingerprints and reports."""
         ...
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What is known after a step.
-
-    Attributes:
-        pass_: passes completed before this one.
-        step: steps of this pass completed.
-        steps: steps of a pass.
-        rows: rows seen in all.
-        total_rows: rows of all passes.
-        loss: mean squared residual a row, smoothed.
-        seconds: since training began.
-        wait: share of the slots' time spent waiting for rows.
-    """
-
-    pass_: int
-    step: int
-    steps: int
-    rows: int
-    total_rows: int
-    loss: float
-    seconds: float
-    wait: float
-
-
-@dataclass(eq=False)
-class Outcome:
-    """How training ended.
-
-    Attributes:
-        weights: shape (p, c).
-        passes: passes completed.
-        rows: rows seen.
-        seconds: time in the loop.
-        wait: share of the slots' time spent waiting for rows.
-        history: one entry a pass: loss and, with a validation set, its metrics.
-        failure: None, or why the weights are not a solution.
-    """
-
-    weights: Array
-    passes: int
-    rows: int
-    seconds: float
-    wait: float
-    history: list[dict[str, Any]]
-    failure: Failure | None = None
-
-
-def train(
-    problem: Problem,
-    iteration: Iteration,
-    *,
-    patience: int | None = None,
-    on_step: Callable[[Progress], None] = lambda progress: None,
-) -> Outcome:
-    """Run an iteration to its end.
-
-    Args:
-        problem: the problem it was set up for.
-        iteration: what ``Solver.setup`` returned.
-        patience: stop after this many passes without a better score on the validation set; None to run all passes.
-        on_step: told after every step.
-    """
-    release()
-    stream, executor = iteration.stream, problem.executor
-    state = iteration.init()
-    rows, waited, computed = 0, 0.0, 0.0
-    total_rows = iteration.epochs * stream.rows * (iteration.minibatches + iteration.sweeps)
-    loss, scale = 0.0, 0.0
-    history: list[dict[str, Any]] = []
-    best: tuple[float, Array] | None = None
-    failure: Failure | None = None
-    start = time.perf_counter()
-    steps = stream.steps if iteration.minibatches else 0
-    placement = executor.place(Work(stream, iteration.contribution), stream.lanes) if steps else None
-    scan = Scan(stream.assembly, SCAN_ROWS)
-    passes, stale, scoring = 0, 0, 0.0
-    try:
-        for pass_ in range(iteration.epochs):
-            pass_loss, pass_rows = 0.0, 0
-
-            def whole(contribution: Contribution, shared: Any) -> Parts:
-                nonlocal pass_loss, pass_rows
-                parts = sweep(executor, Work(scan, contribution), shared)
-                pass_loss, pass_rows = pass_loss + float(parts[-2]), pass_rows + int(parts[-1])
-                return parts
-
-            state = iteration.begin(state, pass_, whole)
-            if pass_rows:
-                mean = pass_loss / pass_rows
-                loss, scale, rows = mean, scale or mean, rows + pass_rows
-                failure = _failed(mean, scale, (pass_, 0))
-                on_step(
-                    Progress(pass_, 0, steps, rows, total_rows, loss, time.perf_counter() - start,
-                             waited / max(1e-9, waited + computed))
-                )  # fmt: skip
-            for step in range(0 if failure else steps):
-                assert placement is not None
-                ahead = _ahead((pass_, step), steps, iteration.epochs)
-                result = placement.step((pass_, step), iteration.broadcast(state), ahead)
-                step_loss, step_rows = float(result.parts[-2]), int(result.parts[-1])
-                mean = step_loss / max(1, step_rows)
-                scale = scale or mean
-                failure = _failed(mean, scale, (pass_, step))
-                if failure:
-                    break
-                state = iteration.update(state, result.parts, (pass_, step))
-                loss = mean if rows == 0 else 0.9 * loss + 0.1 * mean
-                rows, pass_loss, pass_rows = rows + step_rows, pass_loss + step_loss, pass_rows + step_rows
-                waited, computed = waited + result.wait, computed + result.compute
-                on_step(
-                    Progress(pass_, step + 1, steps, rows, total_rows, loss, time.perf_counter() - start,
-                             waited / max(1e-9, waited + computed))
-                )  # fmt: skip
-            if failure:
-                break
-            passes += 1
-            entry: dict[str, Any] = {"pass": passes, "loss": pass_loss / max(1, pass_rows), "rows": rows}
-            if problem.validation is not None:
-                state = iteration.settle(state)
-                weights = iteration.weights(state)
-                before = time.perf_counter()
-                metrics = score(executor, problem.assembly(problem.validation), problem.basis(), weights)
-                scoring += time.perf_counter() - before
-                entry["validation"], entry["scoring_seconds"] = metrics, scoring
-                merit = -metrics["mse"]
-                if best is None or merit > best[0]:
-                    best, stale = (merit, weights), 0
-                else:
-                    stale += 1
-            entry["seconds"] = time.perf_counter() - start
-            history.append(entry)
-            end = iteration.finished(state)
-            if end:
-                failure = end if isinstance(end, Failure) else None
-                break
-            if patience is not None and best is not None and stale >= patience:
-                break
-    finally:
-        if placement is not None:
-            placement.close()
-    state = iteration.settle(state)
-    weights = best[1] if best is not None and patience is not None else iteration.weights(state)
-    if failure is None and not np.isfinite(weights).all():
-        failure = Failure("non-finite", "The weights are not finite.", "compute in float64, or check the data's scale")
-    return Outcome(
-        weights, passes, rows, time.perf_counter() - start, waited / max(1e-9, waited + computed), history, failure
-    )
-
-
-def _ahead(position: Position, steps: int, epochs: int) -> list[Position]:
-    pass_, step = position
-    numbers = (pass_ * steps + step + 1 + i for i in range(STEPS_AHEAD))
-    return [divmod(number, steps) for number in numbers if number < epochs * steps]
-
-
-def _failed(mean: float, scale: float, position: Position) -> Failure | None:
-    where = f"pass {position[0] + 1}, step {position[1] + 1}"
-    if not np.isfinite(mean):
-        return Failure(
-            "non-finite",
-            f"The loss is not finite at {where}.",
-            "leave the step to the solver (step=None), or compute in float64",
-        )
-    if mean > _BLOW_UP * scale:
-        return Failure(
-            "diverged",
-            f"The loss at {where} is {mean:.3g}, {mean / scale:.3g} times that of the first step.",
-            "leave step and batch to the solver (step=None, batch=None), or lower q",
-        )
-    return None

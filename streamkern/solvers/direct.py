@@ -52,8 +52,11 @@ class Direct:
         flops = 2.0 * (p**3 / 3) * 2
         return Cost(0, resident, 0.0, p * (size.entry + 4.0 * p + 4.0 * c), flops, 0, 1)
 
-    def setup(self, problem: Problem) -> DirectIteration:
-        """Nothing but the sweep precedes the solution."""
+    def prepare(self, problem: Problem) -> None:
+        """Nothing precedes the sweep."""
+
+    def setup(self, problem: Problem, prepared: None = None) -> DirectIteration:
+        """One sweep, and the solution."""
         return DirectIteration(self, problem.stream(problem.lanes), problem.basis(), problem)
 
 
@@ -82,6 +85,7 @@ class DirectIteration(WholePasses):
     problem: Problem
 
     epochs = 1
+    prepared = None
 
     def __post_init__(self) -> None:
         self.contribution = NormalEquations(self.basis, self.problem.encoding.outputs)

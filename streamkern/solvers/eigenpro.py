@@ -42,6 +42,7 @@ from streamkern.solvers.projection import (
     project_inexactly,
 )
 from streamkern.solvers.score import residual
+from streamkern.storage.records import record
 from streamkern.sweep import gather
 from streamkern.types import Array
 
@@ -173,7 +174,7 @@ class EigenPro:
         )
         return Cost(setup, resident, flops, p * (size.entry + 4.0 * c), step, batch, self.epochs, kind, reasons)
 
-    def setup(self, problem: Problem) -> ProjectedIteration | DelayedIteration:
+    def prepare(self, problem: Problem) -> Prepared:
         """Eigensystem, projection, batch and step."""
         if problem.features is not None:
             raise UsageError("EigenPro works on a kernel and centers.", where="features", remedy="leave features out")
@@ -192,14 +193,14 @@ class EigenPro:
         held, _ = gather(problem.executor, problem.assembly(problem.train), held_out(problem))
         exact = project_exactly(expansion, nystrom, parallel) if kind == "exact" else None
         projected = None if exact is None else ProjectedKernel(expansion, exact, held, parallel)
+        bound = 0.0
         while True:
-            projection: ExactProjection | InexactProjection
             if exact is not None and projected is not None:
-                projection = replace(exact, nystrom=nystrom)
                 size = projected.measure(nystrom)
             else:
                 assert nystrom is not None
                 projection = project_inexactly(expansion, nystrom, self.products(kind), parallel)
+                bound = projection.bound
                 if kind == "inexact":
                     size = measure_inexact(expansion, projection, held, parallel)
                 else:
@@ -214,10 +215,17 @@ class EigenPro:
                 break
             q //= 2
             nystrom = nystrom.truncated(q)
-        stream = problem.stream(batch)
+        return Prepared(kind, s, nystrom, size, batch, None if exact is None else exact.W, bound)
+
+    def setup(self, problem: Problem, prepared: Prepared | None = None) -> ProjectedIteration | DelayedIteration:
+        """The iteration on what was prepared."""
+        prepared = prepared or self.prepare(problem)
+        kind, nystrom, size = prepared.projection, prepared.nystrom, prepared.size
+        expansion, parallel = problem.expansion(), problem.executor.host_map
+        stream = problem.stream(prepared.batch)
         report = {
             "projection": kind,
-            "s": s,
+            "s": prepared.s,
             "q": 0 if nystrom is None else len(nystrom.eigensystem.values),
             "beta": size.beta,
             "lambda": size.top,
@@ -228,12 +236,41 @@ class EigenPro:
             "spectrum": [] if nystrom is None else [*nystrom.eigensystem.values.tolist(), nystrom.eigensystem.tail],
         }
         outputs = problem.encoding.outputs
-        if kind != "delayed":
-            return ProjectedIteration(self, stream, expansion, outputs, size, parallel, projection, report)
+        if prepared.W is not None:
+            exact = ExactProjection(prepared.W, nystrom)
+            return ProjectedIteration(self, stream, expansion, outputs, prepared, parallel, exact, report)
         assert nystrom is not None
-        assert isinstance(projection, InexactProjection)
-        report["project_every"] = every = max(1, round(p / stream.batch_rows))
-        return DelayedIteration(self, stream, expansion, outputs, size, parallel, nystrom, projection, every, report)
+        projection = InexactProjection(expansion, nystrom, prepared.bound, self.products(kind))
+        if kind == "inexact":
+            return ProjectedIteration(self, stream, expansion, outputs, prepared, parallel, projection, report)
+        report["project_every"] = every = max(1, round(expansion.p / stream.batch_rows))
+        return DelayedIteration(
+            self, stream, expansion, outputs, prepared, parallel, nystrom, projection, every, report
+        )
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What precedes the first step.
+
+    Attributes:
+        projection: ``exact``, ``inexact`` or ``delayed``.
+        s: centers whose kernel matrix was decomposed.
+        nystrom: the preconditioner, or None.
+        size: β, λ and the largest diagonal value, as measured.
+        batch: rows of a step.
+        W: of the exact projection, shape (p, p); None for others.
+        bound: of the inexact projection.
+    """
+
+    projection: str
+    s: int
+    nystrom: Nystrom | None
+    size: StepSize
+    batch: int
+    W: Array | None
+    bound: float
 
 
 def exact_bytes(p: int, itemsize: int) -> int:
@@ -266,6 +303,7 @@ def average(mean: Array, iterate: Array, t: int) -> Array:
     return np.asarray(mean + (1 + AVERAGING) / (t + AVERAGING) * (iterate - mean))
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class ProjectedState:
     """α, its average, and the number of steps taken; arrays of shape (p, c)."""
@@ -283,7 +321,7 @@ class ProjectedIteration(OneByOne):
     stream: Stream
     expansion: Expansion
     outputs: int
-    size: StepSize
+    prepared: Prepared
     parallel: Map
     projection: ExactProjection | InexactProjection
     report: dict[str, Any]
@@ -304,7 +342,7 @@ class ProjectedIteration(OneByOne):
     def update(self, state: ProjectedState, parts: Parts, position: Position) -> ProjectedState:
         """One step."""
         g, _, rows = parts
-        rate = (self.solver.step or self.size.step(rows)) / rows
+        rate = (self.solver.step or self.prepared.size.step(rows)) / rows
         alpha = state.alpha - np.asarray(rate, dtype=g.dtype) * self.projection.apply(g, self.parallel)
         return ProjectedState(alpha, average(state.mean, alpha, state.t + 1), state.t + 1)
 
@@ -369,6 +407,7 @@ class DelayedGradient:
                 del self._recent[key]
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class DelayedState:
     """α over the centers, and what waits for the next projection.
@@ -400,7 +439,7 @@ class DelayedIteration(OneByOne):
     stream: Stream
     expansion: Expansion
     outputs: int
-    size: StepSize
+    prepared: Prepared
     parallel: Map
     nystrom: Nystrom
     projection: InexactProjection
@@ -423,7 +462,7 @@ class DelayedIteration(OneByOne):
     def update(self, state: DelayedState, parts: Parts, position: Position) -> DelayedState:
         """One step, and the projection if it is due."""
         pieces, g, _, rows = parts
-        rate = np.asarray((self.solver.step or self.size.step(rows)) / rows, dtype=g.dtype)
+        rate = np.asarray((self.solver.step or self.prepared.size.step(rows)) / rows, dtype=g.dtype)
         system = self.nystrom.eigensystem
         inside = matmul(system.vectors.T, g.astype(np.float64), self.parallel, tile=64)
         correction = matmul(system.vectors, rate * self.nystrom.damping[:, None] * inside, self.parallel)

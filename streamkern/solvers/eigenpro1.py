@@ -31,6 +31,7 @@ from streamkern.solvers.dense import TILE, Map, matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch, largest_batch
 from streamkern.solvers.gradient import Gradient
+from streamkern.storage.records import record
 from streamkern.sweep import gather
 from streamkern.types import Array
 
@@ -98,7 +99,7 @@ class EigenPro1:
             self.batch or largest_batch(size.n, size.lanes), self.epochs,
         )  # fmt: skip
 
-    def setup(self, problem: Problem) -> EigenPro1Iteration:
+    def prepare(self, problem: Problem) -> PreparedFeatures:
         """Randomised SVD, batch and step.
 
         Raises:
@@ -119,7 +120,29 @@ class EigenPro1:
         preconditioner = RandomizedSVD(hessian, self.tau)
         size = measure_features(basis, preconditioner, X[-HELD_OUT:], parallel)
         batch = self.batch or default_batch(size.critical_batch, len(data), problem.lanes)
-        return EigenPro1Iteration(self, problem.stream(batch), basis, problem.encoding.outputs, size, preconditioner)
+        return PreparedFeatures(preconditioner, size, batch)
+
+    def setup(self, problem: Problem, prepared: PreparedFeatures | None = None) -> EigenPro1Iteration:
+        """The iteration on what was prepared."""
+        prepared = prepared or self.prepare(problem)
+        stream = problem.stream(prepared.batch)
+        return EigenPro1Iteration(self, stream, problem.basis(), problem.encoding.outputs, prepared)
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class PreparedFeatures:
+    """What precedes the first step.
+
+    Attributes:
+        preconditioner: P.
+        size: β, λ and the largest diagonal value of the preconditioned features, as measured.
+        batch: rows of a step.
+    """
+
+    preconditioner: RandomizedSVD
+    size: StepSize
+    batch: int
 
 
 def covariance(basis: Basis, X: Array, parallel: Map) -> Callable[[Array], Array]:
@@ -167,6 +190,7 @@ def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array, para
     return measure(diagonal, matvec)
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class EigenPro1State:
     """w, its average, and the number of steps taken; arrays of shape (M, c)."""
@@ -184,10 +208,10 @@ class EigenPro1Iteration(OneByOne):
     stream: Stream
     basis: Basis
     outputs: int
-    size: StepSize
-    preconditioner: RandomizedSVD
+    prepared: PreparedFeatures
 
     def __post_init__(self) -> None:
+        self.preconditioner, self.size = self.prepared.preconditioner, self.prepared.size
         self.epochs = self.solver.epochs
         self.contribution = Gradient(self.basis)
         eigensystem, batch = self.preconditioner.eigensystem, self.stream.batch_rows

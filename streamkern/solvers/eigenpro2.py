@@ -31,6 +31,7 @@ from streamkern.solvers.base import Cost, OneByOne, Problem, Size
 from streamkern.solvers.eigenpro import HELD_OUT, default_batch, largest_batch
 from streamkern.solvers.projection import eigen_floor, kernel_matrix, measure_unprojected
 from streamkern.solvers.score import residual
+from streamkern.storage.records import record
 from streamkern.sweep import gather
 from streamkern.types import Array, IntArray
 
@@ -92,7 +93,7 @@ class EigenPro2:
             self.batch or largest_batch(n, size.lanes), self.epochs,
         )  # fmt: skip
 
-    def setup(self, problem: Problem) -> EigenPro2Iteration:
+    def prepare(self, problem: Problem) -> PreparedRows:
         """Eigensystem, batch and step.
 
         Raises:
@@ -107,7 +108,7 @@ class EigenPro2:
                 remedy="leave features out, or use EigenPro1",
             )
         data, parallel = problem.train, problem.executor.host_map
-        rows, places = all_rows(problem)
+        rows, _ = all_rows(problem)
         s, q = self.sizes(len(rows))
         # Beyond X_s are the rows to measure on; where there are few rows, all of them.
         ids = data.draw(min(len(rows), s + HELD_OUT))
@@ -116,10 +117,40 @@ class EigenPro2:
         nystrom = Nystrom(top_eigensystem(kernel_matrix(subsample, s, parallel), q, eigen_floor(problem.dtype)))
         size = measure_unprojected(subsample, nystrom, X[-HELD_OUT:])
         batch = self.batch or default_batch(size.critical_batch, len(rows), problem.lanes)
-        chosen = np.searchsorted(rows, ids[:s])
+        return PreparedRows(subsample.Z, ids[:s], nystrom, size, batch)
+
+    def setup(self, problem: Problem, prepared: PreparedRows | None = None) -> EigenPro2Iteration:
+        """The iteration on what was prepared.
+
+        Raises:
+            UsageError, NumericalError: see ``prepare``.
+        """
+        prepared = prepared or self.prepare(problem)
+        rows, places = all_rows(problem)
         return EigenPro2Iteration(
-            self, problem.stream(batch), subsample, nystrom, size, problem.encoding.outputs, rows, places, chosen
-        )
+            self, problem.stream(prepared.batch), Expansion(problem.kernel, prepared.X), prepared,
+            problem.encoding.outputs, rows, places, np.searchsorted(rows, prepared.ids),
+        )  # fmt: skip
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class PreparedRows:
+    """What precedes the first step.
+
+    Attributes:
+        X: rows of the subsample X_s, centred, shape (s, d).
+        ids: their ids.
+        nystrom: the preconditioner on them.
+        size: β, λ and the largest diagonal value, as measured.
+        batch: rows of a step.
+    """
+
+    X: Array
+    ids: IntArray
+    nystrom: Nystrom
+    size: StepSize
+    batch: int
 
 
 def all_rows(problem: Problem) -> tuple[IntArray, IntArray]:
@@ -199,8 +230,7 @@ class EigenPro2Iteration(OneByOne):
     solver: EigenPro2
     stream: Stream
     subsample: Expansion
-    nystrom: Nystrom
-    size: StepSize
+    prepared: PreparedRows
     outputs: int
     rows: IntArray
     places: IntArray
@@ -208,6 +238,7 @@ class EigenPro2Iteration(OneByOne):
 
     def __post_init__(self) -> None:
         self.epochs = self.solver.epochs
+        self.nystrom, self.size = self.prepared.nystrom, self.prepared.size
         self.contribution = Residual(self.subsample, self.stream)
         eigensystem = self.nystrom.eigensystem
         self.report: dict[str, Any] = {

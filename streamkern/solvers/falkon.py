@@ -20,6 +20,7 @@ from streamkern.solvers.dense import cholesky
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.projection import kernel_matrix
+from streamkern.storage.records import record
 from streamkern.types import Array
 
 
@@ -60,7 +61,7 @@ class Falkon:
             self.epochs,
         )  # fmt: skip
 
-    def setup(self, problem: Problem) -> FalkonIteration:
+    def prepare(self, problem: Problem) -> Factors:
         """Factor K(Z, Z) twice.
 
         Raises:
@@ -79,9 +80,28 @@ class Falkon:
         A = T @ T.T
         A /= p
         A[np.diag_indices(p)] += self.ridge
-        return FalkonIteration(self, problem.stream(problem.lanes), expansion, T, cholesky(A, parallel).T, problem)
+        return Factors(T, cholesky(A, parallel).T)
+
+    def setup(self, problem: Problem, prepared: Factors | None = None) -> FalkonIteration:
+        """The iteration on what was prepared.
+
+        Raises:
+            UsageError, NumericalError: see ``prepare``.
+        """
+        prepared = prepared or self.prepare(problem)
+        return FalkonIteration(self, problem.stream(problem.lanes), problem.expansion(), prepared, problem)
 
 
+@record
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """What precedes the first pass: T and A, upper triangular, shape (p, p), float64."""
+
+    T: Array
+    A: Array
+
+
+@record
 @dataclass(frozen=True, eq=False)
 class FalkonState:
     """Conjugate gradients on β; arrays of shape (p, c), float64; norms a column, shape (c,).
@@ -110,11 +130,11 @@ class FalkonIteration(WholePasses):
     solver: Falkon
     stream: Stream
     expansion: Expansion
-    T: Array
-    A: Array
+    prepared: Factors
     problem: Problem
 
     def __post_init__(self) -> None:
+        self.T, self.A = self.prepared.T, self.prepared.A
         self.epochs = self.solver.epochs
         self.contribution = Gradient(self.expansion)
         self.report: dict[str, Any] = {"ridge": self.solver.ridge}

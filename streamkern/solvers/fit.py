@@ -17,8 +17,9 @@ from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
 from streamkern.memory import release, resident
-from streamkern.solvers.base import Outcome, Problem, Progress, Solver, train
+from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.footprint import Footprint, footprint, scan_rows
+from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 

@@ -25,6 +25,7 @@ from streamkern.solvers.dense import matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.eigenpro import average
 from streamkern.solvers.gradient import Gradient
+from streamkern.storage.records import record
 from streamkern.sweep import gather
 from streamkern.types import Array
 
@@ -98,12 +99,16 @@ class SGD:
             6.0 * p * c, batch, self.epochs,
         )  # fmt: skip
 
-    def setup(self, problem: Problem) -> SGDIteration:
+    def prepare(self, problem: Problem) -> StepSize:
         """Measure what step the basis allows."""
+        return measure_basis(problem)
+
+    def setup(self, problem: Problem, prepared: StepSize | None = None) -> SGDIteration:
+        """The iteration with the step that was measured."""
         rows = len(problem.train)
         batch = self.batch or max(problem.lanes, round(float(np.sqrt(rows))))
         stream = problem.stream(batch)
-        size = measure_basis(problem)
+        size = prepared or self.prepare(problem)
         return SGDIteration(self, stream, problem.basis(), problem.encoding.outputs, size)
 
     def rate(self, size: StepSize, rows: int, t: int, pass_: int) -> float:
@@ -160,6 +165,7 @@ def measure_basis(problem: Problem) -> StepSize:
     return measure(diagonal, matvec)
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class SGDState:
     """w, its average, and the number of steps taken; arrays of shape (M, c)."""
@@ -177,9 +183,10 @@ class SGDIteration(OneByOne):
     stream: Stream
     basis: Basis
     outputs: int
-    size: StepSize
+    prepared: StepSize
 
     def __post_init__(self) -> None:
+        self.size = self.prepared
         self.epochs = self.solver.epochs
         self.contribution = Gradient(self.basis)
         self.report: dict[str, Any] = {
@@ -253,9 +260,13 @@ class GradientDescent:
             6.0 * p * c, 0, self.epochs,
         )  # fmt: skip
 
-    def setup(self, problem: Problem) -> DescentIteration:
+    def prepare(self, problem: Problem) -> float:
         """Measure what step the basis allows."""
-        step = self.step or 1.0 / (measure_basis(problem).top + self.ridge)
+        return self.step or 1.0 / (measure_basis(problem).top + self.ridge)
+
+    def setup(self, problem: Problem, prepared: float | None = None) -> DescentIteration:
+        """The iteration with the step that was measured."""
+        step = prepared or self.prepare(problem)
         return DescentIteration(self, problem.stream(problem.lanes), problem.basis(), problem.encoding.outputs, step)
 
 
@@ -267,9 +278,10 @@ class DescentIteration(WholePasses):
     stream: Stream
     basis: Basis
     outputs: int
-    step: float
+    prepared: float
 
     def __post_init__(self) -> None:
+        self.step = self.prepared
         self.epochs = self.solver.epochs
         self.contribution = Gradient(self.basis)
         self.report: dict[str, Any] = {"step": self.step, "features": self.basis.width}

@@ -36,6 +36,7 @@ from streamkern.solvers.dense import matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.score import residual
+from streamkern.storage.records import record
 from streamkern.sweep import gather
 from streamkern.types import Array
 
@@ -113,7 +114,7 @@ class SVRG:
             passes=self.epochs,
         )
 
-    def setup(self, problem: Problem) -> SVRGIteration:
+    def prepare(self, problem: Problem) -> PreparedSketch:
         """Sketch the preconditioner in a few sweeps, and measure what step it allows.
 
         Raises:
@@ -128,12 +129,36 @@ class SVRG:
             )
             P = sketched_preconditioner(spectrum, self.ridge)
             report = {"sweeps": spectrum.sweeps, "eigenvalues": spectrum.values.tolist()}
-        size = _measure(problem, basis, P, self.ridge)
+        return PreparedSketch(P, _measure(problem, basis, P, self.ridge), report)
+
+    def setup(self, problem: Problem, prepared: PreparedSketch | None = None) -> SVRGIteration:
+        """The iteration on what was prepared.
+
+        Raises:
+            NumericalError: see ``prepare``.
+        """
+        prepared = prepared or self.prepare(problem)
         most = max(problem.lanes, len(problem.train) // _LEAST_STEPS)
-        batch = self.batch or int(np.clip(round(size.critical_batch), problem.lanes, most))
+        batch = self.batch or int(np.clip(round(prepared.size.critical_batch), problem.lanes, most))
         return SVRGIteration(
-            self, problem.stream(batch), basis, problem.encoding.outputs, P, size, problem.seed, report
+            self, problem.stream(batch), problem.basis(), problem.encoding.outputs, prepared, problem.seed
         )
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class PreparedSketch:
+    """What precedes the first step.
+
+    Attributes:
+        P: the preconditioner.
+        size: β, λ_1 and the largest β_i of the preconditioned rows, as measured.
+        report: how the sketch was made.
+    """
+
+    P: LowRank
+    size: StepSize
+    report: dict[str, Any]
 
 
 def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float) -> StepSize:
@@ -188,6 +213,7 @@ class ThinnedProduct:
         return product, loss, len(block.X)
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class SVRGState:
     """A pass under way; arrays of shape (M, c), float64.
@@ -215,15 +241,14 @@ class SVRGIteration(OneByOne):
     stream: Stream
     basis: Basis
     outputs: int
-    P: LowRank
-    size: StepSize
+    prepared: PreparedSketch
     seed: int
-    report: dict[str, Any]
 
     sweeps = 1
 
     def __post_init__(self) -> None:
         self.epochs = self.solver.epochs
+        self.P, self.size = self.prepared.P, self.prepared.size
         self.gradient = Gradient(self.basis)
         important = self.solver.sampling == "importance"
         self.contribution = (
@@ -231,7 +256,8 @@ class SVRGIteration(OneByOne):
         )
         # A thinned row weighs as much as the heaviest does: the noise is that of rows that are all like it.
         self.noise = StepSize(self.size.peak, self.size.top, self.size.peak) if important else self.size
-        self.report |= {
+        self.report: dict[str, Any] = {
+            **self.prepared.report,
             "beta": self.size.beta,
             "lambda": self.size.top,
             "peak": self.size.peak,

@@ -23,7 +23,7 @@ from streamkern.execute.base import Executor, Parts, Position, Stack, Tree
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Laplace
 from streamkern.solvers import EigenPro, Problem, train
-from streamkern.solvers.base import Progress
+from streamkern.solvers.loop import Progress
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 

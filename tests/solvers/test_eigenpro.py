@@ -57,7 +57,7 @@ class EigenProSuite(SolverSuite):
         """Full gradients converge with it, and diverge with four times it unless single rows set it."""
         problem = small_problem(executor)
         iteration = self.solver(batch=FULL, epochs=300).setup(problem)
-        size = iteration.size
+        size = iteration.prepared.size
         assert size.beta <= size.peak
         assert size.top <= size.beta
         outcome = fit(problem, self.solver(batch=FULL, epochs=60, step=4 / size.top, average=False))
@@ -137,7 +137,7 @@ def test_exact_projection_is_eigenpro_1_on_nystrom_features(executor: Executor):
     w = np.zeros((P, C))
     for rows, targets in steps_of(problem, solver, iteration.stream.steps):
         phi = scipy.linalg.solve_triangular(L, laplace(rows + problem.center, Z).T, lower=True).T
-        w -= iteration.size.step(len(rows)) / len(rows) * preconditioner @ (phi.T @ (phi @ w - targets))
+        w -= iteration.prepared.size.step(len(rows)) / len(rows) * preconditioner @ (phi.T @ (phi @ w - targets))
     expected = scipy.linalg.solve_triangular(L, w, lower=True, trans="T")
     np.testing.assert_allclose(train(problem, iteration).weights, expected, rtol=1e-7, atol=1e-7)
 
@@ -165,7 +165,7 @@ def test_delayed_projection_is_its_definition(executor: Executor, products: int)
         for rows, targets in steps[start : start + every]:
             rows = rows + problem.center
             r = laplace(rows, Z) @ live + laplace(rows, temporary) @ coefficients - targets
-            rate = iteration.size.step(len(rows)) / len(rows)
+            rate = iteration.prepared.size.step(len(rows)) / len(rows)
             temporary, coefficients = np.concatenate([temporary, rows]), np.concatenate([coefficients, -rate * r])
             live += rate * Q @ (laplace(Z, rows) @ r)
         alpha += projection @ (laplace(Z, temporary) @ coefficients)

@@ -17,9 +17,10 @@ from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.dot import Linear
 from streamkern.kernels.features import Identity
 from streamkern.precondition.lanczos import identity
-from streamkern.solvers.base import Problem, Size, train
+from streamkern.solvers.base import Problem, Size
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.gradient import NormalProduct
+from streamkern.solvers.loop import train
 from streamkern.solvers.svrg import SVRG, ThinnedProduct
 
 N, M, RIDGE = 1200, 60, 1e-6

@@ -1,0 +1,328 @@
+"""The loop over passes and steps, which can be left and gone on with at any step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamkern.data.stream import Scan
+from streamkern.execute.base import Parts, Position
+from streamkern.memory import release
+from streamkern.solvers.base import STEPS_AHEAD, Failure, Iteration, Problem
+from streamkern.solvers.score import score
+from streamkern.storage.records import record
+from streamkern.sweep import Contribution, Work, sweep
+from streamkern.types import Array
+
+SCAN_ROWS = 4096
+"""Rows of a block of a whole-data sweep."""
+
+_BLOW_UP = 10.0  # a loss this many times that of predicting zero is no longer noise
+_SETTLING = 64  # rows by which the loss of predicting zero is known: a batch of few rows may happen to fit
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known after a step.
+
+    Attributes:
+        pass_: passes completed before this one.
+        step: steps of this pass completed.
+        steps: steps of a pass.
+        rows: rows seen in all.
+        total_rows: rows of all passes.
+        loss: mean squared residual a row, smoothed.
+        seconds: since training began.
+        wait: share of the slots' time spent waiting for rows.
+    """
+
+    pass_: int
+    step: int
+    steps: int
+    rows: int
+    total_rows: int
+    loss: float
+    seconds: float
+    wait: float
+
+
+@dataclass(eq=False)
+class Outcome:
+    """How training ended.
+
+    Attributes:
+        weights: shape (p, c).
+        passes: passes completed.
+        rows: rows seen.
+        seconds: time in the loop.
+        wait: share of the slots' time spent waiting for rows.
+        history: one entry a pass: loss and, with a validation set, its metrics.
+        failure: None, or why the weights are not a solution.
+    """
+
+    weights: Array
+    passes: int
+    rows: int
+    seconds: float
+    wait: float
+    history: list[dict[str, Any]]
+    failure: Failure | None = None
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Where training stands between two steps: all that continuing it takes.
+
+    Attributes:
+        state: the iteration's.
+        position: the (pass, step) that comes next.
+        begun: whether what precedes the steps of the pass is done.
+        rows: rows seen.
+        loss: mean squared residual a row, smoothed.
+        scale: loss of the first step; where it had few rows, the largest of the first steps.
+        pass_loss: sum of squared residuals of this pass.
+        pass_rows: rows of this pass.
+        history: one entry a completed pass.
+        best: weights and mean squared error of the best pass on the validation rows, or None.
+        stale: passes since.
+        seconds: time in the loop.
+        scoring: of which on validation rows.
+        waited: time that the slots waited for rows.
+        computed: time that they computed.
+    """
+
+    state: Any
+    position: Position = (0, 0)
+    begun: bool = False
+    rows: int = 0
+    loss: float = 0.0
+    scale: float = 0.0
+    pass_loss: float = 0.0
+    pass_rows: int = 0
+    history: tuple[dict[str, Any], ...] = ()
+    best: tuple[Array, float] | None = None
+    stale: int = 0
+    seconds: float = 0.0
+    scoring: float = 0.0
+    waited: float = 0.0
+    computed: float = 0.0
+
+    @property
+    def wait(self) -> float:
+        """Share of the slots' time spent waiting for rows."""
+        return self.waited / max(1e-9, self.waited + self.computed)
+
+
+class Keeper(Protocol):
+    """Keeps checkpoints."""
+
+    def offer(self, checkpoint: Checkpoint) -> None:
+        """Told after every step; keeps what is due, without making the step wait."""
+        ...
+
+    def interrupted(self, checkpoint: Checkpoint) -> None:
+        """Told when training ends before its time; keeps it before it returns."""
+        ...
+
+
+def train(
+    problem: Problem,
+    iteration: Iteration,
+    *,
+    patience: int | None = None,
+    on_step: Callable[[Progress], None] = lambda progress: None,
+    start: Checkpoint | None = None,
+    keeper: Keeper | None = None,
+) -> Outcome:
+    """Run an iteration to its end.
+
+    Args:
+        problem: the problem it was set up for.
+        iteration: what ``Solver.setup`` returned.
+        patience: stop after this many passes without a better score on the validation set; None to run all passes.
+        on_step: told after every step.
+        start: where to go on; from the beginning by default. What follows is what would have followed there.
+        keeper: keeps checkpoints.
+    """
+    release()
+    loop = _Loop(problem, iteration, patience, on_step, start or Checkpoint(iteration.init()), keeper)
+    try:
+        failure = loop.run()
+    except BaseException:
+        if keeper is not None:
+            keeper.interrupted(loop.now)
+        raise
+    finally:
+        loop.close()
+    now = loop.now
+    state = iteration.settle(now.state)
+    weights = now.best[0] if now.best is not None and patience is not None else iteration.weights(state)
+    if failure is None and not np.isfinite(weights).all():
+        failure = Failure("non-finite", "The weights are not finite.", "compute in float64, or check the data's scale")
+    return Outcome(weights, len(now.history), now.rows, loop.seconds, now.wait, list(now.history), failure)
+
+
+class _Loop:
+    """The loop over passes and steps. ``now`` is replaced whole, so that at any moment it is a place to go on from."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        iteration: Iteration,
+        patience: int | None,
+        on_step: Callable[[Progress], None],
+        now: Checkpoint,
+        keeper: Keeper | None,
+    ) -> None:
+        self.problem, self.iteration, self.patience = problem, iteration, patience
+        self.on_step, self.now, self.keeper = on_step, now, keeper
+        self.steps = iteration.stream.steps if iteration.minibatches else 0
+        self.total_rows = iteration.epochs * iteration.stream.rows * (iteration.minibatches + iteration.sweeps)
+        self.scan = Scan(iteration.stream.assembly, SCAN_ROWS)
+        work = Work(iteration.stream, iteration.contribution)
+        self.placement = problem.executor.place(work, iteration.stream.lanes) if self.steps else None
+        self.started = time.perf_counter() - now.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Time in the loop, here and before."""
+        return time.perf_counter() - self.started
+
+    def run(self) -> Failure | None:
+        """To the end, or to a failure."""
+        while not (over := self.over()):
+            failure = None if self.now.begun else self.begin()
+            while not failure and self.now.position[1] < self.steps:
+                failure = self.step()
+            if failure:
+                return failure
+            self.end()
+        return over if isinstance(over, Failure) else None
+
+    def over(self) -> Failure | bool:
+        """Whether no pass is to follow; or why the solution will never be there."""
+        now = self.now
+        if now.begun or not now.position[0]:
+            return False
+        patience = self.patience is not None and now.best is not None and now.stale >= self.patience
+        return self.iteration.finished(now.state) or patience or now.position[0] >= self.iteration.epochs
+
+    def begin(self) -> Failure | None:
+        """What precedes the steps of a pass."""
+        now, position = self.now, self.now.position
+        loss, seen = 0.0, 0
+
+        def whole(contribution: Contribution, shared: Any) -> Parts:
+            nonlocal loss, seen
+            parts = sweep(self.problem.executor, Work(self.scan, contribution), shared)
+            loss, seen = loss + float(parts[-2]), seen + int(parts[-1])
+            return parts
+
+        state = self.iteration.begin(now.state, position[0], whole)
+        if not seen:
+            self.now = replace(now, state=state, begun=True)
+            return None
+        mean = loss / seen
+        scale = now.scale or mean
+        self._advance(
+            replace(
+                now, state=state, begun=True, rows=now.rows + seen, loss=mean, scale=scale,
+                pass_loss=loss, pass_rows=seen, seconds=self.seconds,
+            )
+        )  # fmt: skip
+        return _failed(mean, scale, position)
+
+    def step(self) -> Failure | None:
+        """One minibatch."""
+        assert self.placement is not None
+        now, iteration = self.now, self.iteration
+        position = now.position
+        ahead = _ahead(position, self.steps, iteration.epochs)
+        result = self.placement.step(position, iteration.broadcast(now.state), ahead)
+        loss, rows = float(result.parts[-2]), int(result.parts[-1])
+        mean = loss / max(1, rows)
+        scale = max(now.scale, mean) if now.rows < _SETTLING else now.scale
+        failure = _failed(mean, scale, position)
+        if failure:
+            return failure
+        self._advance(
+            replace(
+                now,
+                state=iteration.update(now.state, result.parts, position),
+                position=(position[0], position[1] + 1),
+                rows=now.rows + rows,
+                loss=mean if now.rows == 0 else 0.9 * now.loss + 0.1 * mean,
+                scale=scale,
+                pass_loss=now.pass_loss + loss,
+                pass_rows=now.pass_rows + rows,
+                seconds=self.seconds,
+                waited=now.waited + result.wait,
+                computed=now.computed + result.compute,
+            )
+        )
+        return None
+
+    def end(self) -> None:
+        """The end of a pass."""
+        now, problem, iteration = self.now, self.problem, self.iteration
+        pass_ = now.position[0] + 1
+        state, best, stale, scoring = now.state, now.best, now.stale, now.scoring
+        entry: dict[str, Any] = {"pass": pass_, "loss": now.pass_loss / max(1, now.pass_rows), "rows": now.rows}
+        if problem.validation is not None:
+            state = iteration.settle(state)
+            weights = iteration.weights(state)
+            before = time.perf_counter()
+            metrics = score(problem.executor, problem.assembly(problem.validation), problem.basis(), weights)
+            scoring += time.perf_counter() - before
+            entry["validation"], entry["scoring_seconds"] = metrics, scoring
+            if best is None or metrics["mse"] < best[1]:
+                best, stale = (weights, metrics["mse"]), 0
+            else:
+                stale += 1
+        entry["seconds"] = self.seconds
+        self.now = replace(
+            now, state=state, position=(pass_, 0), begun=False, pass_loss=0.0, pass_rows=0,
+            history=(*now.history, entry), best=best, stale=stale, scoring=scoring, seconds=entry["seconds"],
+        )  # fmt: skip
+        if self.keeper is not None:
+            self.keeper.offer(self.now)
+
+    def _advance(self, now: Checkpoint) -> None:
+        self.now = now
+        pass_, step = now.position
+        self.on_step(Progress(pass_, step, self.steps, now.rows, self.total_rows, now.loss, now.seconds, now.wait))
+        if self.keeper is not None:
+            self.keeper.offer(now)
+
+    def close(self) -> None:
+        """Let go of what is resident on the workers."""
+        if self.placement is not None:
+            self.placement.close()
+
+
+def _ahead(position: Position, steps: int, epochs: int) -> list[Position]:
+    pass_, step = position
+    numbers = (pass_ * steps + step + 1 + i for i in range(STEPS_AHEAD))
+    return [divmod(number, steps) for number in numbers if number < epochs * steps]
+
+
+def _failed(mean: float, scale: float, position: Position) -> Failure | None:
+    where = f"pass {position[0] + 1}, step {position[1] + 1}"
+    if not np.isfinite(mean):
+        return Failure(
+            "non-finite",
+            f"The loss is not finite at {where}.",
+            "leave the step to the solver (step=None), or compute in float64",
+        )
+    if mean > _BLOW_UP * scale:
+        return Failure(
+            "diverged",
+            f"The loss at {where} is {mean:.3g}, {mean / scale:.3g} times that at the start.",
+            "leave step and batch to the solver (step=None, batch=None), or lower q",
+        )
+    return None
