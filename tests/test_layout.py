@@ -18,8 +18,9 @@ DOORS = {
     "cupy": {"backends/cupy.py"},
     "dask": {"storage/dask.py", "execute/dask.py"},
     "distributed": {"execute/dask.py"},
+    "h5py": {"storage/hdf5.py"},
     "numba": {"backends/numba.py", "backends/cuda.py"},
-    "pyarrow": {"storage/arrow.py", "storage/parquet.py", "storage/parquet_files.py"},
+    "pyarrow": {"storage/arrow.py", "storage/csv.py", "storage/parquet.py", "storage/parquet_files.py"},
     "sklearn": {"estimators.py"},
     "zarr": {"storage/zarr.py", "storage/zarr_array.py", "storage/artifact.py"},
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkern.errors import DataError
-from streamkern.storage.layout import as_rows, target_of
-from streamkern.types import Array, Target
+from streamkern.storage.base import digest
+from streamkern.storage.layout import (
+    as_rows,
+    as_target,
+    check_chunk,
+    require_distinct,
+    rows_per_chunk,
+    target_of,
+    unknown_name,
+)
+from streamkern.storage.table_file import TableFile
+from streamkern.types import Array, IntArray, Rows, Target
 
 
 def is_vector(kind: pa.DataType) -> bool:
@@ -167,3 +179,243 @@ class Vector:
                 self.name, start + pc.index(pc.is_null(values), True).as_py() // self.width, "holds a null in its list"
             )
         return as_rows(values.to_numpy(zero_copy_only=False).reshape(len(part), self.width))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns of a table are features, and which make the target."""
+
+    features: Columns | Vector
+    targets: tuple[str, ...]
+    target: Target | None
+
+    @property
+    def stored(self) -> list[str]:
+        """The columns to read."""
+        return [*self.features.stored, *self.targets]
+
+    def identity(self) -> list[Any]:
+        """For fingerprints."""
+        return [self.features.identity(), self.targets, self.target]
+
+    def rows(self, table: pa.Table, first: int, where: str) -> Rows:
+        """Rows of a table whose first row has number ``first``.
+
+        Raises:
+            DataError: a value is missing.
+        """
+
+        def fail(name: str, row: int, what: str) -> None:
+            raise DataError(
+                f"column {name!r} {what}",
+                where=f"{where}, row {first + row}",
+                expected="a value in every row, as many in each row",
+                remedy=f"fill or drop such rows first, or leave the column {name!r} out with columns=[...]",
+            )
+
+        def column(name: str) -> pa.ChunkedArray:
+            values = table.column(name)
+            if values.null_count:
+                fail(name, pc.index(pc.is_null(values), True).as_py(), "is null")
+            return values
+
+        X = self.features.rows(column, table.num_rows, fail)
+        if self.target is None:
+            return Rows(X, None)
+        values = [plain(column(name)).to_numpy() for name in self.targets]
+        y = np.stack(values, axis=1) if self.target.outputs else values[0]
+        return Rows(X, as_target(y, self.target))
+
+
+def table_layout(
+    types: dict[str, pa.DataType],
+    target: str | Sequence[str] | None,
+    columns: Sequence[str] | None,
+    where: str,
+    width: Callable[[str], int] = lambda name: 1,
+) -> Layout:
+    """Features and target among the columns of a table.
+
+    Args:
+        types: every column's type.
+        target: the column of targets, or several for c values a row.
+        columns: features to use, in this order; all but the targets by default.
+        where: the table in words.
+        width: values in the rows of a column of lists.
+
+    Raises:
+        DataError: columns that are not there, or cannot be features or target.
+        UsageError: a column is named twice.
+    """
+    targets = [] if target is None else [target] if isinstance(target, str) else list(target)
+    for kind, names in (("target", targets), ("column", columns or ())):
+        for name in names:
+            if name not in types:
+                raise unknown_name(kind, name, types, where)
+    if columns is not None or targets:
+        require_distinct([*(columns or ()), *targets], where)
+    chosen = [name for name in types if name not in targets] if columns is None else list(columns)
+    if not chosen:
+        raise DataError("no columns are left to be features", where=where, remedy="name fewer targets")
+    made = arrow_target(targets, types, where)
+    vectors = [name for name in chosen if is_vector(types[name])]
+    if not vectors:
+        dtype = np.result_type(*(number(types[name], f"{where}, column {name!r}") for name in chosen))
+        return Layout(Columns(tuple(chosen), dtype), tuple(targets), made)
+    name, kind = vectors[0], types[vectors[0]]
+    if len(chosen) > 1 or pa.types.is_fixed_size_binary(kind):
+        raise DataError(
+            f"column {name!r} of {kind} " + ("stands beside others" if len(chosen) > 1 else "has no dtype and shape"),
+            where=where,
+            expected="one column of lists of numbers, or columns of numbers",
+            remedy=f"pass columns=[{name!r}], and target= for the column of targets",
+        )
+    size = kind.list_size if pa.types.is_fixed_size_list(kind) else width(name)
+    vector = Vector(name, size, number(kind.value_type, f"{where}, column {name!r}"), None, None)
+    return Layout(vector, tuple(targets), made)
+
+
+class FrameSource:
+    """Rows of a table that is made piece by piece: pandas frames, or whatever ``pyarrow.table`` takes.
+
+    Args:
+        pieces: functions that make the pieces, one a chunk; picklable if the source is to be.
+        lengths: rows of each piece.
+        schema: columns and types of every piece; a frame of no rows gives them.
+        target: the column of targets, or several.
+        columns: features to use, in this order.
+        name: what to call it in messages.
+        identity: JSON-serialisable, for the fingerprint.
+
+    Raises:
+        DataError: columns that cannot be features or target.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Callable[[], Any]],
+        lengths: Sequence[int],
+        schema: Any,
+        target: str | Sequence[str] | None,
+        columns: Sequence[str] | None,
+        name: str,
+        identity: Any,
+    ) -> None:
+        empty = as_table(schema)
+        self._schema = empty.schema
+        types = {field.name: field.type for field in empty.schema}
+        self._layout = table_layout(types, target, columns, name)
+        self._name, self._identity = name, identity
+        self._pieces = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
+        self.bounds: IntArray = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
+        self.dtype = self._layout.features.dtype
+        self.n_features, self.columns = self._layout.features.n_features, self._layout.features.columns
+        self.target = self._layout.target
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what the pieces are, and of the choice of columns."""
+        return digest("frame", self._identity, self.bounds.tolist(), self._layout.identity())
+
+    def read(self, chunk: int) -> Rows:
+        """Rows of one chunk; see ``Source.read``."""
+        a, b = check_chunk(chunk, self.bounds)
+        table = as_table(self._pieces[chunk]()).select(self._layout.stored)
+        try:
+            table = table.cast(pa.schema([self._schema.field(name) for name in self._layout.stored]))
+        except (pa.ArrowInvalid, ValueError) as error:
+            table, reason = None, str(error)
+        if table is None or table.num_rows != b - a:
+            raise DataError(
+                "a piece is not what was declared: " + (reason if table is None else f"{table.num_rows} rows"),
+                where=self.where(chunk),
+                expected=f"{b - a} rows of the declared types",
+                remedy="correct the frame's declared types (its meta), or its divisions",
+            )
+        return self._layout.rows(table, a, self.where(chunk))
+
+    def where(self, chunk: int) -> str:
+        """The chunk in words."""
+        a, b = check_chunk(chunk, self.bounds)
+        return f"{self._name}, chunk {chunk}, rows {a} to {b - 1}"
+
+
+def as_table(frame: Any) -> pa.Table:
+    """A pandas frame, or anything that speaks Arrow, as a table without its index."""
+    if isinstance(frame, pa.Table):
+        return frame
+    if type(frame).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    return pa.table(frame)
+
+
+def frame_source(frame: Any, target: str | Sequence[str] | None, columns: Sequence[str] | None) -> FrameSource:
+    """Rows of a pandas frame, a polars frame or an Arrow table in memory.
+
+    Raises:
+        DataError: columns that cannot be features or target.
+    """
+    table = as_table(frame)
+    rows = rows_per_chunk(table.nbytes // max(1, table.num_rows))
+    starts = range(0, table.num_rows, rows)
+    content = hashlib.blake2b(digest_size=32)
+    for batch in table.combine_chunks().to_batches():
+        for column in batch.columns:
+            for buffer in column.buffers():
+                content.update(b"" if buffer is None else buffer)
+    pieces = [partial(table.slice, start, rows) for start in starts]
+    lengths = [min(rows, table.num_rows - start) for start in starts]
+    name = f"{type(frame).__name__} in memory"
+    return FrameSource(pieces, lengths, table.slice(0, 0), target, columns, name, content.hexdigest())
+
+
+class ArrowSource:
+    """Rows of an Arrow IPC file (Feather version 2); a chunk is a record batch.
+
+    Args:
+        file: the file.
+        target: the column of targets, or several.
+        columns: features to use, in this order.
+
+    Raises:
+        StorageError: it is not an Arrow IPC file.
+        DataError: columns that cannot be features or target.
+    """
+
+    def __init__(self, file: TableFile, target: str | Sequence[str] | None, columns: Sequence[str] | None) -> None:
+        self._file = file
+        with file.explaining("an Arrow IPC file (Feather version 2)"), file.open() as stream:
+            opened = pa.ipc.open_file(stream)
+            types = {field.name: field.type for field in opened.schema}
+            batches = range(opened.num_record_batches)
+            lengths = [opened.get_batch(i).num_rows for i in batches]
+
+            def width(name: str) -> int:
+                first = next((i for i in batches if lengths[i]), None)
+                return 1 if first is None else max(1, len(opened.get_batch(first).column(name).slice(0, 1).flatten()))
+
+            self._layout = table_layout(types, target, columns, file.path, width)
+        self._batches = [i for i in batches if lengths[i]]
+        self.bounds: IntArray = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
+        self.dtype = self._layout.features.dtype
+        self.n_features, self.columns = self._layout.features.n_features, self._layout.features.columns
+        self.target = self._layout.target
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the file's name, size and time, and of the choice of columns."""
+        return digest("arrow", self._file.identity(), self._layout.identity())
+
+    def read(self, chunk: int) -> Rows:
+        """Rows of one chunk; see ``Source.read``."""
+        a, _ = check_chunk(chunk, self.bounds)
+        with self._file.explaining("record batches as they were written"), self._file.open() as stream:
+            options = pa.ipc.IpcReadOptions(use_threads=False)
+            batch = pa.ipc.open_file(stream, options=options).get_batch(self._batches[chunk])
+        table = pa.Table.from_batches([batch.select(self._layout.stored)])
+        return self._layout.rows(table, a, self.where(chunk))
+
+    def where(self, chunk: int) -> str:
+        """The chunk in words."""
+        a, b = check_chunk(chunk, self.bounds)
+        return f"{self._file.path}, record batch {self._batches[chunk]}, rows {a} to {b - 1}"

@@ -1,9 +1,10 @@
-"""Dask arrays as a Source."""
+"""Dask arrays and frames as a Source."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeGuard
 
 import dask.array as da
@@ -11,6 +12,7 @@ import numpy as np
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_as_long, require_rows
+from streamkern.storage.arrow import FrameSource
 from streamkern.storage.base import digest
 from streamkern.storage.layout import as_rows, as_target, check_chunk, feature_dtype, target_of
 from streamkern.types import Array, IntArray, Rows, Target
@@ -115,3 +117,29 @@ def require_known(array: da.Array, name: str) -> None:
             expected="known sizes: the position of a row must be known before it is read",
             remedy=f"call {name}.compute_chunk_sizes() first",
         )
+
+
+def dask_frame(frame: Any, target: str | Sequence[str] | None, columns: Sequence[str] | None) -> FrameSource:
+    """Rows of a Dask frame, a partition a chunk. Lengths of partitions are counted once, by computing them.
+
+    Raises:
+        StorageError: the frame does not compute.
+        DataError: columns that cannot be features or target.
+    """
+    try:
+        lengths = frame.map_partitions(len).compute(scheduler="synchronous")
+    except MemoryError:
+        raise
+    except Exception as error:  # as above
+        raise StorageError(
+            f"computing the frame failed: {type(error).__name__}: {error}",
+            where="Dask frame",
+            remedy="compute a partition by hand to see the traceback",
+        ) from error
+    pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]
+    name = f"Dask frame {frame._name}"
+    return FrameSource(pieces, [int(n) for n in lengths], frame._meta, target, columns, name, frame._name)
+
+
+def _compute_partition(frame: Any, i: int) -> Any:
+    return frame.partitions[i].compute(scheduler="synchronous")

@@ -1,0 +1,169 @@
+"""Text tables as a Source: one pass finds where records begin, what types columns have, and how narrow they can be."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as pacsv
+
+from streamkern.errors import DataError
+from streamkern.storage.arrow import Columns, Layout, table_layout
+from streamkern.storage.base import digest
+from streamkern.storage.layout import check_chunk
+from streamkern.storage.table_file import TableFile
+from streamkern.types import IntArray, Rows
+
+BLOCK_BYTES = 4 << 20
+"""Bytes of text in a chunk."""
+
+_DELIMITERS = ",\t;|"
+_NARROW = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
+
+
+class CsvSource:
+    """Rows of a text table; a chunk is about 4 MiB of whole records.
+
+    Opening reads the text once: it has no metadata. Whole numbers come in the narrowest dtype that holds every feature,
+    decimals as float64.
+
+    Args:
+        file: the file; ``.gz`` is read decompressed.
+        target: the column of targets, or several.
+        columns: features to use, in this order.
+        header: whether the first record names the columns; else they are called f0, f1, ...
+
+    Raises:
+        StorageError: it does not parse.
+        DataError: columns that cannot be features or target.
+    """
+
+    def __init__(
+        self,
+        file: TableFile,
+        target: str | Sequence[str] | None,
+        columns: Sequence[str] | None,
+        header: bool = True,
+    ) -> None:
+        self._file = file
+        with file.explaining("a text table with one record a line"):
+            self._names, self._delimiter, start = self._head(header)
+            spans: list[tuple[int, int]] = []
+            lengths: list[int] = []
+            types: dict[str, pa.DataType] = dict.fromkeys(self._names, pa.null())
+            low = dict.fromkeys(self._names, 0)
+            high = dict.fromkeys(self._names, 0)
+            wanted = None if columns is None else [*columns, *([target] if isinstance(target, str) else target or [])]
+            for begin, text in self._blocks(start):
+                table = self._parse(text, {}, wanted if wanted and set(wanted) <= set(self._names) else None)
+                if not table.num_rows:
+                    continue
+                spans.append((begin, len(text)))
+                lengths.append(table.num_rows)
+                for field, values in zip(table.schema, table.columns, strict=True):
+                    types[field.name] = _wider(types[field.name], field.type)
+                    if pa.types.is_integer(field.type):
+                        ends = pc.min_max(values)
+                        low[field.name] = min(low[field.name], ends["min"].as_py() or 0)
+                        high[field.name] = max(high[field.name], ends["max"].as_py() or 0)
+        if wanted is None or set(wanted) <= set(self._names):
+            types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
+        layout = table_layout(types, target, columns, file.path)
+        names = layout.features.stored
+        if layout.features.dtype.kind == "i":
+            fits = [
+                np.dtype(code)
+                for code in _NARROW
+                if all(np.iinfo(code).min <= low[name] and high[name] <= np.iinfo(code).max for name in names)
+            ]
+            layout = Layout(Columns(tuple(names), fits[0]), layout.targets, layout.target)
+        self._layout, self._types, self._spans = layout, {name: types[name] for name in layout.stored}, spans
+        self.bounds: IntArray = np.cumsum([0, *lengths], dtype=np.int64)
+        self.dtype, self.n_features = layout.features.dtype, layout.features.n_features
+        self.columns, self.target = layout.features.columns, layout.target
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the file's name, size and time, and of the choice of columns."""
+        return digest("csv", self._file.identity(), self._names, self._layout.identity())
+
+    def read(self, chunk: int) -> Rows:
+        """Rows of one chunk; see ``Source.read``."""
+        a, _ = check_chunk(chunk, self.bounds)
+        with self._file.explaining("the text that was there when it was opened"):
+            table = self._parse(self._file.read(*self._spans[chunk]), self._types, list(self._types))
+        return self._layout.rows(table, a, self.where(chunk))
+
+    def where(self, chunk: int) -> str:
+        """The chunk in words."""
+        a, b = check_chunk(chunk, self.bounds)
+        return f"{self._file.path}, from byte {self._spans[chunk][0]}, rows {a} to {b - 1}"
+
+    def _head(self, header: bool) -> tuple[list[str], str, int]:
+        """Names of the columns, the delimiter, and where the first record of data begins."""
+        begin, text = next(self._blocks(0), (0, b""))
+        mark = 3 if text.startswith(b"\xef\xbb\xbf") else 0
+        end = _record_end(text, first=True)
+        line = text[mark:end].decode()
+        delimiter = max(_DELIMITERS, key=line.count)
+        fields = next(csv.reader(line.splitlines(), delimiter=delimiter), [])
+        names = fields if header else [f"f{j}" for j in range(len(fields))]
+        if not names or len(set(names)) < len(names):
+            raise DataError(
+                "the first record does not name the columns" if names else "the file is empty",
+                where=self._file.path,
+                expected="distinct names in the first line",
+                remedy="if the file has no line of names, say so: --no-header, header=False",
+            )
+        return names, delimiter, begin + (end if header else mark)
+
+    def _blocks(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """(offset, text) of whole records, about ``BLOCK_BYTES`` at a time."""
+        with self._file.open() as stream:
+            stream.seek(start)
+            rest = b""
+            while more := stream.read(BLOCK_BYTES):
+                text = rest + more if rest else more
+                end = _record_end(text)
+                if end:
+                    yield start, text[:end]
+                    start += end
+                rest = text[end:]
+            if rest:
+                yield start, rest
+
+    def _parse(self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None) -> pa.Table:
+        return pacsv.read_csv(
+            pa.py_buffer(text),
+            pacsv.ReadOptions(use_threads=False, column_names=self._names, block_size=max(1, len(text))),
+            pacsv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+            pacsv.ConvertOptions(column_types=types, include_columns=columns or [], strings_can_be_null=False),
+        )
+
+
+def _record_end(text: bytes, first: bool = False) -> int:
+    """One past the last (or the first) line end of a text that is outside quotes; 0, or all of a first, without one.
+
+    A quote inside quotes is doubled, so an even number of them stands before the end of a record.
+    """
+    if b'"' not in text:
+        found = text.find(b"\n") if first else text.rfind(b"\n")
+    else:
+        values = np.frombuffer(text, dtype=np.uint8)
+        lines = np.flatnonzero(values == ord("\n"))
+        ends = lines[np.searchsorted(np.flatnonzero(values == ord('"')), lines) % 2 == 0]
+        found = int(ends[0 if first else -1]) if len(ends) else -1
+    return len(text) if first and found < 0 else found + 1
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """A type that holds values of both; text holds all."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (one, other)]
+    return pa.float64() if all(numeric) else pa.string()

@@ -1,0 +1,73 @@
+"""HDF5 files, through h5py where it is installed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from streamkern.errors import StorageError, UsageError
+from streamkern.storage.named_arrays import NamedArrays
+from streamkern.storage.table_file import TableFile
+from streamkern.types import Array
+
+
+class Hdf5Array:
+    """One dataset of an HDF5 file."""
+
+    def __init__(self, file: TableFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._file, self._name = file, name
+        self.where = f"{file.path}, dataset {name}"
+        self.shape, self.dtype = shape, dtype
+
+    def rows(self, a: int, b: int) -> Array:
+        """Rows a to b in their own shape."""
+        with self._file.explaining("chunks that decode"), _opened(self._file) as opened:
+            stored = opened[self._name]
+            stored = stored.asstr() if self.dtype == object else stored
+            return np.asarray(stored[a:b])
+
+
+@contextlib.contextmanager
+def _opened(file: TableFile) -> Iterator[Any]:
+    import h5py
+
+    if file.local:
+        with h5py.File(file.path, "r") as opened:
+            yield opened
+    else:
+        with file.open() as stream, h5py.File(stream, "r") as opened:
+            yield opened
+
+
+def open_hdf5(file: TableFile, target: str | None, columns: Sequence[str] | None) -> NamedArrays:
+    """The datasets of a file by their names, groups with a slash between.
+
+    Raises:
+        UsageError: h5py is not installed.
+        StorageError: it is no HDF5 file.
+        DataError: datasets that cannot be features or target.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise UsageError(
+            "HDF5 files need h5py, which is not installed",
+            where=file.path,
+            remedy="pip install 'streamkern[hdf5]'",
+        ) from error
+    arrays: dict[str, Hdf5Array] = {}
+
+    def visit(name: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset) and node.shape:
+            text = h5py.check_string_dtype(node.dtype) is not None
+            if text or node.dtype.kind in "biuf":
+                arrays[name] = Hdf5Array(file, name, node.shape, np.dtype(object) if text else node.dtype)
+
+    with file.explaining("an HDF5 file"), _opened(file) as opened:
+        opened.visititems(visit)
+    if not arrays:
+        raise StorageError("there are no arrays of numbers in this file", where=file.path, remedy="check the file")
+    return NamedArrays(arrays, target, columns, file.path, file.identity())

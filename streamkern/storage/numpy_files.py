@@ -1,0 +1,110 @@
+"""NumPy's own files: ``.npy``, and ``.npz`` with or without compression. Nothing in them is executed."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Sequence
+from threading import Lock
+from typing import IO, Any
+
+import numpy as np
+
+from streamkern.errors import StorageError
+from streamkern.storage.named_arrays import NamedArrays
+from streamkern.storage.table_file import TableFile
+from streamkern.types import Array
+
+_HEADER_BYTES = 1 << 16
+"""More than NumPy's own limit for the text of a header."""
+
+
+class NumpyArray:
+    """One array in NumPy's format, in a file or in a member of an archive; about 4 MiB are read at a time.
+
+    A compressed stream is read on from where it was; going back begins anew.
+
+    Raises:
+        StorageError: it is no such array, or one that is read by executing code.
+    """
+
+    def __init__(self, file: TableFile, member: str | None = None) -> None:
+        self._file, self._member = file, member
+        self.where = file.path if member is None else f"{file.path}, {member}"
+        self._stream: IO[bytes] | None = None
+        self._archive: IO[bytes] | None = None
+        self._lock = Lock()
+        with file.explaining("an array in NumPy's format"):
+            stream = io.BytesIO(self._read(0, _HEADER_BYTES))
+            version = np.lib.format.read_magic(stream)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            self.shape, self._fortran, self.dtype = read(stream)
+            self._offset = stream.tell()
+        if self.dtype.hasobject:
+            raise StorageError(
+                "the array holds Python objects, which are read by executing code",
+                where=self.where,
+                expected="numbers, booleans or text of a fixed width",
+                remedy="save it again with a dtype of its own, such as array.astype(str)",
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stream": None, "_archive": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
+
+    def rows(self, a: int, b: int) -> Array:
+        """Rows a to b in their own shape."""
+        row = math.prod(self.shape[1:])
+        with self._file.explaining("as many values as the array's header says"), self._lock:
+            if not self._fortran:
+                return self._values(a * row, (b - a) * row).reshape(b - a, *self.shape[1:])
+            # Column-major: the rows' values stand apart, one run of them in each column.
+            columns = [self._values(j * self.shape[0] + a, b - a) for j in range(row)]
+            return np.stack(columns, axis=1).reshape(b - a, *self.shape[1:], order="F")
+
+    def _values(self, start: int, count: int) -> Array:
+        size = self.dtype.itemsize
+        data = self._read(self._offset + start * size, count * size)
+        if len(data) != count * size:
+            raise ValueError(f"{len(data)} bytes where {count * size} should be")
+        return np.frombuffer(data, dtype=self.dtype)
+
+    def _read(self, start: int, size: int) -> bytes:
+        if self._member is None:
+            return self._file.read(start, size)
+        if self._stream is None:
+            self._archive = self._file.open()
+            # The member lives as long as this object does.
+            self._stream = zipfile.ZipFile(self._archive).open(self._member)  # noqa: SIM115
+        self._stream.seek(start)
+        return self._stream.read(size)
+
+    def __del__(self) -> None:
+        for stream in (getattr(self, "_stream", None), getattr(self, "_archive", None)):
+            if stream is not None:
+                stream.close()
+
+
+def open_npy(
+    file: TableFile, target: str | None, columns: Sequence[str] | None, storage_options: dict[str, Any] | None
+) -> NamedArrays:
+    """One array of features; ``target`` is another ``.npy`` file, with the targets."""
+    arrays, identity, name = {"X": NumpyArray(file)}, [file.identity()], None
+    if target is not None:
+        other = TableFile(target, storage_options)
+        name = other.name.removesuffix(".npy")
+        name = "target" if name == "X" else name
+        arrays[name] = NumpyArray(other)
+        identity.append(other.identity())
+    return NamedArrays(arrays, name, columns, file.path, identity)
+
+
+def open_npz(file: TableFile, target: str | None, columns: Sequence[str] | None) -> NamedArrays:
+    """The arrays of an archive by their names."""
+    with file.explaining("a zip archive of arrays"), file.open() as stream, zipfile.ZipFile(stream) as archive:
+        members = archive.namelist()
+    arrays = {name.removesuffix(".npy"): NumpyArray(file, name) for name in members}
+    return NamedArrays(arrays, target, columns, file.path, file.identity())

@@ -1,0 +1,265 @@
+"""Every kind of table is a Source, and text tables are read as they were meant."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import dask.dataframe as dd
+import h5py
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import feather
+
+from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.storage import csv, layout
+from streamkern.storage.tables import open_tables
+from streamkern.testing.source import SourceSuite, read_all
+
+NAMES = [f"c{j}" for j in range(6)]
+
+
+def frame(X, y) -> pd.DataFrame:
+    return pd.DataFrame({**dict(zip(NAMES, X.T, strict=True)), "label": y})
+
+
+class TableSuite(SourceSuite):
+    """``write`` puts rows at a place of its own, and ``target`` names the targets."""
+
+    target = "label"
+
+    @pytest.fixture(autouse=True)
+    def _small_chunks(self, monkeypatch):
+        monkeypatch.setattr(layout, "CHUNK_BYTES", 600)
+        monkeypatch.setattr(csv, "BLOCK_BYTES", 1500)
+
+    @pytest.fixture
+    def place(self, tmp_path, expected_X, expected_y):
+        return self.write(tmp_path, expected_X, expected_y)
+
+    @pytest.fixture
+    def reopen(self, place):
+        return lambda: open_tables([place], target=self.target)
+
+    @pytest.fixture
+    def source(self, reopen):
+        return reopen()
+
+    @pytest.fixture
+    def change(self, tmp_path, expected_X, expected_y):
+        def change():
+            changed = expected_X.copy()
+            changed[50, 3] += 1
+            self.write(tmp_path, changed, expected_y)
+
+        return change
+
+
+class TestCsv(TableSuite):
+    @pytest.fixture
+    def expected_X(self):
+        return np.random.default_rng(7).normal(size=(101, 6))
+
+    def write(self, folder: Path, X, y) -> str:
+        frame(X, y).to_csv(folder / "t.csv", index=False)
+        return str(folder / "t.csv")
+
+
+class TestCompressedCsv(TestCsv):
+    def write(self, folder: Path, X, y) -> str:
+        with gzip.open(folder / "t.tsv.gz", "wt") as file:
+            frame(X, y).to_csv(file, index=False, sep="\t")
+        return str(folder / "t.tsv.gz")
+
+
+class TestFeather(TableSuite):
+    def write(self, folder: Path, X, y) -> str:
+        feather.write_feather(pa.Table.from_pandas(frame(X, y)), str(folder / "t.feather"), chunksize=30)
+        return str(folder / "t.feather")
+
+
+class TestArrowLists(TableSuite):
+    def write(self, folder: Path, X, y) -> str:
+        table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), 6), "label": y})
+        with pa.ipc.new_file(folder / "t.arrow", table.schema) as file:
+            file.write_table(table, max_chunksize=30)
+        return str(folder / "t.arrow")
+
+
+class TestNpz(TableSuite):
+    def write(self, folder: Path, X, y) -> str:
+        np.savez(folder / "t.npz", X=X, label=y)
+        return str(folder / "t.npz")
+
+
+class TestCompressedNpz(TableSuite):
+    def write(self, folder: Path, X, y) -> str:
+        np.savez_compressed(folder / "t.npz", X=np.asfortranarray(X), label=y)
+        return str(folder / "t.npz")
+
+
+class TestNpy(TableSuite):
+    @pytest.fixture
+    def reopen(self, place):
+        return lambda: open_tables([place], target=place.replace("t.npy", "label.npy"))
+
+    def write(self, folder: Path, X, y) -> str:
+        np.save(folder / "t.npy", X)
+        np.save(folder / "label.npy", y)
+        return str(folder / "t.npy")
+
+
+class TestHdf5(TableSuite):
+    def write(self, folder: Path, X, y) -> str:
+        with h5py.File(folder / "t.h5", "w") as file:
+            file.create_dataset("X", data=X, chunks=(20, 6), compression="gzip")
+            file.create_dataset("label", data=y)
+        return str(folder / "t.h5")
+
+
+class TestHdf5Columns(TableSuite):
+    def write(self, folder: Path, X, y) -> str:
+        with h5py.File(folder / "t.h5", "w") as file:
+            for name, values in frame(X, y).items():
+                file[name] = values.to_numpy()
+        return str(folder / "t.h5")
+
+
+class TestPandas(TableSuite):
+    def write(self, folder: Path, X, y):
+        self.value = frame(X, y)
+        return self.value
+
+    @pytest.fixture
+    def reopen(self, place):
+        return lambda: open_tables([self.value], target=self.target)
+
+
+class TestPolars(TestPandas):
+    def write(self, folder: Path, X, y):
+        self.value = pl.from_pandas(frame(X, y))
+        return self.value
+
+
+class TestDaskFrame(TestPandas):
+    def write(self, folder: Path, X, y):
+        self.value = dd.from_pandas(frame(X, y), npartitions=4)
+        return self.value
+
+
+class TestJoined(TableSuite):
+    def write(self, folder: Path, X, y):
+        half = frame(X, y)
+        half[:40].to_parquet(folder / "a.parquet")
+        feather.write_feather(half[40:][["label", *reversed(NAMES)]], str(folder / "b.feather"), chunksize=30)
+        return folder
+
+    @pytest.fixture
+    def reopen(self, place):
+        return lambda: open_tables([place / "a.parquet", place / "b.feather"], target="label")
+
+
+def test_text_with_quotes_line_ends_in_values_and_a_byte_order_mark_is_cut_at_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv, "BLOCK_BYTES", 16)
+    labels = ['a "quoted" one', "two\nlines", "with, comma", "plain", ""] * 7
+    table = pd.DataFrame({"x": range(35), "label": labels})
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + table.to_csv(index=False, lineterminator="\r\n").encode())
+    source = open_tables([path], target="label")
+    assert len(source.bounds) > 10
+    X, y = read_all(source)
+    np.testing.assert_array_equal(X[:, 0], range(35))
+    assert y.tolist() == labels
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [([0, 255], "u1"), ([-1, 127], "i1"), ([0, 256], "u2"), ([-1, 70_000], "i4"), ([0, 2**40], "i8"), ([0, 0.5], "f8")],
+)
+def test_whole_numbers_of_text_come_in_the_narrowest_dtype(tmp_path, monkeypatch, values, dtype):
+    monkeypatch.setattr(csv, "BLOCK_BYTES", 8)
+    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{v},1\n" for v in values * 5))
+    source = open_tables([tmp_path / "t.csv"])
+    assert source.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(read_all(source).X[:, 0], values * 5)
+
+
+def test_a_column_whose_type_changes_in_the_middle_is_what_holds_all_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv, "BLOCK_BYTES", 8)
+    (tmp_path / "t.csv").write_text("x,label\n" + "1,7\n" * 9 + "2.5,seven\n")
+    X, y = read_all(open_tables([tmp_path / "t.csv"], target="label"))
+    assert X[:, 0].tolist() == [1.0] * 9 + [2.5]
+    assert y.tolist() == ["7"] * 9 + ["seven"]
+
+
+def test_text_without_names_is_named_by_position(tmp_path):
+    (tmp_path / "t.csv").write_text("1,2.5,3\n0,4.5,6\n")
+    source = open_tables([tmp_path / "t.csv"], target="f0", header=False)
+    assert source.columns == ("f1", "f2")
+    X, y = read_all(source)
+    assert (X.tolist(), y.tolist()) == ([[2.5, 3.0], [4.5, 6.0]], [1, 0])
+
+
+def test_a_missing_value_is_an_error_with_its_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv, "BLOCK_BYTES", 16)
+    (tmp_path / "t.csv").write_text("a,b\n" + "1,2\n" * 8 + "3,\n" + "1,2\n" * 3)
+    source = open_tables([tmp_path / "t.csv"])
+    with pytest.raises(DataError, match=r"(?s)'b' is null.*t\.csv.*row 8"):
+        read_all(source)
+
+
+def test_a_glob_is_in_natural_order_and_may_match_nothing(tmp_path):
+    for part in (10, 9, 1):
+        np.savez(tmp_path / f"part-{part}.npz", X=np.full((2, 1), part))
+    X = read_all(open_tables([tmp_path / "part-*.npz"])).X
+    assert X[:, 0].tolist() == [1, 1, 9, 9, 10, 10]
+    with pytest.raises(StorageError, match="no file matches"):
+        open_tables([tmp_path / "nothing-*.csv"])
+
+
+def test_tables_that_differ_are_an_error_that_names_both(tmp_path):
+    for name, width in (("one", 2), ("two", 3)):
+        np.save(tmp_path / f"{name}.npy", np.zeros((4, width)))
+    with pytest.raises(DataError, match=r"(?s)2 \(unnamed\).*two\.npy.*one\.npy"):
+        open_tables([tmp_path / "one.npy", tmp_path / "two.npy"])
+
+
+def test_python_objects_are_refused_unread(tmp_path):
+    np.save(tmp_path / "t.npy", np.array([[object()]]), allow_pickle=True)
+    with pytest.raises(StorageError, match="Python objects"):
+        open_tables([tmp_path / "t.npy"])
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.feather", "t.npy", "t.npz", "t.h5"])
+def test_a_file_that_is_not_what_its_name_says_is_one_clear_error(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x00\xff\n" * 50)
+    with pytest.raises((StorageError, DataError), match=name):
+        open_tables([tmp_path / name])
+
+
+def test_a_file_cut_short_after_it_was_opened_is_an_error(tmp_path):
+    np.save(tmp_path / "t.npy", np.zeros((100, 3)))
+    source = open_tables([tmp_path / "t.npy"])
+    (tmp_path / "t.npy").write_bytes((tmp_path / "t.npy").read_bytes()[:-8])
+    with pytest.raises(StorageError, match="changed"):
+        source.read(0)
+
+
+def test_several_targets_make_rows_of_targets(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,c\n1,2,3\n4,5,6\n")
+    source = open_tables([tmp_path / "t.csv"], target=["c", "a"])
+    assert read_all(source).y.tolist() == [[3, 1], [6, 4]]
+    np.savez(tmp_path / "t.npz", X=np.zeros((2, 1)), a=np.zeros(2), c=np.zeros(2))
+    with pytest.raises(UsageError, match="2 targets"):
+        open_tables([tmp_path / "t.npz"], target=["c", "a"])
+
+
+def test_pairs_of_arrays_keep_the_name_of_the_target():
+    source = open_tables([(np.eye(3), np.arange(3)), (np.eye(3), np.arange(3) + 0.5)], target="label")
+    assert source.target.name == "label"
+    assert read_all(source).y.tolist() == [0, 1, 2, 0.5, 1.5, 2.5]
+    with pytest.raises(UsageError, match="pair"):
+        open_tables([np.eye(3)], target="label")
