@@ -25,10 +25,11 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import CENTER_TILE, ROW_TILE, tiles
-from streamkern.precondition.eigensystem import top_eigensystem
+from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize
-from streamkern.solvers.base import Cost, OneByOne, Problem, Size
-from streamkern.solvers.eigenpro import HELD_OUT, default_batch, largest_batch
+from streamkern.solvers.base import OneByOne, Problem
+from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work, eigh, triangle
+from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch, largest_batch
 from streamkern.solvers.projection import eigen_floor, kernel_matrix, measure_unprojected
 from streamkern.solvers.score import residual
 from streamkern.storage.records import record
@@ -47,9 +48,11 @@ class EigenPro2:
     Args:
         epochs: passes over the training rows; each evaluates the kernel n² times.
         s: rows of the Nyström subsample; min(n, 2000) by default.
-        q: eigenpairs of the preconditioner; s/10 by default.
+        q: eigenpairs of the preconditioner; s/10 by default. 0 is stochastic gradient descent in the RKHS, Pegasos with
+            the squared loss, to compare with.
         batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger.
         step: η of the mean gradient; by default what the measured spectrum allows.
+        average: whether the weights are the average of the iterates rather than the last one.
         patience: with a validation set: stop after this many passes without improvement; None runs all.
 
     Raises:
@@ -61,13 +64,14 @@ class EigenPro2:
     q: int | None = None
     batch: int | None = None
     step: float | None = None
+    average: bool = True
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "s", "q", "batch", "patience"):
+        for name, least in (("epochs", 1), ("s", 1), ("q", 0), ("batch", 1), ("patience", 1)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}.", where=f"EigenPro2({name}=...)", expected="at least 1")
+            if value is not None and value < least:
+                raise UsageError(f"{name} is {value}.", where=f"EigenPro2({name}=...)", expected=f"at least {least}")
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="EigenPro2(step=...)", expected="a positive number")
 
@@ -77,21 +81,33 @@ class EigenPro2:
 
     def sizes(self, n: int) -> tuple[int, int]:
         """(s, q) for n rows."""
-        s = min(n, self.s or _SUBSAMPLE)
-        return s, min(s - 1, self.q or max(1, s // 10))
+        s = 1 if self.q == 0 else min(n, self.s or _SUBSAMPLE)
+        return s, min(s - 1, max(1, s // 10) if self.q is None else self.q)
 
     def cost(self, size: Size) -> Cost:
         """One kernel value for each pair of rows; beside α, the subsample and a tile of rows a thread."""
         n, d, c, b = size.p, size.d, size.outputs, size.itemsize
         (s, q), held = self.sizes(n), min(HELD_OUT, n)
         measured = held * (held + s) * (8 + b) + 3 * held * q * 8
-        resident = s * q * 8 + s * d * b + 4 * n * 8 + size.slots * CENTER_TILE * (2 * d + ROW_TILE) * b
-        flops = 4.0 / 3 * s**3 * 8 + float(held) * (held + s) * size.entry
+        batch = self.batch or default_batch(0.0, n, size.lanes)
+        setup = Work(
+            values=float(held) * (held + s),
+            values64=triangle(s),
+            eigen=eigh(s),
+            serial64=2.0 * held * s * q,
+            vector64=2.0 * POWER_STEPS * held * (held + 2 * q),
+        )
         return Cost(
-            s * q * 8 + max(3 * s * s * 8 + 2 * s * q * 8, measured) + 2 * s * d * b + 4 * n * 8, resident, flops,
-            (n + s) * (size.entry + 2.0 * c), 8.0 * s * q * c + 2.0 * n * c,
-            self.batch or largest_batch(n, size.lanes), self.epochs,
-        )  # fmt: skip
+            setup_bytes=s * q * 8 + max(3 * s * s * 8 + 2 * s * q * 8, measured) + 2 * s * d * b + 4 * n * 8,
+            resident_bytes=s * q * 8 + s * d * b + 4 * n * 8 + size.slots * CENTER_TILE * (2 * d + ROW_TILE) * b,
+            setup=setup,
+            row=Work(values=n + s, panel=2.0 * (n + s) * c),
+            step=Work(thin64=4.0 * s * q * c, numbers=2.0 * n * c),
+            batch=self.batch or largest_batch(n, size.lanes),
+            passes=self.epochs,
+            likely_batch=batch,
+            reads=1.0 + n / max(1, batch // size.lanes),
+        )
 
     def prepare(self, problem: Problem) -> PreparedRows:
         """Eigensystem, batch and step.
@@ -114,7 +130,11 @@ class EigenPro2:
         ids = data.draw(min(len(rows), s + HELD_OUT))
         X, _ = gather(problem.executor, problem.assembly(data), ids)
         subsample = Expansion(problem.kernel, X[:s])
-        nystrom = Nystrom(top_eigensystem(kernel_matrix(subsample, s, parallel), q, eigen_floor(problem.dtype)))
+        nystrom = Nystrom(
+            top_eigensystem(kernel_matrix(subsample, s, parallel), q, eigen_floor(problem.dtype))
+            if q
+            else Eigensystem(np.empty(0), np.empty((s, 0)), 0.0)
+        )
         size = measure_unprojected(subsample, nystrom, X[-HELD_OUT:])
         batch = self.batch or default_batch(size.critical_batch, len(rows), problem.lanes)
         return PreparedRows(subsample.Z, ids[:s], nystrom, size, batch)
@@ -223,9 +243,19 @@ class Residual:
         return Stack(((ids, r),)), g, float(np.sum(np.square(r, dtype=np.float64))), len(X)
 
 
+@record
+@dataclass(frozen=True, eq=False)
+class EigenPro2State:
+    """α, its average, and the number of steps taken; arrays of shape (n, c)."""
+
+    alpha: Array
+    mean: Array
+    t: int
+
+
 @dataclass(eq=False)
 class EigenPro2Iteration(OneByOne):
-    """Steps of EigenPro 2; the state is α, shape (n, c), in ascending order of row ids."""
+    """Steps of EigenPro 2; weights of a state stand in ascending order of row ids."""
 
     solver: EigenPro2
     stream: Stream
@@ -253,24 +283,27 @@ class EigenPro2Iteration(OneByOne):
             "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
         }
 
-    def init(self) -> Array:
+    def init(self) -> EigenPro2State:
         """Weights 0."""
-        return np.zeros((len(self.rows), self.outputs), dtype=self.subsample.dtype)
+        zero = np.zeros((len(self.rows), self.outputs), dtype=self.subsample.dtype)
+        return EigenPro2State(zero, zero.astype(np.float64), 0)
 
-    def broadcast(self, state: Array) -> Array:
+    def broadcast(self, state: EigenPro2State) -> Array:
         """All weights."""
-        return state
+        return state.alpha
 
-    def update(self, state: Array, parts: Parts, position: Position) -> Array:
+    def update(self, state: EigenPro2State, parts: Parts, position: Position) -> EigenPro2State:
         """One step."""
         pieces, g, _, rows = parts
         rate = (self.solver.step or self.size.step(rows)) / rows
-        alpha = state.copy()
+        alpha = state.alpha.copy()
         for ids, r in pieces:
             alpha[np.searchsorted(self.rows, ids)] -= np.asarray(rate, dtype=alpha.dtype) * r
         alpha[self.chosen] += (rate * self.nystrom.correction(g)).astype(alpha.dtype)
-        return alpha
+        mean = average(state.mean, alpha, state.t + 1) if self.solver.average else state.mean
+        return EigenPro2State(alpha, mean, state.t + 1)
 
-    def weights(self, state: Array) -> Array:
-        """The weights in the order of the centers."""
-        return state[self.places]
+    def weights(self, state: EigenPro2State) -> Array:
+        """The average of the iterates, or the last, in the order of the centers."""
+        final = state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
+        return final[self.places]

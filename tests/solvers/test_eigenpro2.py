@@ -59,7 +59,7 @@ def test_it_converges_to_the_interpolant(executor: ThreadsExecutor) -> None:
     X, y = data()
     given = problem(executor)
     exact = np.linalg.solve(references.laplace(X, X, 3.0), y)
-    weights = run(EigenPro2(epochs=150, s=120, q=40), given)
+    weights = run(EigenPro2(epochs=150, s=120, q=40, average=False), given)
     np.testing.assert_allclose(weights, exact[given.centers.ids], atol=1e-6 * abs(exact).max())
 
 
@@ -99,7 +99,7 @@ def test_it_is_the_published_algorithm_on_the_same_batches(executor: ThreadsExec
     sub = given.train.draw(s)
     tail = references.nystrom_top_eigensystem(kernel(X[sub], X[sub]), 12)[2] / s
     step = m / 2 if m < 1 / tail else 0.99 * m / (1 + (m - 1) * tail)
-    solver = EigenPro2(epochs=3, s=s, q=12, batch=m, step=step)
+    solver = EigenPro2(epochs=3, s=s, q=12, batch=m, step=step, average=False)
     replay: Any = Replay(solver.setup(given))
     expected = references.eigenpro2(kernel, X, y, s=s, q=12, epochs=3, batch=m, seed=replay)
     assert not replay.orders
@@ -109,7 +109,7 @@ def test_it_is_the_published_algorithm_on_the_same_batches(executor: ThreadsExec
 def test_with_all_rows_in_the_subsample_it_is_eigenpro_in_the_rkhs(executor: ThreadsExecutor) -> None:
     """Table 2 of Ma & Belkin 2017, in their notation, with τ = 1 and the eigensystem of K itself."""
     X, y = data()
-    given, k, solver = problem(executor), 20, EigenPro2(epochs=3, s=N, q=20, batch=30)
+    given, k, solver = problem(executor), 20, EigenPro2(epochs=3, s=N, q=20, batch=30, average=False)
     iteration = solver.setup(given)
     K = references.laplace(X, X, 3.0)
     values, vectors = np.linalg.eigh(K)
@@ -122,6 +122,23 @@ def test_with_all_rows_in_the_subsample_it_is_eigenpro_in_the_rkhs(executor: Thr
             alpha[m] -= eta * g
             alpha += eta * D @ (K[m].T @ g)
     np.testing.assert_allclose(run(solver, given), alpha[given.centers.ids], atol=1e-6 * abs(alpha).max())
+
+
+def test_with_no_eigenpairs_it_is_gradient_descent_in_the_rkhs_and_the_average_is_of_its_iterates(
+    executor: ThreadsExecutor,
+) -> None:
+    X, y = data()
+    given, solver = problem(executor), EigenPro2(epochs=2, q=0, batch=30)
+    iteration = solver.setup(given)
+    K, alpha, mean = references.laplace(X, X, 3.0), np.zeros((N, C)), np.zeros((N, C))
+    batches = [m for order in Replay(iteration).orders for m in order.reshape(-1, 30)]
+    for t, m in enumerate(batches, start=1):
+        alpha[m] -= iteration.size.step(30) / 30 * (K[m] @ alpha - y[m])
+        mean += 6 / (t + 5) * (alpha - mean)
+    scale = abs(alpha).max()
+    np.testing.assert_allclose(run(replace(solver, average=False), given), alpha[given.centers.ids], atol=1e-6 * scale)
+    np.testing.assert_allclose(run(solver, given), mean[given.centers.ids], atol=1e-6 * scale)
+    assert iteration.size.top == pytest.approx(np.linalg.eigvalsh(K)[-1] / N, rel=0.06)
 
 
 def test_the_measured_step_is_exact_where_all_rows_are_measured(executor: ThreadsExecutor) -> None:
@@ -176,7 +193,7 @@ def test_threads_decide_no_bit() -> None:
 
 def test_the_contribution_travels(executor: ThreadsExecutor) -> None:
     iteration = EigenPro2(batch=40).setup(problem(executor))
-    block, alpha = iteration.stream.block((0, 0, 0)), iteration.init() + 1
+    block, alpha = iteration.stream.block((0, 0, 0)), iteration.broadcast(iteration.init()) + 1
     there = pickle.loads(pickle.dumps(iteration.contribution))
     assert np.array_equal(there(block, alpha)[1], iteration.contribution(block, alpha)[1])
 
@@ -231,10 +248,12 @@ def test_a_part_of_the_stored_rows_can_be_fitted(executor: ThreadsExecutor) -> N
     assert ids is not None
     assert len(ids) < N
     exact = np.linalg.solve(references.laplace(X[ids], X[ids], 3.0), y[ids])
-    np.testing.assert_allclose(run(EigenPro2(epochs=150, q=40), given), exact, atol=1e-5 * abs(exact).max())
+    np.testing.assert_allclose(
+        run(EigenPro2(epochs=150, q=40, average=False), given), exact, atol=1e-5 * abs(exact).max()
+    )
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"s": 0}, {"q": 0}, {"batch": 0}, {"step": -1.0}, {"patience": 0}])
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"s": 0}, {"q": -1}, {"batch": 0}, {"step": -1.0}, {"patience": 0}])
 def test_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         EigenPro2(**wrong)
