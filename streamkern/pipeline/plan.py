@@ -112,15 +112,15 @@ def plan(
     stored = int(data.source.bounds[-1])
     row_bytes = d * data.source.dtype.itemsize
     rows = cost.passes * len(data)
-    steps = -(-rows // cost.batch) if cost.batch else cost.passes
+    entry = 2.0 * d + 10
     tests = min(len(data), TRAIN_SAMPLE) + (0 if pipeline.test is None else len(pipeline.test))
     cached = fits.cache_bytes >= stored * row_bytes
     read = stored * row_bytes if cached else rows * row_bytes
     costs = [
         ("statistics", stored, stored * d * 4.0, stored * row_bytes),
         ("centers", p, 0.0, stored * row_bytes),
-        ("eigensystem", min(HELD_OUT, len(data)), cost.setup_flops, 0),
-        ("train", rows, rows * cost.row_flops + steps * cost.step_flops, read),
+        ("eigensystem", min(HELD_OUT, len(data)), cost.setup.flops(entry), 0),
+        ("train", rows, cost.training(len(data)).flops(entry), read),
         ("evaluate", tests, tests * p * (2.0 * d + 10 + 2 * OUTPUTS_GUESS), tests * row_bytes),
     ]
     stages = tuple(

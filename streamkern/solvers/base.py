@@ -14,7 +14,7 @@ from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Encoding
 from streamkern.execute.base import Executor, Parts, Position
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel
-from streamkern.kernels.base import ROW_TILE, TILE_BYTES
+from streamkern.solvers.cost import Cost, Size
 from streamkern.sweep import Contribution
 from streamkern.types import Array
 
@@ -230,68 +230,6 @@ class WholePasses(OneByOne):
     def update(self, state: Any, parts: Parts, position: Position) -> Any:
         """Never asked for."""
         return state
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large a problem is: what a solver's cost is a function of.
-
-    Attributes:
-        n: rows of a pass.
-        p: functions of the basis: centers, or features.
-        d: features of a row.
-        outputs: outputs c.
-        itemsize: bytes of a number.
-        lanes: blocks of a step.
-        slots: blocks at a time.
-        memory: bytes the solver may use for its own matrices.
-    """
-
-    n: int
-    p: int
-    d: int
-    outputs: int
-    itemsize: int = 4
-    lanes: int = 4
-    slots: int = 1
-    memory: int | None = None
-
-    @property
-    def entry(self) -> int:
-        """Operations for one value of the basis: an inner product and about ten more."""
-        return 2 * self.d + 10
-
-    @property
-    def panel(self) -> int:
-        """Bytes of the panel that one thread evaluates."""
-        return min(TILE_BYTES, ROW_TILE * self.p * self.itemsize)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a solver will take, beyond the rows themselves.
-
-    Attributes:
-        setup_bytes: held at the peak of the setup.
-        resident_bytes: held while training.
-        setup_flops: operations of the setup.
-        row_flops: operations a row and pass.
-        step_flops: operations on the host a step, or a pass of a method of whole passes.
-        batch: rows of a step at most; 0 for a method of whole passes.
-        passes: over the training rows, at most.
-        choice: what was chosen, in a word that results depend on.
-        reasons: what was chosen and why, one sentence each.
-    """
-
-    setup_bytes: int
-    resident_bytes: int
-    setup_flops: float
-    row_flops: float
-    step_flops: float
-    batch: int
-    passes: int
-    choice: str = ""
-    reasons: tuple[str, ...] = ()
 
 
 class Solver(Protocol):

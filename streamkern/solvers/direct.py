@@ -14,7 +14,8 @@ import numpy as np
 from streamkern.data.stream import Stream
 from streamkern.errors import NumericalError, UsageError
 from streamkern.kernels import Basis, Expansion
-from streamkern.solvers.base import Cost, Problem, Size, Sweep, WholePasses
+from streamkern.solvers.base import Problem, Sweep, WholePasses
+from streamkern.solvers.cost import Cost, Size, Work, triangle
 from streamkern.solvers.dense import Map, spd_solve
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.projection import kernel_matrix
@@ -45,12 +46,19 @@ class Direct:
         return {"name": "Direct", **asdict(self)}
 
     def cost(self, size: Size) -> Cost:
-        """p² numbers in float64, three times over; p operations for each of p entries a row."""
+        """p² numbers in float64, several times over; p operations for each of p values a row."""
         p, c = size.p, size.outputs
         grams = 4 * size.slots + 7  # of tasks in flight, and what waits in the tree for its sibling
-        resident = grams * p * (p + c) * 8
-        flops = 2.0 * (p**3 / 3) * 2
-        return Cost(0, resident, 0.0, p * (size.entry + 4.0 * p + 4.0 * c), flops, 0, 1)
+        solve = Work(values64=triangle(p), gemm64=p**3 / 3.0, thin64=2.0 * p * p * c, numbers=4.0 * p * p)
+        return Cost(
+            setup_bytes=0,
+            resident_bytes=grams * p * (p + c) * 8,
+            setup=Work(),
+            row=Work(values=p, gemm64=2.0 * p * (p + c)),
+            step=solve,
+            batch=0,
+            passes=1,
+        )
 
     def prepare(self, problem: Problem) -> None:
         """Nothing precedes the sweep."""

@@ -26,7 +26,8 @@ from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import Nystrom, StepSize
-from streamkern.solvers.base import Cost, OneByOne, Problem, Size
+from streamkern.solvers.base import OneByOne, Problem
+from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work, eigh, triangle
 from streamkern.solvers.dense import Map, matmul
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.projection import (
@@ -139,30 +140,55 @@ class EigenPro:
         s, q = self.sizes(p)
         kind = self.chosen_projection(p, b, size.memory)
         batch = max(self.batch or largest_batch(size.n, size.lanes), size.lanes)
+        likely = self.batch or default_batch(0.0, size.n, size.lanes)
         held = min(HELD_OUT, size.n)
         eigen = 3 * s * s * 8 + 2 * s * q * 8  # the matrix, LAPACK's copy and its work space
-        flops = 4.0 / 3 * s**3 * 8 + float(held) * p * size.entry
-        more = q + q // 10
+        more = min(s - 1, q + max(1, q // 10)) if q else 0
+        setup = Work(values64=triangle(s), eigen=eigh(s)) if q else Work()
         if s < p:
             eigen = max(eigen, (3 * more + q) * p * 8)  # a basis, its product with K(Z, Z), and what comes of both
-            flops += p * p * (size.entry + 2.0 * more) + 16.0 * p * more * more
+            gemm64 = 14.0 * p * more * more + 2.0 * p * more * q
+            setup += Work(values=p * (s + p), gemm=2.0 * p * (s + p) * more, gemm64=gemm64, eigen=2.0 * eigh(more))
+        step = Work(numbers=12.0 * p * c)
+        near, beside = p, 0.0  # values a row: at centers, and at temporary ones
         if kind == "exact":
-            factor = p * p * b
-            measured = factor + 2 * (held + _DIAGONAL) * p * b + (held + _DIAGONAL) * 2 * q * 8 + 2 * held * held * 8
-            setup = p * q * 8 + max(eigen, exact_bytes(p, b), measured)
+            factor, rows = p * p * b, held + _DIAGONAL
+            measured = factor + 2 * rows * p * b + rows * 2 * q * 8 + 2 * held * held * 8
+            setup_bytes = p * q * 8 + max(eigen, exact_bytes(p, b), measured)
             resident = factor + p * q * 8
-            flops += p * p * (2.0 * p / 3 * 2 + size.entry)  # in float64, at half the rate
-            step = 2.0 * p * p * c
+            setup += Work(
+                values=float(rows) * p,
+                values64=triangle(p),
+                gemm=1.0 * rows * p * p + 2.0 * held * held * p,
+                gemm64=2.0 / 3.0 * p**3 + 2.0 * rows * p * q,
+                vector64=2.0 * POWER_STEPS * held * (held + 2 * q),
+            )
+            step += Work(thin=2.0 * p * p * c, thin64=4.0 * p * q * c)
         else:
+            products = self.products(kind)
             measured = held * p * b + 2 * held * held * 8 + p * (7 * COLUMNS * 8 + _DIAGONAL * b) + 3 * held * q * 8
-            setup = p * q * 8 + max(eigen, measured)
+            setup_bytes = p * q * 8 + max(eigen, measured)
             resident = p * q * 8
-            step = self.products(kind) * float(p) * p * (size.entry + 2 * c)
+            power = Work(values=5.0 * p * p, gemm=80.0 * p * p) if products else Work()
+            vector64 = 2.0 * POWER_STEPS * held * (held + 2 * q)
+            every = max(1, round(p / likely))
             if kind == "delayed":
                 resident += (p + batch) * (size.d + 2 * c) * b + size.slots * size.panel
-                step /= max(1, round(p / batch))
-                step += batch * p / 2 * (size.entry + 2 * c)
-            step += 16.0 * p * q * c  # in float64, at half the rate
+                setup += power + Work(values=held * (held + p), serial64=2.0 * held * p * q, vector64=vector64)
+                beside = (every - 1) / 2 * likely
+                step += Work(thin64=4.0 * p * q * c)
+            else:
+                tiles = -(-held // COLUMNS) + -(-_DIAGONAL // COLUMNS)
+                setup += power + Work(
+                    values=(held + _DIAGONAL) * p + products * tiles * p * p,
+                    gemm=2.0 * products * (held + _DIAGONAL) * p * p,
+                    gemm64=6.0 * (held + _DIAGONAL) * p * q + 2.0 * held * held * p,
+                    vector64=vector64,
+                )
+                every = 1
+            more_products = Work(values=p * p, panel=2.0 * p * p * c, thin64=4.0 * p * q * c)
+            step += (1.0 / every) * (products * more_products + Work(thin64=6.0 * p * q * c))
+        row = Work(values=near + beside, panel=4.0 * near * c + 2.0 * beside * c)
         why = {
             "exact": f"p² numbers ({format_bytes(p * p * b)}) fit the memory",
             "inexact": "p² numbers do not fit the memory",
@@ -172,7 +198,9 @@ class EigenPro:
             f"preconditioner s = {s:,}, q = {q:,}; batch and step "
             + ("measured at run time" if self.batch is None else f"{self.batch:,} rows"),
         )
-        return Cost(setup, resident, flops, p * (size.entry + 4.0 * c), step, batch, self.epochs, kind, reasons)
+        return Cost(
+            setup_bytes, resident, setup, row, step, batch, self.epochs, likely, choice=kind, reasons=reasons
+        )  # fmt: skip
 
     def prepare(self, problem: Problem) -> Prepared:
         """Eigensystem, projection, batch and step."""

@@ -26,7 +26,8 @@ from streamkern.kernels.base import ROW_TILE, tiles
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.precondition.nystrom import StepSize, measure
 from streamkern.precondition.rsvd import OVERSAMPLING, PRODUCTS, RandomizedSVD, randomized_eigensystem, theorem_1
-from streamkern.solvers.base import Cost, OneByOne, Problem, Size
+from streamkern.solvers.base import OneByOne, Problem
+from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work, eigh
 from streamkern.solvers.dense import TILE, Map, matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch, largest_batch
@@ -90,14 +91,26 @@ class EigenPro1:
         """One evaluation of the basis a row and three more of the subsample; O(M q c) on the host."""
         p, c, b = size.p, size.outputs, size.itemsize
         rows, held, q = min(self.subsample, size.n), min(HELD_OUT, size.n), max(1, min(self.q, p - 1))
-        k = q + 1 + OVERSAMPLING
+        k = min(p, q + 1 + OVERSAMPLING)
         svd = (3 + _GROUP) * p * k * 8 + size.slots * ROW_TILE * p * (8 + b)
         measured = 2 * held * p * b + (p + 3 * held) * q * 8 + size.slots * TILE * p * 8
-        flops = PRODUCTS * rows * p * (size.entry + 8.0 * k) + held * p * (size.entry + 240.0)
+        setup = Work(
+            values=float(PRODUCTS * rows + held) * p,
+            gemm64=4.0 * PRODUCTS * rows * p * k + 2.0 * held * p * q,
+            serial64=4.0 * PRODUCTS * p * k * k,
+            eigen=eigh(k),
+            vector64=4.0 * POWER_STEPS * held * p,
+        )
         return Cost(
-            max(svd, measured) + 2 * rows * size.d * b, p * q * 8, flops, p * (size.entry + 4.0 * c), 8.0 * p * q * c,
-            self.batch or largest_batch(size.n, size.lanes), self.epochs,
-        )  # fmt: skip
+            setup_bytes=max(svd, measured) + 2 * rows * size.d * b,
+            resident_bytes=p * q * 8,
+            setup=setup,
+            row=Work(values=p, panel=4.0 * p * c),
+            step=Work(thin64=4.0 * p * q * c, numbers=8.0 * p * c),
+            batch=self.batch or largest_batch(size.n, size.lanes),
+            passes=self.epochs,
+            likely_batch=self.batch or default_batch(0.0, size.n, size.lanes),
+        )
 
     def prepare(self, problem: Problem) -> PreparedFeatures:
         """Randomised SVD, batch and step.

@@ -15,7 +15,8 @@ import scipy.linalg
 from streamkern.data.stream import Stream
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
-from streamkern.solvers.base import Cost, Failure, Problem, Size, Sweep, WholePasses
+from streamkern.solvers.base import Failure, Problem, Sweep, WholePasses
+from streamkern.solvers.cost import Cost, Size, Work, triangle
 from streamkern.solvers.dense import cholesky
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
@@ -55,11 +56,15 @@ class Falkon:
     def cost(self, size: Size) -> Cost:
         """Two Cholesky factors of p² numbers in float64, and a sweep an iteration."""
         p, c = size.p, size.outputs
-        flops = 2.0 * (2 * p**3 / 3 + 2.0 * p**3) + p * p * size.entry
         return Cost(
-            4 * p * p * 8, 2 * p * p * 8 + 6 * p * c * 8, flops, p * (size.entry + 6.0 * c), 8.0 * p * p * c, 0,
-            self.epochs,
-        )  # fmt: skip
+            setup_bytes=4 * p * p * 8,
+            resident_bytes=2 * p * p * 8 + 6 * p * c * 8,
+            setup=Work(values64=triangle(p), gemm64=2.0 / 3.0 * p**3, serial64=2.0 * p**3),
+            row=Work(values=p, panel=6.0 * p * c),
+            step=Work(thin64=7.0 * p * p * c, numbers=12.0 * p * c),
+            batch=0,
+            passes=self.epochs,
+        )
 
     def prepare(self, problem: Problem) -> Factors:
         """Factor K(Z, Z) twice.

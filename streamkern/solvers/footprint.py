@@ -10,7 +10,8 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.errors import PlanRefusedError
 from streamkern.memory import format_bytes
-from streamkern.solvers.base import MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Cost, Size, Solver
+from streamkern.solvers.base import MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver
+from streamkern.solvers.cost import Cost, Size
 from streamkern.solvers.eigenpro import HELD_OUT, EigenPro
 from streamkern.storage import ArraySource, Source
 

@@ -20,7 +20,8 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, measure
-from streamkern.solvers.base import Cost, OneByOne, Problem, Size, Sweep, WholePasses
+from streamkern.solvers.base import OneByOne, Problem, Sweep, WholePasses
+from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work
 from streamkern.solvers.dense import matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.eigenpro import average
@@ -93,11 +94,16 @@ class SGD:
         """One evaluation of the basis a row, and O(M c) on the host."""
         p, c = size.p, size.outputs
         batch = self.batch or max(size.lanes, round(float(np.sqrt(size.n))))
-        held = min(_HELD_OUT, size.n)
         return Cost(
-            2 * held * p * (8 + size.itemsize), 0, held * p * (size.entry + 240.0), p * (size.entry + 4.0 * c),
-            6.0 * p * c, batch, self.epochs,
-        )  # fmt: skip
+            setup_bytes=2 * min(_HELD_OUT, size.n) * p * (8 + size.itemsize),
+            resident_bytes=0,
+            setup=_measuring(size),
+            row=Work(values=p, panel=4.0 * p * c),
+            step=Work(numbers=(10.0 if self.average else 4.0) * p * c),
+            batch=batch,
+            passes=self.epochs,
+            likely_batch=batch,
+        )
 
     def prepare(self, problem: Problem) -> StepSize:
         """Measure what step the basis allows."""
@@ -149,6 +155,12 @@ def corollary_1(regime: int, n: int) -> SGD:
 def default_features(n: int) -> int:
     """M = √n log n random features, which suffice for the rate of kernel ridge regression (ibid., eq. 12)."""
     return max(1, round(float(np.sqrt(n) * np.log(max(2, n)))))
+
+
+def _measuring(size: Size) -> Work:
+    """What ``measure_basis`` takes."""
+    held = min(_HELD_OUT, size.n)
+    return Work(values=float(held) * size.p, vector64=4.0 * POWER_STEPS * held * size.p)
 
 
 def measure_basis(problem: Problem) -> StepSize:
@@ -254,11 +266,15 @@ class GradientDescent:
     def cost(self, size: Size) -> Cost:
         """A sweep a step, and O(M c) on the host."""
         p, c = size.p, size.outputs
-        held = 0 if self.step else min(_HELD_OUT, size.n)
         return Cost(
-            2 * held * p * (8 + size.itemsize), 0, held * p * (size.entry + 240.0), p * (size.entry + 4.0 * c),
-            6.0 * p * c, 0, self.epochs,
-        )  # fmt: skip
+            setup_bytes=0 if self.step else 2 * min(_HELD_OUT, size.n) * p * (8 + size.itemsize),
+            resident_bytes=0,
+            setup=Work() if self.step else _measuring(size),
+            row=Work(values=p, panel=4.0 * p * c),
+            step=Work(numbers=4.0 * p * c),
+            batch=0,
+            passes=self.epochs,
+        )
 
     def prepare(self, problem: Problem) -> float:
         """Measure what step the basis allows."""

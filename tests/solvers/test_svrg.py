@@ -255,11 +255,12 @@ def test_the_cost_bounds_what_is_held_and_swept(solver):
     cost = replace(solver, epochs=1).cost(size)
     assert report["batch"] <= cost.batch
     assert cost.passes == outcome.passes
-    assert report.get("sweeps", 0) * N * M * 2 * M <= cost.setup_flops
+    assert report.get("sweeps", 0) * N * M * 2 * M <= cost.setup.flops(2 * M)
     assert cost.setup_bytes >= N * M * 8
     wider = replace(solver, epochs=1).cost(replace(size, p=2 * M))
     assert wider.setup_bytes > cost.setup_bytes
-    assert wider.row_flops == pytest.approx(2 * cost.row_flops, rel=0.1)
+    assert wider.row.values == 2 * cost.row.values
+    assert wider.row.panel == pytest.approx(2 * cost.row.panel, rel=0.1)
 
 
 def test_features_of_a_kernel_are_fitted_as_columns_are():
