@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from streamkern.centers import Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
 from streamkern.data import Dataset, from_arrays, open_dataset
-from streamkern.data.augment import Augmentation, GaussianNoise
+from streamkern.data.augment import Augmentation, Custom, FeatureDropout, GaussianNoise, MixUp
+from streamkern.data.images import HorizontalFlip, RandomCrop, RandomErasing
 from streamkern.errors import (
     BusyError,
     DataError,
@@ -70,6 +71,7 @@ __all__ = [
     "Cauchy",
     "CenterSet",
     "Centers",
+    "Custom",
     "DataError",
     "Dataset",
     "Direct",
@@ -79,11 +81,13 @@ __all__ = [
     "EigenPro2",
     "ExponentialPower",
     "Falkon",
+    "FeatureDropout",
     "FeatureMap",
     "Gaussian",
     "GaussianNoise",
     "Given",
     "GradientDescent",
+    "HorizontalFlip",
     "Identity",
     "KMeans",
     "Kernel",
@@ -94,6 +98,7 @@ __all__ = [
     "Laplace",
     "Linear",
     "Matern",
+    "MixUp",
     "ModelFormatError",
     "NumericalError",
     "Nystrom",
@@ -103,6 +108,8 @@ __all__ = [
     "Polynomial",
     "RPCholesky",
     "RadialProfile",
+    "RandomCrop",
+    "RandomErasing",
     "RandomFourier",
     "ReLUFeatures",
     "StorageError",

@@ -81,6 +81,32 @@ def normal_rows(seed: int, copy: int, row_ids: IntArray, d: int) -> NDArray[np.f
     return pairs.reshape(n, 4 * column_blocks)[:, :d].astype(np.float32)
 
 
+def uniform_rows(seed: int, copies: int | IntArray, row_ids: IntArray, k: int) -> NDArray[np.float64]:
+    """Uniform numbers of rows: a function of (seed, copy, row id, number) and of nothing else.
+
+    Numbers 4j to 4j + 3 come from the four words x of Philox at counter (2³¹ + j, row id low, row id high, copy) under
+    the key of ``normal_rows``, whose counters stay below 2³¹: the two never share a word. u = (x + 1/2) 2⁻³².
+
+    Args:
+        seed: any integer, taken modulo 2⁶⁴.
+        copies: one copy number, or one a row, shape (n,); taken modulo 2³².
+        row_ids: shape (n,), int64.
+        k: numbers a row.
+
+    Returns:
+        shape (n, k), float64, in (0, 1).
+    """
+    n, blocks = len(row_ids), -(-k // 4)
+    ids = np.asarray(row_ids, dtype=np.int64).view(np.uint64)[:, None]
+    counter = np.empty((n, blocks, 4), dtype=np.uint32)
+    counter[..., 0] = np.arange(blocks, dtype=np.uint32) + np.uint32(1 << 31)
+    counter[..., 1] = ids & np.uint64(_WORD)
+    counter[..., 2] = ids >> np.uint64(32)
+    counter[..., 3] = (np.asarray(copies, dtype=np.int64) & _WORD).reshape(-1, 1)
+    words = philox4x32(counter.reshape(-1, 4), np.array(seed_words(seed), dtype=np.uint32)).reshape(n, 4 * blocks)
+    return np.asarray((words[:, :k] + 0.5) * 2.0**-32)
+
+
 def seed_words(seed: int) -> tuple[int, int]:
     """Split a seed, modulo 2⁶⁴, into its (low, high) 32-bit words: the key of ``philox4x32``."""
     return seed & _WORD, (seed >> 32) & _WORD

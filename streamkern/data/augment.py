@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from types import CodeType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from scipy.special import betaincinv, ndtri
 
 from streamkern.backends.base import Backend
-from streamkern.errors import UsageError
+from streamkern.errors import DataError, UsageError
+from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray
 
 
+@runtime_checkable
 class Augmentation(Protocol):
     """A small frozen value that changes scaled rows in place.
 
@@ -26,6 +32,13 @@ class Augmentation(Protocol):
     def to_json(self) -> dict[str, Any]:
         """What the augmentation is, for fingerprints and reports."""
         ...
+
+
+class Bank(NamedTuple):
+    """Rows that others are mixed with: scaled features (k, d), and encoded targets (k,) or (k, c), or None."""
+
+    X: Array
+    y: Array | None
 
 
 @dataclass(frozen=True)
@@ -52,10 +65,208 @@ class GaussianNoise:
         if X.dtype == np.float32:
             backend.add_noise(X, row_ids, copies=copies, seed=seed, sigma=self.sigma)
         else:
-            noise = np.zeros(X.shape, dtype=np.float32)
-            backend.add_noise(noise, row_ids, copies=copies, seed=seed, sigma=self.sigma)
-            X += noise
+            X += _normals(X, row_ids, copies, seed, backend, self.sigma)
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
-        return {"name": type(self).__name__, **asdict(self)}
+        return describe(self)
+
+
+@dataclass(frozen=True)
+class FeatureDropout:
+    """Replaces each feature of a row by a value, independently with a probability.
+
+    Feature j of a row is dropped where the row's standard normal j of ``rng.normal_rows`` lies below Φ⁻¹(probability).
+    The others are not scaled up: a row without dropout is what prediction sees.
+
+    Args:
+        probability: of a feature to be dropped, in [0, 1].
+        value: what takes its place, in units of the scaled features: 0 is the mean after standardising.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    probability: float
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_probability(self)
+        require_finite(self, "value")
+
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+        """Drop features in place."""
+        kept = _normals(X, row_ids, copies, seed, backend, 1.0) >= np.float32(ndtri(self.probability))
+        # Exact for finite rows, and without a branch: copying under a mask costs ten times as much.
+        X *= kept
+        if self.value:
+            X += np.where(kept, X.dtype.type(0), X.dtype.type(self.value))
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return describe(self)
+
+
+@dataclass(frozen=True)
+class MixUp:
+    """Mixes each row and its target with another row: x' = λ x + (1 − λ) x₂, y' = λ y + (1 − λ) y₂, λ ~ Beta(α, α).
+
+    Zhang, Cissé, Dauphin, Lopez-Paz (2018), "mixup: beyond empirical risk minimization". Class labels are mixed as
+    indicators.
+
+    The partner x₂ is a stored row, scaled and not augmented, out of a bank that is drawn once from the chosen rows (as
+    centers are) and held in memory by each process: any row of 100 million could not be fetched at the speed of a
+    stream, and a partner from the same block would depend on how blocks are cut. Which row of the bank, and λ, are
+    functions of (seed, copy, row id).
+
+    Args:
+        alpha: α > 0: near 0 rows stay nearly as they are, at 1 λ is uniform.
+        bank: rows to draw partners from; all there are, if fewer.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    alpha: float
+    bank: int = 4096
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.alpha) and self.alpha > 0):
+            raise UsageError(f"alpha is {self.alpha}.", where="MixUp(alpha)", expected="a finite number > 0")
+        if self.bank < 1:
+            raise UsageError(f"bank is {self.bank}.", where="MixUp(bank=...)", expected="at least 1 row")
+
+    def mix(
+        self, X: Array, y: Array | None, row_ids: IntArray, copies: IntArray, seed: int, bank: Bank
+    ) -> Array | None:
+        """Mix rows X in place with rows of the bank.
+
+        Args:
+            X: rows, shape (b, d).
+            y: targets as values, shape (b, c), or None.
+            row_ids: shape (b,).
+            copies: shape (b,).
+            seed: of the partners and of λ.
+            bank: the rows to mix with; targets as values.
+
+        Returns:
+            The mixed targets, shape (b, c); None without targets.
+        """
+        u = uniform_rows(seed, copies, row_ids, 2)
+        partner = (u[:, 0] * len(bank.X)).astype(np.int64)
+        share = betaincinv(self.alpha, self.alpha, u[:, 1])[:, None]
+        X *= share.astype(X.dtype)
+        others = bank.X[partner]
+        others *= (1 - share).astype(X.dtype)
+        X += others
+        return None if y is None or bank.y is None else share * y + (1 - share) * bank.y[partner]
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return describe(self)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """A function of the user's: ``function(X, U) -> X'``, row by row.
+
+    X holds scaled rows, shape (b, d), and may be changed in place; U holds uniform numbers in (0, 1), shape (b,
+    uniforms), that belong to the rows. Row i of the result may depend on X[i] and U[i] alone, or rows would change with
+    the blocks they come in; ``testing.augmentation.AugmentationSuite`` tests that.
+
+    Args:
+        function: the function. To run in other processes, it stands at the top level of a module.
+        uniforms: numbers a row.
+
+    Raises:
+        UsageError: it cannot be called, or ``uniforms`` is negative.
+    """
+
+    function: Callable[[Array, Array], Array]
+    uniforms: int = 4
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise UsageError(f"The function is {self.function!r}.", where="Custom(function)", expected="a function")
+        if self.uniforms < 0:
+            raise UsageError(f"uniforms is {self.uniforms}.", where="Custom(uniforms=...)", expected="at least 0")
+
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+        """Call the function, in place.
+
+        Raises:
+            DataError: it returned something else than rows of this shape.
+        """
+        made = self.function(X, uniform_rows(seed, copies, row_ids, self.uniforms))
+        shape = getattr(made, "shape", type(made).__name__)
+        if shape != X.shape:
+            raise DataError(
+                f"An augmentation of {X.shape[0]} rows returned {shape}.",
+                where=self.name,
+                expected=f"an array of shape {X.shape}",
+                remedy="return the rows, changed or not",
+            )
+        if made is not X:
+            X[...] = made
+
+    @property
+    def name(self) -> str:
+        """``module:qualified.name`` of the function."""
+        kind = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        return f"{kind.__module__}:{kind.__qualname__}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The function's name and a digest of its code, so that an edited function is another augmentation."""
+        f: Any = self.function
+        code = getattr(f, "__code__", None)
+        bound = (
+            getattr(f, "__defaults__", None),
+            [cell.cell_contents for cell in getattr(f, "__closure__", None) or ()],
+        )
+        text = repr(f) if code is None else repr((_code(code), bound))
+        return {
+            "name": type(self).__name__,
+            "function": self.name,
+            "code": hashlib.sha256(text.encode()).hexdigest(),
+            "uniforms": self.uniforms,
+        }
+
+
+def describe(augmentation: Any) -> dict[str, Any]:
+    """Name and parameters of a dataclass."""
+    return {"name": type(augmentation).__name__, **asdict(augmentation)}
+
+
+def require_probability(augmentation: Any) -> None:
+    """Raises UsageError unless ``probability`` is one."""
+    if not 0 <= augmentation.probability <= 1:
+        raise UsageError(
+            f"The probability is {augmentation.probability}.",
+            where=f"{type(augmentation).__name__}(probability=...)",
+            expected="a number from 0 to 1",
+        )
+
+
+def require_finite(augmentation: Any, name: str) -> None:
+    """Raises UsageError unless the parameter is a finite number."""
+    value = getattr(augmentation, name)
+    if not np.isfinite(value):
+        raise UsageError(
+            f"{name} is {value}.", where=f"{type(augmentation).__name__}({name}=...)", expected="a finite number"
+        )
+
+
+def _normals(X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend, sigma: float) -> Array:
+    noise = np.zeros(X.shape, dtype=np.float32)
+    backend.add_noise(noise, row_ids, copies=copies, seed=seed, sigma=sigma)
+    return noise
+
+
+def _code(code: CodeType) -> str:
+    """A function's instructions, names and constants as text, without where it stands."""
+    constants = [
+        # The order of a set's elements changes from process to process.
+        _code(c) if isinstance(c, CodeType) else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
+        for c in code.co_consts
+    ]
+    return repr((code.co_code.hex(), code.co_names, constants))

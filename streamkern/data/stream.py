@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,11 +20,11 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.base import Backend
-from streamkern.data.augment import GaussianNoise
+from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
-from streamkern.data.reader import Reader
+from streamkern.data.reader import Reader, rows_of
 from streamkern.data.split import Rule, chosen, count_chosen, ranges, runs
-from streamkern.data.targets import Encoding
+from streamkern.data.targets import Encoding, as_values
 from streamkern.errors import UsageError
 from streamkern.rng import generator
 from streamkern.types import Array, IntArray
@@ -38,7 +38,7 @@ class Block(NamedTuple):
 
     Attributes:
         X: scaled, augmented and shifted features, shape (b, d), float32 or float64.
-        y: encoded targets: codes (b,) int64, values (b, c) float64, or None.
+        y: encoded targets: codes (b,) int64, values (b, c) float64 (of classes too, where rows are mixed), or None.
         ids: row ids, shape (b,), int64.
         key: the block's name.
     """
@@ -76,19 +76,30 @@ class Assembly:
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
     backend: Backend = field(default_factory=get_backend)
 
+    def __post_init__(self) -> None:
+        self._banks: dict[int, Bank] = {}
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Banks stay behind: a worker reads its own.
+        return {k: v for k, v in self.__dict__.items() if k not in ("_banks", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
     def build(self, raw: Raw, index: IntArray, key: Key, where: str) -> Block:
         """Rows ``index`` of ``raw`` as a block."""
         data = self.dataset
         ids, copies = raw.ids[index], raw.copies[index]
         X = np.empty((len(index), raw.X.shape[1]), dtype=self.dtype)
         augmentations = data.augmentations
+        # Only noise commutes with the shift to the centre; anything else sees rows as the user scaled them.
+        simple = X.dtype == np.float32 and all(isinstance(a, GaussianNoise) for a in augmentations)
+        shift = data.shift - self.center if simple else data.shift
         if X.dtype == np.float32:
-            # Only noise commutes with the shift to the centre; anything else sees rows as the user scaled them.
-            simple = all(isinstance(a, GaussianNoise) for a in augmentations)
-            shift = data.shift - self.center if simple else data.shift
-            if simple and augmentations:
-                first = augmentations[0]
-                assert isinstance(first, GaussianNoise)
+            first = augmentations[0] if augmentations else None
+            if isinstance(first, GaussianNoise):
                 self.backend.assemble_noisy(
                     raw.X, index, X, scale=data.factor, offset=shift, row_ids=ids, copies=copies, seed=data.seed,
                     sigma=first.sigma,
@@ -97,18 +108,41 @@ class Assembly:
             else:
                 self.backend.assemble(raw.X, index, X, scale=data.factor, offset=shift)
         else:
-            simple = False
             X[:] = raw.X[index]
             X *= data.factor
-            X += data.shift
-        for number, augmentation in enumerate(augmentations, start=len(data.augmentations) - len(augmentations)):
-            augmentation.apply(X, ids, copies, data.seed + number, self.backend)
-        if not simple and np.any(self.center):
-            X -= np.asarray(self.center, dtype=self.dtype)
+            X += shift
         y = None
         if self.encoding is not None and raw.y is not None:
             y = self.encoding.encode(raw.y[index], ids, where)
+        for number, augmentation in enumerate(augmentations, start=len(data.augmentations) - len(augmentations)):
+            seed = data.seed + number
+            if isinstance(augmentation, MixUp):
+                if y is not None and self.encoding is not None:
+                    y = as_values(y, self.encoding.outputs)
+                y = augmentation.mix(X, y, ids, copies, seed, self._bank(number, augmentation.bank))
+            else:
+                augmentation.apply(X, ids, copies, seed, self.backend)
+        if not simple and np.any(self.center):
+            X -= np.asarray(self.center, dtype=self.dtype)
         return Block(X, y, ids, key)
+
+    def _bank(self, number: int, rows: int) -> Bank:
+        """The rows that augmentation ``number`` mixes others with, read when they are first asked for."""
+        with self._lock:
+            found = self._banks.get(number)
+            if found is None:
+                data = self.dataset.plain()
+                # Ascending: partners are drawn at random from it anyway.
+                ids = np.sort(data.draw(min(rows, data.base_rows), data.seed + number))
+                X, y = rows_of(data.source, ids)
+                raw, every = Raw(X, y, ids, np.zeros_like(ids)), np.arange(len(ids), dtype=np.int64)
+                plain = replace(self, dataset=data, center=0.0)
+                block = plain.build(raw, every, (), f"the rows that MixUp draws from {data.source.where(0)}")
+                y = block.y
+                if y is not None and self.encoding is not None:
+                    y = as_values(y, self.encoding.outputs)
+                found = self._banks[number] = Bank(block.X, y)
+        return found
 
 
 @dataclass(eq=False)

@@ -116,6 +116,15 @@ class Continuous:
         return values - self.mean
 
 
+def as_values(y: Array, outputs: int) -> Array:
+    """Encoded targets as values (n, c), float64: class codes (n,) become indicators, values stay."""
+    if y.ndim > 1:
+        return y
+    values = np.zeros((len(y), outputs))
+    values[np.arange(len(y)), y] = 1.0
+    return values
+
+
 def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
     """The encoding as JSON-serialisable data; None stays None."""
     if isinstance(encoding, Classes):

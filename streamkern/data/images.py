@@ -1,0 +1,183 @@
+"""Augmentations of rows that are images, stored as height x width (x channels) in that order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.backends.base import Backend
+from streamkern.data.augment import describe, require_finite, require_probability
+from streamkern.errors import DataError, UsageError
+from streamkern.rng import uniform_rows
+from streamkern.types import Array, IntArray
+
+Shape = tuple[int, int] | tuple[int, int, int]
+"""Height and width, or height, width and channels."""
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """Pads an image on every side and cuts its size out again at a random place, uniform among all.
+
+    The shift is at most ``padding`` pixels either way: what LeCun et al. (1998) and He et al. (2016) train with.
+
+    Args:
+        shape: height and width of the stored images, or height, width and channels.
+        padding: pixels on each side.
+        value: of the padding, in units of the scaled features.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    shape: Shape
+    padding: int = 4
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_shape(self)
+        require_finite(self, "value")
+        if self.padding < 0:
+            raise UsageError(f"padding is {self.padding}.", where="RandomCrop(padding=...)", expected="at least 0")
+
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+        """Crop in place."""
+        images = _images(X, self)
+        n, height, width, channels = images.shape
+        pad = self.padding
+        padded = np.full((n, height + 2 * pad, width + 2 * pad, channels), self.value, dtype=X.dtype)
+        padded[:, pad : pad + height, pad : pad + width] = images
+        down, right = (uniform_rows(seed, copies, row_ids, 2) * (2 * pad + 1)).astype(np.int64).T
+        for i, j in sorted(set(zip(down.tolist(), right.tolist(), strict=True))):
+            rows = np.flatnonzero((down == i) & (right == j))
+            images[rows] = padded[rows, i : i + height, j : j + width]
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return describe(self)
+
+
+@dataclass(frozen=True)
+class HorizontalFlip:
+    """Mirrors an image left to right with a probability.
+
+    Args:
+        shape: height and width of the stored images, or height, width and channels.
+        probability: of being mirrored.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    shape: Shape
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        _require_shape(self)
+        require_probability(self)
+
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+        """Mirror in place."""
+        images = _images(X, self)
+        chosen = np.flatnonzero(uniform_rows(seed, copies, row_ids, 1)[:, 0] < self.probability)
+        images[chosen] = images[chosen, :, ::-1]
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return describe(self)
+
+
+@dataclass(frozen=True)
+class RandomErasing:
+    """Overwrites a random rectangle of an image with a value, with a probability.
+
+    Zhong, Zheng, Kang, Li, Yang (2020), "Random erasing data augmentation", algorithm 1: the rectangle's share of the
+    image is uniform in ``area``, its aspect ratio (height to width) in ``aspect``, its place uniform. Where the paper
+    draws again until it fits, a side longer than the image's is cut to it, so that a row takes five numbers; and the
+    aspect ratio is uniform in its logarithm, so that high and wide are as likely.
+
+    Args:
+        shape: height and width of the stored images, or height, width and channels.
+        probability: of a rectangle.
+        area: least and largest share of the image.
+        aspect: least and largest ratio of height to width.
+        value: what is written, in units of the scaled features.
+
+    Raises:
+        UsageError: a parameter is out of range.
+    """
+
+    shape: Shape
+    probability: float = 0.5
+    area: tuple[float, float] = (0.02, 0.4)
+    aspect: tuple[float, float] = (0.3, 1 / 0.3)
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_shape(self)
+        require_probability(self)
+        require_finite(self, "value")
+        for name, most in (("area", 1.0), ("aspect", math.inf)):
+            low, high = getattr(self, name)
+            if not (0 < low <= high <= most and math.isfinite(high)):
+                raise UsageError(
+                    f"{name} is {(low, high)}.",
+                    where=f"RandomErasing({name}=...)",
+                    expected="0 < least <= largest" + (" <= 1" if most == 1 else ""),
+                )
+
+    def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
+        """Erase in place."""
+        images = _images(X, self)
+        u = uniform_rows(seed, copies, row_ids, 5)
+        top, left, bottom, right = self._rectangles(u, *images.shape[1:3])
+        bottom[u[:, 0] >= self.probability] = 0  # no line is left
+        lines, pixels = np.arange(images.shape[1]), np.arange(images.shape[2])
+        high = (lines >= top[:, None]) & (lines < bottom[:, None])
+        wide = (pixels >= left[:, None]) & (pixels < right[:, None])
+        np.copyto(images, self.value, where=(high[:, :, None] & wide[:, None, :])[..., None])
+
+    def _rectangles(self, u: Array, height: int, width: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """First and last + 1 line and pixel of a rectangle for each row of ``u``, shape (n, 5)."""
+        area = (self.area[0] + u[:, 1] * (self.area[1] - self.area[0])) * height * width
+        low, high = np.log(self.aspect)
+        aspect = np.exp(low + u[:, 2] * (high - low))
+        h = np.clip(np.rint(np.sqrt(area * aspect)), 1, height).astype(np.int64)
+        w = np.clip(np.rint(np.sqrt(area / aspect)), 1, width).astype(np.int64)
+        top = (u[:, 3] * (height - h + 1)).astype(np.int64)
+        left = (u[:, 4] * (width - w + 1)).astype(np.int64)
+        return top, left, top + h, left + w
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return describe(self)
+
+
+def _require_shape(augmentation: Any) -> None:
+    shape = augmentation.shape
+    if len(shape) not in (2, 3) or min(shape) < 1:
+        raise UsageError(
+            f"The image shape is {shape}.",
+            where=f"{type(augmentation).__name__}(shape)",
+            expected="(height, width) or (height, width, channels)",
+        )
+
+
+def _images(X: Array, augmentation: Any) -> Array:
+    """Rows as images (n, height, width, channels): a view.
+
+    Raises:
+        DataError: a row does not have as many features as an image.
+    """
+    shape = augmentation.shape
+    if X.shape[1] != math.prod(shape):
+        raise DataError(
+            f"Rows have {X.shape[1]} features and an image of shape {shape} has {math.prod(shape)}.",
+            where=type(augmentation).__name__,
+            expected=f"{math.prod(shape)} features",
+            remedy="give the shape of the stored images: (height, width) or (height, width, channels)",
+        )
+    return X.reshape(len(X), *shape, *((1,) if len(shape) == 2 else ()))

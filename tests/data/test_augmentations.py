@@ -1,0 +1,292 @@
+"""The library of augmentations: each row by row, against a plain loop, and through streams and solvers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import streamkern as sk
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.targets import Classes, Continuous
+from streamkern.errors import DataError, UsageError
+from streamkern.rng import normal_rows, uniform_rows
+from streamkern.testing.augmentation import AugmentationSuite, augmented, mixed
+
+
+def swap_ends(X, U):
+    """A user's function: the first and last features change places in about half of the rows."""
+    chosen = U[:, 0] < 0.5
+    X[chosen, 0], X[chosen, -1] = X[chosen, -1], X[chosen, 0].copy()
+    return X
+
+
+def wobble(X, U):
+    """Another, that returns new rows."""
+    return X + (U[:, :1] - 0.5)
+
+
+AUGMENTATIONS = {
+    "noise": sk.GaussianNoise(0.3),
+    "dropout": sk.FeatureDropout(0.3, value=-1.0),
+    "flip": sk.HorizontalFlip((3, 4), 0.4),
+    "flip colour": sk.HorizontalFlip((2, 2, 3)),
+    "crop": sk.RandomCrop((4, 3), padding=2, value=0.5),
+    "crop colour": sk.RandomCrop((2, 2, 3), padding=1),
+    "erase": sk.RandomErasing((4, 3), 0.7, value=2.0),
+    "erase colour": sk.RandomErasing((2, 2, 3), area=(0.2, 0.9)),
+    "function": sk.Custom(swap_ends),
+    "new rows": sk.Custom(wobble, uniforms=1),
+}
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
+class TestConformance(AugmentationSuite):
+    """Of every augmentation."""
+
+
+@pytest.mark.parametrize("name", [name for name in AUGMENTATIONS if name not in ("function", "new rows")])
+@settings(max_examples=40)
+@given(n=st.integers(1, 20), seed=st.integers(-5, 1 << 66))
+def test_rows_are_those_of_the_plain_loop(name, n, seed):
+    augmentation = AUGMENTATIONS[name]
+    X, ids, copies = AugmentationSuite().rows(n)
+    made = AugmentationSuite().applied(augmentation, X, ids, copies, seed)
+    rows = zip(X, ids.tolist(), copies.tolist(), strict=True)
+    np.testing.assert_allclose(made, [augmented(augmentation, *row, seed) for row in rows], atol=2e-6)
+
+
+def test_uniform_numbers_are_uniform_independent_and_not_those_of_the_noise():
+    n = 20_000
+    U = uniform_rows(1, 0, np.arange(n), 6)
+    assert 0 < U.min() < U.max() < 1
+    for column in U.T:
+        assert stats.kstest(column, "uniform").pvalue > 1e-4
+    others = [uniform_rows(2, 0, np.arange(n), 6), uniform_rows(1, np.full(n, 1), np.arange(n), 6)]
+    others += [normal_rows(1, 0, np.arange(n), 6), np.roll(U, 1, axis=0), np.roll(U, 1, axis=1)]
+    for other in others:
+        assert abs(np.corrcoef(U.ravel(), other.ravel())[0, 1]) < 5 / np.sqrt(U.size)
+    copies = np.arange(n) % 3
+    mixed_copies = uniform_rows(1, copies, np.arange(n), 6)
+    for copy in range(3):
+        alone = uniform_rows(1, copy, np.arange(n)[copies == copy], 6)
+        np.testing.assert_array_equal(mixed_copies[copies == copy], alone)
+    np.testing.assert_array_equal(uniform_rows(1, 0, np.arange(n), 3), U[:, :3])
+
+
+def test_shares_are_as_asked():
+    n, d = 4000, 12
+    X, ids, copies = np.ones((n, d)), np.arange(n), np.zeros(n, np.int64)
+    suite = AugmentationSuite()
+    dropped = suite.applied(sk.FeatureDropout(0.2), X, ids, copies) == 0
+    assert abs(dropped.mean() - 0.2) < 5 * np.sqrt(0.16 / dropped.size)
+    assert not (suite.applied(sk.FeatureDropout(0.0), X, ids, copies) == 0).any()
+    assert (suite.applied(sk.FeatureDropout(1.0), X, ids, copies) == 0).all()
+    ramp = np.tile(np.arange(12.0), (n, 1))
+    flipped = suite.applied(sk.HorizontalFlip((3, 4), 0.3), ramp, ids, copies)[:, 0] == 3
+    assert abs(flipped.mean() - 0.3) < 5 * np.sqrt(0.21 / n)
+    # A crop's shift is uniform among the (2 p + 1)² of them.
+    spot = np.zeros((n, 25))
+    spot[:, 12] = 1
+    places = suite.applied(sk.RandomCrop((5, 5), 2), spot, ids, copies).argmax(axis=1)
+    assert stats.chisquare(np.bincount(places, minlength=25)).pvalue > 1e-4
+    big = np.ones((n, 400))
+    erased = suite.applied(sk.RandomErasing((20, 20), 1.0, area=(0.1, 0.3)), big, ids, copies) == 0
+    assert abs(erased.mean() - 0.2) < 0.01
+    assert erased.mean(axis=1).min() > 0.08
+    assert erased.mean(axis=1).max() < 0.33
+
+
+def multiset(blocks):
+    return sorted(row.tobytes() for block in blocks for row in block.X)
+
+
+CHAIN = (
+    sk.GaussianNoise(0.1),
+    sk.HorizontalFlip((2, 2)),
+    sk.RandomCrop((2, 2), 1),
+    sk.MixUp(0.4, bank=7),
+    sk.RandomErasing((2, 2)),
+    sk.FeatureDropout(0.1),
+    sk.Custom(wobble),
+)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(sum),
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.integers(1, 3),
+    st.sampled_from([None, 1, 4]),
+)
+def test_any_chunks_lanes_blocks_and_windows_give_the_same_augmented_rows(
+    cut_source, sizes, lanes, block_rows, window, run_rows
+):
+    n = sum(sizes)
+    data, whole = (Dataset(cut_source(s, d=4)).scale(1 / 16).augment(*CHAIN, rows=2 * n + n // 2) for s in (sizes, [n]))
+    encoding, center = Classes(np.arange(10)), np.linspace(-1, 1, 4)
+    stream = Stream(Assembly(data, encoding, center), lanes, block_rows, window_blocks=window, run_rows=run_rows)
+    scan = Scan(Assembly(whole, encoding, center), block_rows=11)
+    scanned = [scan.block((i,)) for i in range(len(scan))]
+    for pass_ in (0, 3):
+        streamed = [stream.block((pass_, lane, step)) for lane in range(lanes) for step in range(stream.steps)]
+        assert multiset(streamed) == multiset(scanned)
+        order = [np.lexsort(np.concatenate([b.X for b in blocks]).T) for blocks in (streamed, scanned)]
+        y = [np.concatenate([b.y for b in blocks])[o] for blocks, o in zip((streamed, scanned), order, strict=True)]
+        np.testing.assert_array_equal(y[0], y[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_mixup_mixes_rows_and_targets_with_rows_of_its_bank(cut_source, dtype, task):
+    source = cut_source([30, 20], d=3)
+    data = Dataset(source).scale(0.5, 1.0).augment(sk.MixUp(0.4, bank=9), copies=2, seed=6)
+    encoding = Classes(np.arange(10)) if task == "classification" else Continuous(np.array([4.5]))
+    center = np.array([1.0, 2.0, 3.0])
+    scan = Scan(Assembly(data, encoding, center, np.dtype(dtype)), 50)
+    bank = np.sort(data.plain().draw(9, 6))
+    X = source.X * 0.5 + 1.0
+    y = np.eye(10)[source.y] if task == "classification" else source.y[:, None] - 4.5
+    for copy, blocks in enumerate(([0, 1], [2, 3])):
+        for block in map(scan.block, ((i,) for i in blocks)):
+            for row, target, i in zip(block.X, block.y, block.ids.tolist(), strict=True):
+                np.testing.assert_allclose(row + center, mixed(0.4, X[i], X[bank], i, copy, 6), atol=2e-5)
+                np.testing.assert_allclose(target, mixed(0.4, y[i], y[bank], i, copy, 6), atol=1e-12)
+
+
+def test_the_bank_holds_chosen_rows_only_and_is_read_once(cut_source):
+    source = cut_source([40] * 5)
+    train, test = Dataset(source).split(0.5)
+    kept = set(range(200)) - {i for i in range(200) if test.rules[0].keep(np.array([i]))[0]}
+    assembly = Assembly(train.augment(sk.MixUp(1.0, bank=20)), Classes(np.arange(10)))
+    bank = assembly._bank(0, 20)
+    assert len(bank.X) == 20
+    allowed = {source.X[i].astype(np.float32).tobytes() for i in kept}
+    assert {row.tobytes() for row in bank.X} <= allowed
+    reads = sum(source.reads.values())
+    assert assembly._bank(0, 20) is bank
+    assert sum(source.reads.values()) == reads
+    everything = Assembly(train.augment(sk.MixUp(1.0)), Classes(np.arange(10)))._bank(0, 4096)
+    assert len(everything.X) == train.base_rows
+
+
+def test_mixup_without_targets_mixes_rows_alone(cut_source):
+    data = Dataset(cut_source([30])).augment(sk.MixUp(1.0))
+    bare, full = (Scan(Assembly(data, encoding), 30).block((0,)) for encoding in (None, Classes(np.arange(10))))
+    assert bare.y is None
+    np.testing.assert_array_equal(bare.X, full.X)
+    np.testing.assert_allclose(full.y.sum(axis=1), 1.0)
+
+
+def blobs(n=600, d=16):
+    random = np.random.default_rng(0)
+    y = random.integers(0, 3, n)
+    return (random.normal(size=(n, d)) + 2.0 * np.eye(3, d)[y]).astype(np.float32), y
+
+
+SOLVERS = [
+    sk.EigenPro(epochs=2),
+    sk.EigenPro(epochs=1, projection="delayed"),
+    sk.Falkon(ridge=1e-5),
+    sk.Direct(ridge=1e-5),
+    sk.SGD(epochs=20),
+    sk.SVRG(epochs=2),
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: solver.to_json()["name"])
+def test_every_solver_learns_from_mixed_rows(solver):
+    X, y = blobs()
+    train = sk.from_arrays(X[:400], y[:400]).augment(sk.MixUp(0.3), copies=3)
+    model = sk.KernelClassifier(sk.Laplace(8.0), sk.Uniform(100), solver, threads=1, memory="2GiB").fit(train)
+    assert model.score(X[400:], y[400:]) > 0.75
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes:2"])
+def test_weights_do_not_depend_on_where_rows_are_augmented(scheduler):
+    X, y = blobs()
+    chain = (sk.MixUp(0.3, bank=50), sk.RandomCrop((4, 4), 1), sk.FeatureDropout(0.1))
+    train = sk.from_arrays(X, y).augment(*chain, copies=2)
+
+    def weights(scheduler, threads):
+        model = sk.KernelClassifier(
+            sk.Laplace(8.0), sk.Uniform(64), sk.EigenPro(epochs=1), scheduler=scheduler, threads=threads, memory="2GiB"
+        )
+        return model.fit(train).model_.weights_sha256
+
+    assert weights(scheduler, 2 if scheduler == "threads" else None) == weights("threads", 1)
+
+
+def test_a_function_is_described_by_its_code():
+    def made(source, **bound):
+        space = dict(bound)
+        exec(source, space)
+        return sk.Custom(space["f"])
+
+    one, same, other = (made(f"def f(X, U):\n    return X + {c}\n") for c in ("1", "1", "2"))
+    assert one.to_json()["code"] == same.to_json()["code"] != other.to_json()["code"]
+    data = sk.from_arrays(np.ones((4, 2)), np.arange(4))
+    assert data.augment(one).fingerprint == data.augment(same).fingerprint != data.augment(other).fingerprint
+
+    def adding(amount, also=0):
+        def add(X, U, more=also):
+            return X + amount + more
+
+        return sk.Custom(add).to_json()["code"]
+
+    assert adding(1) == adding(1)
+    assert len({adding(1), adding(2), adding(1, 1)}) == 3
+    program = (
+        "import streamkern as sk\n"
+        "def f(X, U):\n    return X if 'a' in {'a', 'b', 'c', 'd'} else U\n"
+        "print(sk.Custom(f).to_json()['code'])"
+    )
+    digests = {
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
+                       env={"PYTHONHASHSEED": seed}).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sk.FeatureDropout(1.5), "probability is 1.5"),
+        (lambda: sk.FeatureDropout(0.5, value=np.nan), "value is nan"),
+        (lambda: sk.MixUp(0.0), "alpha is 0.0"),
+        (lambda: sk.MixUp(1.0, bank=0), "bank is 0"),
+        (lambda: sk.RandomCrop((28,)), "image shape"),
+        (lambda: sk.RandomCrop((28, 28), -1), "padding is -1"),
+        (lambda: sk.RandomCrop((28, 28), value=np.inf), "value is inf"),
+        (lambda: sk.HorizontalFlip((28, 28), -0.1), "probability is -0.1"),
+        (lambda: sk.RandomErasing((0, 28)), "image shape"),
+        (lambda: sk.RandomErasing((28, 28), area=(0.5, 0.2)), "area is"),
+        (lambda: sk.RandomErasing((28, 28), area=(0.5, 1.2)), "area is"),
+        (lambda: sk.RandomErasing((28, 28), aspect=(0.0, 1.0)), "aspect is"),
+        (lambda: sk.Custom("flip"), "function is 'flip'"),
+        (lambda: sk.Custom(wobble, uniforms=-1), "uniforms is -1"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_rows_that_are_no_images_of_the_shape_are_refused(cut_source):
+    data = Dataset(cut_source([5])).augment(sk.HorizontalFlip((2, 2)))
+    with pytest.raises(DataError, match="3 features and an image of shape"):
+        Scan(Assembly(data)).block((0,))
+
+
+def test_a_function_that_returns_no_rows_is_refused(cut_source):
+    for function in (lambda X, U: X[:2], lambda X, U: None):
+        with pytest.raises(DataError, match="An augmentation of 5 rows returned"):
+            Scan(Assembly(Dataset(cut_source([5])).augment(sk.Custom(function)))).block((0,))
