@@ -1,0 +1,123 @@
+"""Sampling by importance: rows drawn with replacement, each with a chance in proportion to its weight in the problem.
+
+The gradient of a row that is drawn c times as often counts 1/c as much: the mean is the same, and what bounds the step
+is the mean of the weights ‖P^{−1/2} φ_i‖² in place of the largest (Gonen, Orabona & Shalev-Shwartz 2016, Algorithm 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from streamkern.data.stream import Block, Scan, Stream
+from streamkern.errors import UsageError
+from streamkern.execute.base import Parts, Stack
+from streamkern.kernels import Basis
+from streamkern.precondition.lanczos import LowRank
+from streamkern.rng import generator
+from streamkern.solvers.base import Problem
+from streamkern.solvers.score import residual
+from streamkern.sweep import Work, sweep
+from streamkern.types import Array, IntArray
+
+
+@dataclass(eq=False)
+class Draws(Stream):
+    """A pass of as many rows as any other, each drawn by itself. A block is a function of its key, as ever.
+
+    Args:
+        chances: of the stored rows, shape (source rows,), in any unit; 0 where a row takes no part.
+    """
+
+    chances: Array = field(default_factory=lambda: np.ones(0))
+
+    @classmethod
+    def instead_of(cls, stream: Stream, chances: Array) -> Draws:
+        """Draws in steps of the same size."""
+        return cls(**{f.name: getattr(stream, f.name) for f in fields(Stream)}, chances=chances)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._ends = np.cumsum(self.chances)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_ends"}
+
+    def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
+        random = generator("draws", self.seed, pass_, lane, start)
+        ids = np.searchsorted(self._ends, random.random(stop - start) * self._ends[-1], side="right")
+        # In order of id, a chunk's rows are neighbours; the window is shuffled anyway.
+        return np.sort(ids), random.integers(self.assembly.dataset.full_rounds, size=stop - start), set()
+
+
+@dataclass(eq=False)
+class WeightedProduct:
+    """Contributes Σ_i a_i φ_i φ_iᵀ v, Σ‖φ(X) w − y‖², and the rows, for a state (v, w).
+
+    Args:
+        basis: the functions φ.
+        weights: a_i of the stored rows, shape (source rows,).
+    """
+
+    basis: Basis
+    weights: Array
+
+    def __call__(self, block: Block, state: tuple[Array, Array]) -> Parts:
+        """Sums over the block; v and w have shape (M, c)."""
+        v, w = state
+        product, loss = np.zeros_like(v), 0.0
+        weights = self.weights[block.ids, None].astype(v.dtype)
+        assert block.y is not None
+        for rows, phi in self.basis.panels(block.X):
+            product += phi.T @ (weights[rows] * (phi @ v))
+            F = phi @ w
+            residual(F, block.y[rows])
+            loss += float(np.sum(np.square(F, dtype=np.float64)))
+        return product, loss, len(block.X)
+
+
+@dataclass(eq=False)
+class RowNorms:
+    """Contributes ids and ‖P^{−1/2} φ_i‖² of rows, one behind another.
+
+    Args:
+        basis: the functions φ.
+        P: the preconditioner.
+    """
+
+    basis: Basis
+    P: LowRank
+
+    def __call__(self, block: Block, state: None) -> Parts:
+        """Of a block."""
+        norms = [self.P.norms(phi) for _, phi in self.basis.panels(block.X)]
+        return (Stack(((block.ids, np.concatenate(norms)),)) if norms else Stack(),)
+
+
+def row_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
+    """‖P^{−1/2} φ_i‖² of the stored rows, shape (source rows,), in one sweep; 0 for a row that takes no part.
+
+    Raises:
+        UsageError: some rows have more copies than others.
+    """
+    data = problem.train.plain()
+    if problem.train.last_round:
+        raise UsageError(
+            f"Rows are sampled by importance, and {len(problem.train):,} are no multiple of {data.base_rows:,}.",
+            where='sampling="importance"',
+            expected="the same number of copies of each row",
+            remedy="give augment(copies=...) in place of rows",
+        )
+    norms = np.zeros(int(data.source.bounds[-1]))
+    (pieces,) = sweep(problem.executor, Work(Scan(problem.assembly(data)), RowNorms(basis, P)))
+    for ids, values in pieces:
+        norms[ids] = values
+    return norms
+
+
+def weights(norms: Array) -> Array:
+    """What makes the mean over draws that over rows: mean/norm, and 0 for a row that is never drawn."""
+    drawn = norms > 0
+    mean = norms[drawn].sum() / max(1, np.count_nonzero(drawn))
+    return np.asarray(np.divide(mean, norms, out=np.zeros_like(norms), where=drawn))
