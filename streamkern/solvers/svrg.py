@@ -24,19 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Block, Stream
+from streamkern.data.stream import Stream
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, largest_sweeps, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, measure
-from streamkern.rng import row_hash
 from streamkern.solvers.base import OneByOne, Problem, Sweep
 from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work
 from streamkern.solvers.dense import matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
-from streamkern.solvers.score import residual
+from streamkern.solvers.importance import Draws, WeightedProduct, row_norms, weights
 from streamkern.storage.records import record
 from streamkern.sweep import gather
 from streamkern.types import Array
@@ -60,10 +59,11 @@ class SVRG:
         batch: rows of a step; by default β/λ_1 of the preconditioned rows, below which smaller batches gain nothing.
         step: η; by default what the measured spectrum allows a batch.
         preconditioner: ``lanczos`` (eq. 8), or None for plain SVRG.
-        sampling: ``uniform``: every row of a batch takes part. ``importance``: rows take part with a probability
-            proportional to β_i = ‖P^{−1/2} φ_i‖², and their gradients are divided by it (Algorithm 1). It is there to
-            compare with: a stream has read and evaluated a row before it can reject it, and the whole batch is the
-            mean of what rejection leaves, with less variance.
+        sampling: ``uniform``: a pass goes over every row once. ``importance``: each row of a batch is drawn with
+            replacement and a probability proportional to β_i = ‖P^{−1/2} φ_i‖², and its gradient divided by it
+            (Algorithm 1). The step is then bound by the mean of the β_i and not by the largest: far fewer epochs where
+            rows are of very unequal weight. It takes a sweep for the β_i and 24 bytes a stored row, and reads at
+            random: it is for rows whose chunks stay in memory.
         patience: with a validation set: stop after this many passes without improvement; None runs all.
 
     Raises:
@@ -132,6 +132,7 @@ class SVRG:
 
         Raises:
             NumericalError: the features' covariance is 0 or not finite.
+            UsageError: rows are sampled by importance, and some have more copies than others.
         """
         basis = problem.basis()
         report: dict[str, Any] = {}
@@ -142,7 +143,8 @@ class SVRG:
             )
             P = sketched_preconditioner(spectrum, self.ridge)
             report = {"sweeps": spectrum.sweeps, "eigenvalues": spectrum.values.tolist()}
-        return PreparedSketch(P, _measure(problem, basis, P, self.ridge), report)
+        norms = row_norms(problem, basis, P) if self.sampling == "importance" else None
+        return PreparedSketch(P, _measure(problem, basis, P, self.ridge), norms, report)
 
     def setup(self, problem: Problem, prepared: PreparedSketch | None = None) -> SVRGIteration:
         """The iteration on what was prepared.
@@ -153,9 +155,10 @@ class SVRG:
         prepared = prepared or self.prepare(problem)
         most = max(problem.lanes, len(problem.train) // _LEAST_STEPS)
         batch = self.batch or int(np.clip(round(prepared.size.critical_batch), problem.lanes, most))
-        return SVRGIteration(
-            self, problem.stream(batch), problem.basis(), problem.encoding.outputs, prepared, problem.seed
-        )
+        stream = problem.stream(batch)
+        if prepared.norms is not None:
+            stream = Draws.instead_of(stream, prepared.norms)
+        return SVRGIteration(self, stream, problem.basis(), problem.encoding.outputs, prepared)
 
 
 @record
@@ -166,11 +169,13 @@ class PreparedSketch:
     Attributes:
         P: the preconditioner.
         size: β, λ_1 and the largest β_i of the preconditioned rows, as measured.
+        norms: β_i of the stored rows, shape (source rows,), where they are sampled by importance.
         report: how the sketch was made.
     """
 
     P: LowRank
     size: StepSize
+    norms: Array | None
     report: dict[str, Any]
 
 
@@ -188,42 +193,6 @@ def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float) -> StepSi
     # The ridge is in every step whole; it adds at most this to any curvature.
     extra = ridge / min(P.rest, float(P.scales.min(initial=np.inf)))
     return StepSize(size.beta + extra, size.top + extra, size.peak + extra)
-
-
-@dataclass(eq=False)
-class ThinnedProduct:
-    """Contributes Σ_i (kept_i/a_i) φ_i φ_iᵀ v, Σ‖φ(X) w − y‖² over all rows, and the rows, for a state (v, w).
-
-    A row is kept with probability a_i = min(1, ‖P^{−1/2} φ_i‖²/cap), decided by a hash of its id and the step. The
-    expectation is ``NormalProduct``'s.
-
-    Args:
-        basis: the functions φ.
-        P: the preconditioner.
-        cap: the β_i from which a row is always kept.
-        seed: of the decisions.
-    """
-
-    basis: Basis
-    P: LowRank
-    cap: float
-    seed: int
-
-    def __call__(self, block: Block, state: tuple[Array, Array]) -> Parts:
-        """Sums over the block; v and w have shape (M, c)."""
-        v, w = state
-        product, loss = np.zeros_like(v), 0.0
-        luck = (row_hash(block.ids, self.seed, *block.key) >> np.uint64(11)) * 2.0**-53
-        assert block.y is not None
-        for rows, phi in self.basis.panels(block.X):
-            chance = np.minimum(1.0, self.P.norms(phi) / self.cap)
-            kept = luck[rows] < chance
-            few = phi[kept]
-            product += few.T @ ((few @ v) / chance[kept, None].astype(v.dtype))
-            F = phi @ w
-            residual(F, block.y[rows])
-            loss += float(np.sum(np.square(F, dtype=np.float64)))
-        return product, loss, len(block.X)
 
 
 @record
@@ -255,7 +224,6 @@ class SVRGIteration(OneByOne):
     basis: Basis
     outputs: int
     prepared: PreparedSketch
-    seed: int
 
     sweeps = 1
 
@@ -263,12 +231,10 @@ class SVRGIteration(OneByOne):
         self.epochs = self.solver.epochs
         self.P, self.size = self.prepared.P, self.prepared.size
         self.gradient = Gradient(self.basis)
-        important = self.solver.sampling == "importance"
-        self.contribution = (
-            ThinnedProduct(self.basis, self.P, self.size.peak, self.seed) if important else NormalProduct(self.basis)
-        )
-        # A thinned row weighs as much as the heaviest does: the noise is that of rows that are all like it.
-        self.noise = StepSize(self.size.peak, self.size.top, self.size.peak) if important else self.size
+        norms = self.prepared.norms
+        self.contribution = NormalProduct(self.basis) if norms is None else WeightedProduct(self.basis, weights(norms))
+        # Divided by its chance, every row that is drawn weighs as much as the mean row does.
+        self.noise = self.size if norms is None else StepSize(self.size.beta, self.size.top, self.size.beta)
         self.report: dict[str, Any] = {
             **self.prepared.report,
             "beta": self.size.beta,

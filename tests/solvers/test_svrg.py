@@ -16,12 +16,10 @@ from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.dot import Linear
 from streamkern.kernels.features import Identity
-from streamkern.precondition.lanczos import identity
 from streamkern.solvers.base import Problem, Size
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.gradient import NormalProduct
 from streamkern.solvers.loop import train
-from streamkern.solvers.svrg import SVRG, ThinnedProduct
+from streamkern.solvers.svrg import SVRG
 
 N, M, RIDGE = 1200, 60, 1e-6
 SPECTRUM = np.concatenate([np.geomspace(1.0, 1e-3, 12), np.full(M - 12, 1e-6)])
@@ -155,36 +153,53 @@ def test_the_variance_reduced_gradient_is_unbiased(sampling, preconditioner):
         assert np.abs(mean - exact).mean() < 0.1 * np.abs(exact).mean()
 
 
-def test_thinning_keeps_heavy_rows_and_has_the_larger_variance():
+def test_a_row_is_drawn_as_often_as_its_weight_says():
     random = np.random.default_rng(0)
     X = random.normal(size=(200, 6)) * np.r_[np.full(20, 5.0), np.full(180, 0.5)][:, None]
-    basis, v = Identity().basis(6, np.dtype("float64")), random.normal(size=(6, 1))
-    cap = float((X**2).sum(axis=1).max())
-    thinned = ThinnedProduct(basis, identity(6), cap, seed=3)
+    X[7] = 0
     y = np.zeros((200, 1))
-    draws = []
-    for step in range(400):
-        block = Block(X, y, np.arange(200), (0, 0, step))
-        product, loss, n = thinned(block, (v, v))
-        whole, same_loss, same_n = NormalProduct(basis)(block, (v, v))
-        assert loss == pytest.approx(same_loss)
-        assert n == same_n == 200
-        draws.append(product)
-    assert np.std(draws, axis=0).min() > 0
-    np.testing.assert_allclose(np.mean(draws, axis=0), whole, rtol=0.1, atol=0.1 * np.abs(whole).max())
-    everything = ThinnedProduct(basis, identity(6), 1e-9, seed=3)(block, (v, v))[0]
-    np.testing.assert_allclose(everything, whole)
+    solver = SVRG(k=5, batch=50, ridge=0.1, sampling="importance", preconditioner=None)
+    with ThreadsExecutor(1) as executor:
+        iteration = solver.setup(problem(X, y, executor))
+        stream, keys = iteration.stream, [(pass_, 0, step) for pass_ in range(200) for step in range(4)]
+        ids = np.concatenate([stream.block(key).ids for key in keys])
+        again = pickle.loads(pickle.dumps(stream)).block((3, 1, 2))
+    share = np.sum(X**2, axis=1) / np.sum(X**2)
+    expected = share * len(ids)
+    counts = np.bincount(ids, minlength=200)
+    assert counts[7] == 0
+    assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
+    block = stream.block((3, 1, 2))
+    np.testing.assert_array_equal(block.ids, again.ids)
+    np.testing.assert_array_equal(block.X, X[block.ids])
+    product, loss, n = iteration.contribution(block, (np.eye(6, 1), np.zeros((6, 1))))
+    scale = np.mean(share[share > 0]) / share[block.ids]
+    np.testing.assert_allclose(product, block.X.T @ (scale * block.X[:, 0])[:, None])
+    assert loss == 0
+    assert n == len(block.ids)
 
 
-def test_importance_sampling_converges_too_but_no_faster():
+def test_copies_are_drawn_evenly_and_a_part_of_a_copy_is_refused():
+    X, y = rows(n=100)
+    solver = SVRG(k=5, sampling="importance")
+    with ThreadsExecutor(1) as executor:
+        posed = problem(X, y, executor)
+        noisy = replace(posed, train=posed.train.augment(sk.GaussianNoise(0.1), copies=3))
+        stream = solver.setup(noisy).stream
+        assert stream.rows == 300
+        assert set(stream._rows(0, 0, 0, 60)[1]) == {0, 1, 2}
+        with pytest.raises(UsageError, match="no multiple of 100"):
+            solver.prepare(replace(posed, train=posed.train.augment(sk.GaussianNoise(0.1), rows=250)))
+
+
+def test_importance_sampling_needs_fewer_epochs_where_rows_are_of_unequal_weight():
     X, y = rows(np.geomspace(1.0, 0.05, 30))
-    X[:30] *= 3
+    X[:30] *= 5
     uniform, importance = (
         suboptimality(fit(SVRG(epochs=8, ridge=0.01, k=10, sampling=s), X, y)[0].weights, X, y, 0.01)
         for s in ("uniform", "importance")
     )
-    assert importance < 1e-4 * suboptimality(np.zeros((30, 1)), X, y, 0.01)
-    assert uniform < importance
+    assert importance < 0.01 * uniform < 0.01 * suboptimality(np.zeros((30, 1)), X, y, 0.01)
 
 
 def test_a_step_that_is_far_too_large_is_a_failure_with_a_remedy():
