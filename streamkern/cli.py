@@ -25,12 +25,15 @@ from threadpoolctl import threadpool_info
 from streamkern.backends import get_backend
 from streamkern.data import open_dataset
 from streamkern.errors import StreamkernError, UsageError
+from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes
 from streamkern.model import load_model
-from streamkern.pipeline import load_pipeline, parameters, plan, run, type_name
+from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
+from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.plan import gemm_rate
+from streamkern.storage.ingest import ingest
 
 REFRESH = 1 / 8
 """Seconds between two drawings of the live line."""
@@ -109,8 +112,18 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--scheduler", default="threads", metavar="WHERE", help="threads, processes, processes:N or tcp://HOST:PORT"
     )
+    command.add_argument(
+        "--checkpoint-seconds", type=float, default=INTERVAL, metavar="S", help=f"between checkpoints ({INTERVAL:.0f})"
+    )
     command.add_argument("--quiet", action="store_true", help="say nothing but errors")
     command.set_defaults(command=_with_settings(command, _run))
+
+    command = commands.add_parser("resume", help="go on with an interrupted run", epilog=_EXIT)
+    command.add_argument("run_dir", metavar="RUN", help="the run directory")
+    command.add_argument("--threads", type=_count, metavar="N", help="threads; as before by default")
+    command.add_argument("--scheduler", metavar="WHERE", help="as for run; as before by default")
+    command.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    command.set_defaults(command=_resume)
 
     command = commands.add_parser("plan", parents=[pipeline], add_help=False, help="say what a run will cost")
     command.add_argument("--json", action="store_true", help="as JSON")
@@ -122,6 +135,22 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_evaluate)
+
+    command = commands.add_parser("ingest", help="write any table in the training layout, shuffled if asked for")
+    command.add_argument("sources", nargs="+", metavar="SOURCE", help="parquet, zarr, CSV, Arrow, npy, npz, HDF5; globs")
+    command.add_argument("path", metavar="TARGET", help="the local directory to make")
+    command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
+    command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="features to use")
+    command.add_argument("--shuffle", action="store_true", help="put the rows in a uniformly random order")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="which order (default: 0)")
+    command.add_argument("--format", choices=("zarr", "parquet"), help="by the end of TARGET if not given, else zarr")
+    command.add_argument("--dtype", metavar="DTYPE", help="store features as float32, uint8, ...; as they are by default")
+    command.add_argument("--shard", metavar="BYTES", help="join zarr chunks to shards of this size")
+    command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
+    command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
+    command.add_argument("--no-header", action="store_true", help="text tables begin with a row; columns are f0, f1, ...")
+    command.add_argument("--overwrite", action="store_true", help="replace what ingest has made there")
+    command.set_defaults(command=_ingest)
 
     command = commands.add_parser("doctor", help="show what this machine offers, and what would make it faster")
     command.set_defaults(command=_doctor)
@@ -189,20 +218,39 @@ def _value(value: Any) -> str:
 def _run(args: argparse.Namespace, settings: dict[str, str]) -> None:
     pipeline = load_pipeline(args.pipeline, settings)
     folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
+
+    def begin(listeners: tuple[Listener, ...]) -> dict[str, Any]:
+        return run(
+            pipeline, folder, memory=args.memory, threads=args.threads, scheduler=args.scheduler,
+            checkpoint_seconds=args.checkpoint_seconds, listeners=listeners,
+        )  # fmt: skip
+
+    _watched(begin, pipeline.name, folder, args.quiet)
+
+
+def _resume(args: argparse.Namespace) -> None:
+    folder = Path(args.run_dir)
+
+    def begin(listeners: tuple[Listener, ...]) -> dict[str, Any]:
+        return resume(folder, threads=args.threads, scheduler=args.scheduler, listeners=listeners)
+
+    _watched(begin, folder.name, folder, args.quiet)
+
+
+def _watched(begin: Callable[[tuple[Listener, ...]], dict[str, Any]], name: str, folder: Path, quiet: bool) -> None:
+    """A run, what it is doing, and what it has come to."""
     display = Display(sys.stderr)
     try:
-        result = run(
-            pipeline,
-            folder,
-            memory=args.memory,
-            threads=args.threads,
-            scheduler=args.scheduler,
-            listeners=() if args.quiet else (display,),
-        )
+        result = begin(() if quiet else (display,))
+    except KeyboardInterrupt:
+        if any((folder / "checkpoints").glob("*/[0-9]*")):
+            display.close()
+            _complain(f"the run can go on: streamkern resume {folder}")
+        raise
     finally:
         display.close()
-    if not args.quiet:
-        _say(_summary(pipeline.name, folder, result))
+    if not quiet:
+        _say(_summary(name, folder, result))
 
 
 def _summary(name: str, folder: Path, result: dict[str, Any]) -> str:
@@ -239,6 +287,30 @@ def _evaluate(args: argparse.Namespace) -> None:
     with open_executor("threads", args.threads) as executor:
         metrics = model.score(open_dataset(args.data, target, columns=model.columns), executor=executor)
     _say((json.dumps(metrics) if args.json else _metrics(metrics)) + "\n")
+
+
+def _ingest(args: argparse.Namespace) -> None:
+    display = Display(sys.stderr)
+    try:
+        made = ingest(
+            args.sources,
+            args.path,
+            target=args.target,
+            columns=args.columns,
+            shuffle=args.shuffle,
+            seed=args.seed,
+            format=args.format,
+            dtype=args.dtype,
+            shard=args.shard,
+            memory=args.memory,
+            threads=args.threads or default_threads(),
+            header=not args.no_header,
+            overwrite=args.overwrite,
+            on_progress=display.rows,
+        )
+    finally:
+        display.close()
+    _say(f"{made}\n")
 
 
 def _doctor(args: argparse.Namespace) -> None:
@@ -315,6 +387,8 @@ class Display:
                     f"projection {fields['projection']}, batch {fields['batch']:,} rows "
                     f"(critical: {fields['critical_batch']:,.0f}), step {fields['step']:.4g}"
                 )
+            case "resume", _:
+                self._line(fields["message"])
             case "warning", _:
                 self._line(f"warning: {fields['message']}")
             case "step", _:
@@ -322,6 +396,12 @@ class Display:
                 if self._clock() >= self._next or (ends and not self._live):
                     self._next = self._clock() + (REFRESH if self._live else LINE_EVERY)
                     self._passing(*_step(fields))
+
+    def rows(self, what: str, rows: int, total: int) -> None:
+        """Listen to what goes over all rows."""
+        if self._clock() >= self._next:
+            self._next = self._clock() + (REFRESH if self._live else LINE_EVERY)
+            self._passing(f"{what}: {rows / max(1, total):4.0%}  {rows:,} of {total:,} rows")
 
     def close(self) -> None:
         """Leave the terminal with a clean line."""

@@ -10,7 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,8 @@ class Pipeline:
         lanes: blocks of a step; fixes the order of sums, so runs with other lanes have other bits.
         dtype: ``float32`` or ``float64`` arithmetic.
         name: what reports call it; the file's name by default.
+        file: the pipeline file that it comes from, or an empty text.
+        settings: settings given to the file.
 
     Raises:
         UsageError: an unknown task or dtype, or lanes below 1.
@@ -59,6 +61,8 @@ class Pipeline:
     lanes: int = 4
     dtype: str = "float32"
     name: str = ""
+    file: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -91,9 +95,7 @@ def load_pipeline(path: str | Path, settings: Mapping[str, str] | None = None) -
         raise UsageError(
             f"pipeline() returned {type(made).__name__}.", where=str(file), expected="a streamkern.Pipeline"
         )
-    if not made.name:
-        object.__setattr__(made, "name", file.stem)
-    return made
+    return replace(made, name=made.name or file.stem, file=str(file.absolute()), settings=dict(settings or {}))
 
 
 class Parameter(NamedTuple):

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import platform
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,12 +15,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from streamkern.errors import BusyError, NumericalError, PlanRefusedError, StorageError, StreamkernError
+from streamkern.errors import BusyError, NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
 from streamkern.memory import default_budget, parse_bytes, peak_resident
 from streamkern.model import KernelMachine
-from streamkern.pipeline.pipeline import Pipeline
+from streamkern.pipeline.checkpoints import INTERVAL
+from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.stages import Stages
 from streamkern.solvers.fit import fit
 from streamkern.solvers.footprint import Footprint
@@ -32,9 +34,10 @@ def run(
     memory: str | int | None = None,
     threads: int | None = None,
     scheduler: str = "threads",
+    checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
 ) -> dict[str, Any]:
-    """Train a pipeline.
+    """Train a pipeline; go on where an earlier run of the same pipeline in the same directory was interrupted.
 
     Args:
         pipeline: the definition.
@@ -43,6 +46,7 @@ def run(
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         threads: threads of the ``threads`` scheduler; the process's cores by default.
         scheduler: ``threads``, ``processes``, ``processes:N`` or the address of a Dask scheduler.
+        checkpoint_seconds: between two checkpoints of the training.
         listeners: told of every event.
 
     Returns:
@@ -60,16 +64,18 @@ def run(
     with _locked(folder), EventLog(folder / "events.jsonl", listeners) as events:
         _clear(folder)
         before = _last_done(folder / "result.json")
-        _write_json(folder / "manifest.json", _manifest(pipeline, budget, scheduler))
+        manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds)
+        _write_json(folder / "manifest.json", manifest)
         events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
         timings: list[dict[str, Any]] = []
         started = time.perf_counter()
         try:
-            result = _train(pipeline, folder, budget, threads, scheduler, events, timings)
+            result = _train(pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds)
         except BaseException as error:
             status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
             failure = {
                 "status": status,
+                "run": manifest["run"],
                 "error": str(error) if isinstance(error, StreamkernError) else f"{type(error).__name__}: {error}",
                 "stages": timings,
                 "seed": pipeline.seed,
@@ -80,10 +86,61 @@ def run(
             _write_json(folder / "result.json", failure, quietly=True)
             events.emit("run", state=status, error=failure["error"])
             raise
+        result["run"] = manifest["run"]
         result["seconds"] = time.perf_counter() - started
         _write_json(folder / "result.json", result)
         events.emit("run", state="done", result=result)
         return result
+
+
+def resume(
+    run_dir: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    scheduler: str | None = None,
+    listeners: tuple[Listener, ...] = (),
+) -> dict[str, Any]:
+    """Go on with an interrupted run of a pipeline file, as its manifest says; a run that is done is left as it is.
+
+    Args:
+        run_dir: its directory.
+        threads: as the run had by default; they do not change the weights.
+        scheduler: where blocks run; as before by default.
+        listeners: told of every event.
+
+    Returns:
+        What is in ``result.json``.
+
+    Raises:
+        UsageError: there is no run here, or it is not one of a pipeline file.
+        StreamkernError: as ``run``.
+    """
+    folder = Path(run_dir)
+    try:
+        told = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "There is no run here: manifest.json cannot be read.", where=str(folder), remedy="check the path"
+        ) from error
+    if not told.get("file"):
+        raise UsageError(
+            "This run was not started from a pipeline file.",
+            where=str(folder),
+            remedy="call sk.run with the same pipeline and run_dir: it goes on where this one ended",
+        )
+    with _locked(folder):
+        result = _read_json(folder / "result.json")
+    if result is not None and result.get("status") == "done" and result.get("run") == told.get("run"):
+        return result
+    return run(
+        load_pipeline(told["file"], told["settings"]),
+        folder,
+        memory=told["memory"],
+        threads=threads or told["threads"],
+        scheduler=scheduler or told["scheduler"],
+        checkpoint_seconds=told["checkpoint_seconds"],
+        listeners=listeners,
+    )
 
 
 def _train(
@@ -94,9 +151,10 @@ def _train(
     scheduler: str,
     events: EventLog,
     timings: list[dict[str, Any]],
+    checkpoint_seconds: float,
 ) -> dict[str, Any]:
     with open_executor(scheduler, threads) as executor:
-        stages = Stages(pipeline, executor, events, folder / "stages", timings)
+        stages = Stages(pipeline, executor, events, folder / "stages", timings, checkpoint_seconds)
 
         def on_plan(projected: Footprint) -> None:
             events.emit("memory", projected=projected.peak, budget=budget, stages=projected.stages)
@@ -119,6 +177,7 @@ def _train(
             "memory_budget_bytes": budget,
             "weights_sha256": model.weights_sha256,
             "n_rows": len(problem.train),
+            "resumed_rows": stages.resumed_rows,
             "n_centers": len(problem.centers.Z),
             "solver": pipeline.solver.to_json()["name"],
             "solver_report": report,
@@ -159,7 +218,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _clear(folder: Path) -> None:
     """Undo what a killed run was in the middle of: with the lock held, every unfinished writing is a dead one's."""
-    for parent in (folder, folder / "stages"):
+    for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
         for old in parent.glob(".*.*.old"):
             target = parent / old.name[1:].rsplit(".", 2)[0]
             if target.exists():
@@ -172,17 +231,27 @@ def _clear(folder: Path) -> None:
 
 def _last_done(path: Path) -> dict[str, Any] | None:
     """The last complete result: what ``model.zarr`` is. A failed run carries it on, so that it is not lost."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    found = _read_json(path) or {}
     done = found if found.get("status") == "done" else found.get("last_done")
     return done if isinstance(done, dict) else None
 
 
-def _manifest(pipeline: Pipeline, budget: int, scheduler: str) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _manifest(
+    pipeline: Pipeline, budget: int, scheduler: str, threads: int | None, checkpoint_seconds: float
+) -> dict[str, Any]:
     return {
+        "run": secrets.token_hex(8),
         "name": pipeline.name,
+        "file": pipeline.file,
+        "settings": pipeline.settings,
         "train": {"fingerprint": pipeline.train.fingerprint, "rows": len(pipeline.train)},
         "kernel": None if pipeline.kernel is None else pipeline.kernel.to_json(),
         "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
@@ -193,6 +262,8 @@ def _manifest(pipeline: Pipeline, budget: int, scheduler: str) -> dict[str, Any]
         "dtype": pipeline.dtype,
         "memory": budget,
         "scheduler": scheduler,
+        "threads": threads,
+        "checkpoint_seconds": checkpoint_seconds,
         "versions": {name: version(name) for name in ("streamkern", "numpy", "numba", "scipy", "zarr")},
         "python": platform.python_version(),
         "machine": platform.machine(),

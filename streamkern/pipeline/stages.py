@@ -20,6 +20,7 @@ from streamkern.errors import StorageError
 from streamkern.events import EventLog
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
+from streamkern.pipeline.checkpoints import INTERVAL, Checkpoints
 from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import Outcome, Problem, train
@@ -48,6 +49,11 @@ class Stages:
         executor: where blocks run.
         events: told of beginnings and ends.
         folder: where results are kept; None keeps nothing.
+        timings: seconds of each stage, added to as they end.
+        every: seconds between checkpoints of the training.
+
+    Attributes:
+        resumed_rows: rows that an earlier run had trained on, and this one did not have to.
     """
 
     pipeline: Pipeline
@@ -55,6 +61,8 @@ class Stages:
     events: EventLog
     folder: Path | None = None
     timings: list[dict[str, Any]] = field(default_factory=list)
+    every: float = INTERVAL
+    resumed_rows: int = 0
 
     def run(
         self,
@@ -144,8 +152,31 @@ class Stages:
             self._ended("eigensystem", time.perf_counter(), cached=True)  # nobody asks for it
             self._ended("train", start, cached=True, key=key)
             return found
+        if self.folder is None:
+            return self._fit(problem, key, None)
+        with Checkpoints(self.folder.parent / "checkpoints" / key[:16], self.events, self.every) as checkpoints:
+            result = self._fit(problem, key, checkpoints)
+            checkpoints.clear()
+        return result
+
+    def _fit(self, problem: Problem, key: str, checkpoints: Checkpoints | None) -> tuple[Outcome, dict[str, Any]]:
         solver = self.pipeline.solver
-        iteration = self.run("eigensystem", key, lambda: solver.setup(problem))
+        begun = time.perf_counter()
+        start, prepared = (checkpoints and checkpoints.latest()) or (None, None)
+        if prepared is None:
+            iteration = self.run("eigensystem", key, lambda: solver.setup(problem))
+        else:
+            iteration = solver.setup(problem, prepared)
+            self._ended("eigensystem", begun, cached=True)
+        if checkpoints is not None and prepared is None:
+            checkpoints.prepared = iteration.prepared
+        if start is not None:
+            pass_, step = start.position
+            self.resumed_rows = start.rows
+            self.events.emit(
+                "resume", pass_=pass_, step=step, rows=start.rows, seconds=time.perf_counter() - begun,
+                message=f"going on from pass {pass_ + 1}, step {step}, {start.rows:,} rows",
+            )  # fmt: skip
 
         def compute() -> tuple[Outcome, dict[str, Any]]:
             self.events.emit("solver", **iteration.report)
@@ -154,7 +185,11 @@ class Stages:
                 iteration,
                 patience=solver.patience,
                 on_step=lambda progress: self.events.emit("step", **vars(progress)),
+                start=start,
+                keeper=checkpoints,
             )
+            if outcome.failure is not None and checkpoints is not None:
+                checkpoints.clear()  # going on from there would end there again
             require_success(outcome)
             return outcome, iteration.report
 

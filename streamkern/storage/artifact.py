@@ -135,7 +135,7 @@ def load_artifact(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ar
 
 def sha256(array: Array) -> str:
     """Hex SHA-256 of an array's bytes in C order."""
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).hexdigest()
 
 
 def _checksum(array: Array) -> str:

@@ -1,0 +1,137 @@
+"""Checkpoints of a training: written beside it, complete or not at all, the last few kept."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from streamkern.errors import ModelFormatError, StreamkernError
+from streamkern.events import EventLog
+from streamkern.solvers import Checkpoint
+from streamkern.storage.artifact import load_artifact, save_artifact
+from streamkern.storage.records import pack, unpack
+
+INTERVAL = 30.0
+"""Seconds between checkpoints."""
+
+KEPT = 2
+"""Checkpoints of a training that are kept."""
+
+KEPT_TRAININGS = 3
+"""Unfinished trainings of a run directory whose checkpoints are kept."""
+
+_KIND, _PREPARED = "Checkpoint", "Prepared"
+
+
+class Checkpoints:
+    """Keeps checkpoints of one training in a directory.
+
+    A step hands its state over and goes on: states are frozen, and a thread writes them. What the solver prepared is
+    written once, with the first of them, so that a short training writes nothing.
+
+    Args:
+        folder: their directory; its siblings are those of other trainings.
+        events: told of what is written, and of what cannot be.
+        seconds: between two checkpoints.
+        steps: between two checkpoints, as well; None for no such bound.
+
+    Attributes:
+        written: how many were written.
+    """
+
+    def __init__(self, folder: Path, events: EventLog, seconds: float = INTERVAL, steps: int | None = None) -> None:
+        self.folder, self.events, self.seconds, self.steps = folder, events, seconds, steps
+        self.written = 0
+        self.prepared: Any = None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="streamkern-checkpoint")
+        self._writing: Future[None] | None = None
+        self._due = time.monotonic() + seconds
+        self._taken = 0
+        self._last = ""
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.shutdown(wait=True)
+
+    def latest(self) -> tuple[Checkpoint, Any] | None:
+        """The last checkpoint that can be read, and what the solver had prepared, or None where that was not kept."""
+        for place in reversed(self._places()):
+            found = self._load(place, _KIND)
+            if isinstance(found, Checkpoint):
+                self._last = place.name
+                return found, self._load(self.folder / "prepared", _PREPARED)
+        return None
+
+    def _load(self, place: Path, kind: str) -> Any:
+        if not place.exists():
+            return None
+        try:
+            arrays, metadata = load_artifact(place, kind)
+            return unpack(metadata.get("value"), arrays)
+        except (StreamkernError, OSError) as error:
+            reason = error.what if isinstance(error, ModelFormatError) else str(error)
+            self.events.emit("warning", message=f"{place.name} of an earlier run is left out: {reason}")
+            return None
+
+    def _places(self) -> list[Path]:
+        """Directories of checkpoints, oldest first."""
+        return sorted(self.folder.glob("[0-9]*"))
+
+    def offer(self, checkpoint: Checkpoint) -> None:
+        """Hand over a checkpoint that is due, unless one is still being written."""
+        self._taken += 1
+        due = time.monotonic() >= self._due or (self.steps is not None and self._taken >= self.steps)
+        if due and (self._writing is None or self._writing.done()):
+            self._due, self._taken = time.monotonic() + self.seconds, 0
+            self._writing = self._writer.submit(self._write, checkpoint)
+
+    def interrupted(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint before returning."""
+        self._writer.submit(self._write, checkpoint).result()
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        (pass_, step), begun = checkpoint.position, int(checkpoint.begun)
+        name = f"{pass_:06}-{begun}-{step:09}"
+        if name == self._last:
+            return
+        started = time.perf_counter()
+        try:
+            if self.prepared is not None:
+                self._save(self.folder / "prepared", _PREPARED, self.prepared)
+                self.prepared = None
+            self._save(self.folder / name, _KIND, checkpoint)
+        except (StreamkernError, OSError) as error:
+            # Training goes on: the next one may find room, and the one before is intact.
+            reason = error.what if isinstance(error, StreamkernError) else str(error)
+            self.events.emit("warning", message=f"no checkpoint was written: {reason}")
+            return
+        self._last = name
+        self.written += 1
+        self.events.emit(
+            "checkpoint", pass_=pass_, step=step, rows=checkpoint.rows, seconds=time.perf_counter() - started
+        )
+        self._prune()
+
+    @staticmethod
+    def _save(place: Path, kind: str, value: Any) -> None:
+        tree, arrays = pack(value)
+        save_artifact(place, kind, arrays, {"value": tree})
+
+    def _prune(self) -> None:
+        for place in self._places()[:-KEPT]:
+            shutil.rmtree(place, ignore_errors=True)
+        others = sorted(self.folder.parent.iterdir(), key=lambda place: place.stat().st_mtime_ns)
+        for place in [place for place in others if place != self.folder][: -KEPT_TRAININGS + 1]:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Delete them: the training is done."""
+        self._writer.submit(shutil.rmtree, self.folder, True).result()

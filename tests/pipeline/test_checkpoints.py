@@ -1,0 +1,329 @@
+"""Checkpoints: training that is left at any step goes on to the same weights, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.events import EventLog
+from streamkern.execute import ThreadsExecutor
+from streamkern.pipeline import load_pipeline, resume, run
+from streamkern.pipeline.checkpoints import KEPT, Checkpoints
+from streamkern.solvers import Checkpoint, Problem, train
+from streamkern.testing.solver import small_data, small_problem
+
+SOLVERS: dict[str, Any] = {
+    "exact": sk.EigenPro(epochs=3, batch=100),
+    "inexact": sk.EigenPro(epochs=3, batch=100, projection="inexact"),
+    "delayed": sk.EigenPro(epochs=3, batch=16, projection="delayed"),
+    "eigenpro1": sk.EigenPro1(epochs=3, q=10, batch=100),
+    "sgd": sk.SGD(epochs=3, batch=100, average=True),
+    "descent": sk.GradientDescent(epochs=4),
+    "svrg": sk.SVRG(epochs=3, ridge=1e-3, k=5, batch=100),
+    "falkon": sk.Falkon(epochs=5),
+    "direct": sk.Direct(1e-6),
+    "patient": sk.EigenPro(epochs=6, batch=100, patience=1),
+}
+
+
+class Stop(Exception):
+    """An end in the middle."""
+
+
+class Memory:
+    """Keeps every checkpoint, and stops training at one."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.stop = stop
+        self.seen: list[Checkpoint] = []
+        self.last: Checkpoint | None = None
+
+    def offer(self, checkpoint: Checkpoint) -> None:
+        self.seen.append(checkpoint)
+        if len(self.seen) == self.stop:
+            raise Stop
+
+    def interrupted(self, checkpoint: Checkpoint) -> None:
+        self.last = checkpoint
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadsExecutor]:
+    with ThreadsExecutor(2) as executor:
+        yield executor
+
+
+def posed(executor: ThreadsExecutor, solver: Any) -> Problem:
+    problem = small_problem(executor, dtype=np.float32)
+    if isinstance(solver, sk.SGD | sk.EigenPro1):
+        problem = replace(problem, features=sk.RandomFourier(sk.Gaussian(3.0), 50))
+    if solver.patience is not None:
+        problem = replace(problem, validation=sk.from_arrays(*small_data(300, 1)))
+    return problem
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_going_on_at_any_step_gives_the_same_bits(name: str, executor: ThreadsExecutor, tmp_path: Path):
+    solver = SOLVERS[name]
+    problem = posed(executor, solver)
+    whole = Memory()
+    iteration = solver.setup(problem)
+    expected = train(problem, iteration, patience=solver.patience, keeper=whole)
+    assert whole.last is None
+    count = len(whole.seen)
+    assert count >= 1
+    rng = np.random.default_rng(0)
+    for stop in sorted({1, count, *rng.integers(1, count + 1, 3).tolist()}):
+        stopped = Memory(stop)
+        with pytest.raises(Stop):
+            train(problem, solver.setup(problem), patience=solver.patience, keeper=stopped)
+        assert stopped.last is not None
+        # Through the file, with what was prepared, as another process would.
+        with EventLog() as events, Checkpoints(tmp_path / f"{stop}", events) as kept:
+            kept.prepared = iteration.prepared
+            kept.interrupted(stopped.last)
+        with EventLog() as events, Checkpoints(tmp_path / f"{stop}", events) as kept:
+            found = kept.latest()
+        assert found is not None
+        start, prepared = found
+        again = Memory()
+        outcome = train(problem, solver.setup(problem, prepared), patience=solver.patience, start=start, keeper=again)
+        np.testing.assert_array_equal(outcome.weights, expected.weights)
+        assert (outcome.rows, outcome.passes) == (expected.rows, expected.passes)
+        assert [entry["loss"] for entry in outcome.history] == [entry["loss"] for entry in expected.history]
+        # No step is done twice.
+        assert len(again.seen) == count - stop
+
+
+def test_the_eigenpro_of_all_rows_goes_on_too(executor: ThreadsExecutor, tmp_path: Path):
+    X, y = small_data(400)
+    problem = small_problem(executor, X, y, dtype=np.float32)
+    problem = replace(problem, centers=sk.Uniform(400).choose(problem.train, executor, np.dtype(np.float32)))
+    solver = sk.EigenPro2(epochs=2, batch=60)
+    expected = train(problem, solver.setup(problem)).weights
+    stopped = Memory(9)
+    with pytest.raises(Stop):
+        train(problem, solver.setup(problem), keeper=stopped)
+    assert stopped.last is not None
+    with EventLog() as events, Checkpoints(tmp_path / "kept", events) as kept:
+        kept.prepared = solver.prepare(problem)
+        kept.interrupted(stopped.last)
+        found = kept.latest()
+    assert found is not None
+    weights = train(problem, solver.setup(problem, found[1]), start=found[0]).weights
+    np.testing.assert_array_equal(weights, expected)
+
+
+# -------------------------------------------------------------------------------------------------------- the files
+
+
+def some(step: int) -> Checkpoint:
+    return Checkpoint(np.arange(4.0) * step, (1, step), True, rows=10 * step, history=({"pass": 1, "loss": 0.5},))
+
+
+def test_the_last_few_are_kept_and_a_damaged_one_costs_itself_only(tmp_path: Path):
+    told: list[tuple[str, dict[str, Any]]] = []
+    with EventLog(None, (lambda *event: told.append(event),)) as events:
+        with Checkpoints(tmp_path / "kept", events, seconds=0.0) as kept:
+            kept.prepared = {"W": np.ones((3, 3))}
+            for step in range(1, 6):
+                kept.interrupted(some(step))
+        names = [place.name for place in sorted((tmp_path / "kept").glob("0*"))]
+        assert names == ["000001-1-000000004", "000001-1-000000005"]
+        assert len(names) == KEPT
+        assert [fields["step"] for kind, fields in told if kind == "checkpoint"] == [1, 2, 3, 4, 5]
+        for file in (tmp_path / "kept" / names[-1]).rglob("c/*"):
+            damaged = bytearray(file.read_bytes())
+            damaged[-1] ^= 1
+            file.write_bytes(damaged)
+        with Checkpoints(tmp_path / "kept", events) as kept:
+            found = kept.latest()
+        assert found is not None
+        start, prepared = found
+        assert start.position == (1, 4)
+        np.testing.assert_array_equal(start.state, np.arange(4.0) * 4)
+        assert start.history == some(4).history
+        np.testing.assert_array_equal(prepared["W"], np.ones((3, 3)))
+        (warning,) = [fields["message"] for kind, fields in told if kind == "warning"]
+        assert names[-1] in warning
+
+
+def test_a_step_never_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Checkpoints, "_save", staticmethod(lambda place, kind, value: time.sleep(0.3)))
+    with EventLog() as events, Checkpoints(tmp_path / "kept", events, seconds=0.0) as kept:
+        begun = time.perf_counter()
+        for step in range(50):
+            kept.offer(some(step))
+        assert time.perf_counter() - begun < 0.1
+
+
+def test_intervals_of_time_and_of_steps(tmp_path: Path):
+    with EventLog() as events:
+        with Checkpoints(tmp_path / "never", events, seconds=1e6) as kept:
+            for step in range(20):
+                kept.offer(some(step))
+        assert not (tmp_path / "never").exists()
+        with Checkpoints(tmp_path / "steps", events, seconds=1e6, steps=4) as kept:
+            for step in range(1, 13):
+                kept.offer(some(step))
+                assert kept._writing is None or kept._writing.result() is None
+        assert kept.written == 3
+        assert [place.name[-1] for place in sorted((tmp_path / "steps").glob("0*"))] == ["8", "2"]
+
+
+# ------------------------------------------------------------------------------------------------- runs that are killed
+
+PIPELINE = textwrap.dedent(
+    """
+    import os
+    import time
+
+    import numpy as np
+
+    import streamkern as sk
+
+
+    class Slow(sk.EigenPro):
+        '''Steps that take as long as real ones.'''
+
+        def setup(self, problem, prepared=None):
+            iteration = super().setup(problem, prepared)
+            update = iteration.update
+            pause = float(os.environ.get("PAUSE", "0"))
+
+            def slow(*given):
+                time.sleep(pause)
+                return update(*given)
+
+            iteration.update = slow
+            return iteration
+
+        def to_json(self):
+            return {**super().to_json(), "name": "EigenPro"}
+
+
+    def pipeline(epochs: int = 4, batch: int = 40) -> sk.Pipeline:
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(2000, 6)).astype(np.float32)
+        data = sk.from_arrays(X, np.sin(X[:, 0]) + X[:, 1]).split(test=0.2)
+        return sk.Pipeline(data[0], sk.Laplace(3.0), sk.Uniform(100), Slow(epochs=epochs, batch=batch), test=data[1],
+                           task="regression")
+    """
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "slow.py"
+    path.write_text(PIPELINE)
+    return path
+
+
+def start(*words: str | Path, pause: float) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "streamkern", *map(str, words)], stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, env={**os.environ, "PAUSE": str(pause)},
+    )  # fmt: skip
+
+
+def wait_for(folder: Path, text: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        log = folder / "events.jsonl"
+        if log.exists() and text in log.read_text():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{text} never happened")
+
+
+def resumed(folder: Path) -> None:
+    """Go on, to the end."""
+    process = start("resume", folder, pause=0.0)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+
+
+def events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    log = folder / "events.jsonl"
+    lines = log.read_text().splitlines() if log.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("}")]
+    return [event for event in found if event["event"] == kind]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_loses_no_step(file: Path, tmp_path: Path, number: signal.Signals):
+    expected = run(load_pipeline(file), tmp_path / "whole")
+    folder = tmp_path / "run"
+    process = start("run", file, "--run-dir", folder, "--threads", "1", pause=0.02)
+    wait_for(folder, '"event": "step"')
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, said
+    assert f"streamkern resume {folder}" in said
+    assert json.loads((folder / "result.json").read_text())["status"] == "interrupted"
+    (written,) = events(folder, "checkpoint")
+    resumed(folder)
+    result = json.loads((folder / "result.json").read_text())
+    assert result["weights_sha256"] == expected["weights_sha256"]
+    assert result["resumed_rows"] == written["rows"] > 0
+    assert not list((folder / "checkpoints").iterdir())
+    # Done is done.
+    stamp = (folder / "model.zarr/zarr.json").stat().st_mtime_ns
+    resumed(folder)
+    assert (folder / "model.zarr/zarr.json").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.slow
+def test_kill_9_at_ten_random_moments(file: Path, tmp_path: Path):
+    expected = run(load_pipeline(file), tmp_path / "whole")
+    folder = tmp_path / "run"
+    luck = random.Random(20)
+    for killed in range(10):
+        process = start("run", file, "--run-dir", folder, "--checkpoint-seconds", "0", pause=0.03)
+        while process.poll() is None and sum(e["state"] == "begin" for e in events(folder, "run")) <= killed:
+            time.sleep(0.01)
+        time.sleep(luck.uniform(0.0, 1.0))
+        process.kill()
+        process.communicate()
+    assert any(event["rows"] > 0 for event in events(folder, "resume"))
+    result = run(load_pipeline(file), folder)
+    assert result["weights_sha256"] == expected["weights_sha256"]
+    assert result["metrics"] == expected["metrics"]
+
+
+def test_a_changed_setting_starts_anew_and_the_old_training_can_still_go_on(file: Path, tmp_path: Path):
+    folder = tmp_path / "run"
+    process = start("run", file, "--run-dir", folder, pause=0.02)
+    wait_for(folder, '"event": "step"')
+    process.terminate()
+    process.communicate(timeout=60)
+    other = run(load_pipeline(file, {"epochs": "1"}), folder)
+    assert other["resumed_rows"] == 0
+    assert other["weights_sha256"] == run(load_pipeline(file, {"epochs": "1"}), tmp_path / "alone")["weights_sha256"]
+    result = run(load_pipeline(file), folder)
+    assert result["resumed_rows"] > 0
+    assert result["weights_sha256"] == run(load_pipeline(file), tmp_path / "whole")["weights_sha256"]
+
+
+def test_resume_says_what_it_cannot(tmp_path: Path):
+    with pytest.raises(sk.UsageError, match="no run here"):
+        resume(tmp_path)
+    data = sk.from_arrays(*small_data(200))
+    run(sk.Pipeline(data, sk.Laplace(3.0), sk.Uniform(20), task="regression"), tmp_path / "python")
+    with pytest.raises(sk.UsageError, match="pipeline file"):
+        resume(tmp_path / "python")
