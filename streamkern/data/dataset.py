@@ -1,4 +1,4 @@
-"""Dataset: an immutable description of virtual rows. It reads nothing."""
+"""Dataset: an immutable description of virtual rows. Only a stratified or weighted sample reads any."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.augment import Augmentation
-from streamkern.data.split import HASH_SPAN, Rule, count_chosen, sample_rule, smallest
+from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, count_chosen, sample_rule, smallest
+from streamkern.data.subsample import stratified, weighted
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
 from streamkern.types import Array, IntArray, Target
@@ -33,7 +34,7 @@ class Dataset:
     """
 
     source: Source
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Chooser, ...] = ()
     factor: float | Array = 1.0
     shift: float | Array = 0.0
     augmentations: tuple[Augmentation, ...] = ()
@@ -70,7 +71,7 @@ class Dataset:
         return len(self) // self.base_rows if self.base_rows else 0
 
     @cached_property
-    def last_round(self) -> tuple[Rule, ...]:
+    def last_round(self) -> tuple[Chooser, ...]:
         """Rules of the round that is not full; empty where the rows are a multiple."""
         rest = len(self) - self.full_rounds * self.base_rows
         return (*self.rules, self._sample_rule(rest, "rest")) if rest else ()
@@ -80,7 +81,7 @@ class Dataset:
         """Hex digest of what determines the virtual rows."""
         return digest(
             self.source.fingerprint,
-            [[list(rule.key), rule.low, rule.high] for rule in self.rules],
+            [rule.to_json() for rule in self.rules],
             np.asarray(self.factor, dtype=np.float64).tolist(),
             np.asarray(self.shift, dtype=np.float64).tolist(),
             [augmentation.to_json() for augmentation in self.augmentations],
@@ -158,17 +159,40 @@ class Dataset:
             replace(self, rules=(*self.rules, Rule(key, high=cut))),
         )
 
-    def sample(self, rows: int, seed: int = 0) -> Dataset:
-        """A fixed uniform sample of exactly ``rows`` stored rows, the same under any chunking.
+    def sample(
+        self, rows: int, seed: int = 0, *, stratify: bool = False, weights: str | int | Array | None = None
+    ) -> Dataset:
+        """A fixed sample of exactly ``rows`` stored rows, the same under any chunking; uniform by default.
+
+        A stratified or weighted sample depends on what rows hold: it reads them at once, a chunk at a time, and keeps
+        the ids of its rows, 8 bytes each.
+
+        Args:
+            rows: how many.
+            seed: which sample.
+            stratify: keep every class's share of the rows, to within one row.
+            weights: draw in proportion to a weight >= 0, without replacement: the name or position of a stored column,
+                or an array with one a stored row, shape (n,).
 
         Raises:
-            UsageError: more rows than there are, or fewer than 1.
+            UsageError: more rows than there are (or than have a positive weight), fewer than 1, both ways at once, no
+                labels to stratify by, or no such column.
+            DataError: a weight is negative or not finite.
         """
         if not 1 <= rows <= self.base_rows:
             raise UsageError(
                 f"A sample of {rows} rows was asked for.", where="sample", expected=f"1 to {self.base_rows} rows"
             )
-        return replace(self, rules=(*self.rules, self._sample_rule(rows, "sample", seed)), virtual_rows=None)
+        if stratify and weights is not None:
+            raise UsageError("Both stratify and weights are given.", where="sample", expected="one of the two")
+        rule: Chooser
+        if stratify:
+            rule = Listed(stratified(self.source, self.rules, rows, self._sample_key("stratified", seed)))
+        elif weights is not None:
+            rule = Listed(weighted(self.source, self.rules, rows, weights, self._sample_key("weighted", seed)))
+        else:
+            rule = self._sample_rule(rows, "sample", seed)
+        return replace(self, rules=(*self.rules, rule), virtual_rows=None)
 
     def plain(self) -> Dataset:
         """The stored rows once each, scaled and not augmented."""
@@ -204,8 +228,10 @@ class Dataset:
             )
 
     def _sample_rule(self, rows: int, *name: Any) -> Rule:
-        key = (_SAMPLE, self.seed, *(int(digest(part)[:15], 16) for part in name))
-        return sample_rule(self.rules, int(self.source.bounds[-1]), rows, key)
+        return sample_rule(self.rules, int(self.source.bounds[-1]), rows, self._sample_key(*name))
+
+    def _sample_key(self, *name: Any) -> tuple[int, ...]:
+        return (_SAMPLE, self.seed, *(int(digest(part)[:15], 16) for part in name))
 
     def _with(self, **changes: Any) -> Dataset:
         """A copy with changes that leave the rules alone; rows that were counted are not counted again."""

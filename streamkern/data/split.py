@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +33,38 @@ class Rule:
             kept &= h < np.uint64(self.high)
         return kept
 
+    def to_json(self) -> list[Any]:
+        """What the rule is, for fingerprints."""
+        return [list(self.key), self.low, self.high]
 
-def chosen(rules: Sequence[Rule], start: int, stop: int) -> IntArray | None:
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Rows by their ids: a choice that depends on what they hold. It takes 8 bytes a row.
+
+    Args:
+        ids: ascending, shape (k,).
+    """
+
+    ids: IntArray
+
+    def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
+        """Which of the rows are chosen: shape (n,)."""
+        if not len(self.ids):
+            return np.zeros(len(row_ids), dtype=bool)
+        at = np.minimum(np.searchsorted(self.ids, row_ids), len(self.ids) - 1)
+        return np.asarray(self.ids[at] == row_ids)
+
+    def to_json(self) -> list[Any]:
+        """A digest of the ids, for fingerprints."""
+        return [len(self.ids), hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()]
+
+
+Chooser = Rule | Listed
+"""What says which rows take part."""
+
+
+def chosen(rules: Sequence[Chooser], start: int, stop: int) -> IntArray | None:
     """Ids in [start, stop) that every rule keeps, ascending; None where there is no rule, which means all."""
     if not rules:
         return None
@@ -42,7 +74,7 @@ def chosen(rules: Sequence[Rule], start: int, stop: int) -> IntArray | None:
     return ids
 
 
-def count_chosen(rules: Sequence[Rule], starts: IntArray, stops: IntArray) -> IntArray:
+def count_chosen(rules: Sequence[Chooser], starts: IntArray, stops: IntArray) -> IntArray:
     """How many rows of each range [starts[i], stops[i]) the rules keep; ranges ascend and do not overlap."""
     if not rules or not len(starts):
         return np.asarray(stops - starts, dtype=np.int64)
@@ -74,7 +106,9 @@ def runs(starts: IntArray, stops: IntArray, rows: int | None) -> tuple[IntArray,
     return first, np.minimum(first + rows, np.repeat(stops, counts))
 
 
-def smallest(rules: Sequence[Rule], n_rows: int, k: int, key: tuple[int, ...]) -> tuple[IntArray, NDArray[np.uint64]]:
+def smallest(
+    rules: Sequence[Chooser], n_rows: int, k: int, key: tuple[int, ...]
+) -> tuple[IntArray, NDArray[np.uint64]]:
     """The k chosen rows of smallest hash under ``key``: a uniform draw without replacement, in a random order.
 
     A draw of k rows begins with the draw of any smaller number. Memory is O(k).
@@ -114,7 +148,7 @@ def _least(parts: list[tuple[IntArray, NDArray[np.uint64]]], k: int) -> tuple[In
     return ids, hashes
 
 
-def sample_rule(rules: Sequence[Rule], n_rows: int, k: int, key: tuple[int, ...]) -> Rule:
+def sample_rule(rules: Sequence[Chooser], n_rows: int, k: int, key: tuple[int, ...]) -> Rule:
     """The rule that keeps the k of the chosen rows that ``smallest`` draws, for 1 <= k <= the chosen rows.
 
     One key's hashes are distinct, so the k-th smallest bounds exactly k rows. It is found in two passes over the ids in
@@ -137,7 +171,7 @@ def _part(hashes: NDArray[np.uint64]) -> IntArray:
     return (hashes >> np.uint64(48)).astype(np.int64)
 
 
-def _chosen_blocks(rules: Sequence[Rule], start: int, stop: int) -> Iterator[IntArray]:
+def _chosen_blocks(rules: Sequence[Chooser], start: int, stop: int) -> Iterator[IntArray]:
     for a in range(start, stop, _ID_BLOCK):
         b = min(a + _ID_BLOCK, stop)
         ids = chosen(rules, a, b)

@@ -23,7 +23,7 @@ from streamkern.backends.base import Backend
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import Reader, rows_of
-from streamkern.data.split import Rule, chosen, count_chosen, ranges, runs
+from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
 from streamkern.errors import UsageError
 from streamkern.rng import generator
@@ -348,7 +348,7 @@ _ORDER_ROWS = 1 << 17
 class _Round(NamedTuple):
     """Which rows a round takes: the rules, how many of each chunk, and how many in all."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[Chooser, ...]
     counts: IntArray
     rows: int
 

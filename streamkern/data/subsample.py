@@ -1,0 +1,188 @@
+"""Subsamples that depend on what rows hold: stratified by class, or weighted. They read the rows to choose among."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkern.data.split import Chooser, chosen
+from streamkern.errors import DataError, UsageError
+from streamkern.rng import row_hash
+from streamkern.storage.base import Source
+from streamkern.storage.layout import positions
+from streamkern.types import Array, IntArray
+
+_WAITING = 1 << 16  # candidates held, beyond those that are ahead, before the others are let go
+
+
+def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[int, ...]) -> IntArray:
+    """A uniform sample within each class, every class with its share of the rows to within one.
+
+    Shares are rounded by largest remainders. In each class the rows of smallest hash are taken: the same under any
+    chunking, and a larger share holds a smaller one. Two passes over the targets; memory is O(rows).
+
+    Args:
+        source: the stored rows, with one label a row.
+        rules: which rows take part.
+        rows: how many to take.
+        key: integers that name the draw.
+
+    Returns:
+        Row ids, ascending, shape (rows,).
+
+    Raises:
+        UsageError: there is no target, or it has several values a row.
+        DataError: a label is NaN.
+    """
+    if source.target is None or source.target.outputs:
+        raise UsageError(
+            "There are no classes to keep the shares of.",
+            where="sample(stratify=True)",
+            expected="a target with one label a row",
+            remedy="name the target column, or leave stratify out",
+        )
+    counts: Counter[Any] = Counter()
+    for some, _, y in _chunks(source, rules):
+        assert y is not None
+        if y.dtype.kind == "f" and np.isnan(y).any():
+            raise DataError(
+                "A label is NaN.",
+                where=f"row {int(some[np.argmax(np.isnan(y))])}",
+                expected="a label in every row",
+                remedy="leave out or fill the rows without a label",
+            )
+        counts.update(y.tolist())
+    labels = np.array(sorted(counts), dtype=source.target.dtype)
+    sizes = np.array([counts[label] for label in labels.tolist()], dtype=np.int64)
+    quota = shares(sizes, rows)
+
+    ids, codes = np.empty(0, np.int64), np.empty(0, np.int64)
+    hashes = np.empty(0, np.uint64)
+    bound = np.full(len(labels), np.iinfo(np.uint64).max, dtype=np.uint64)  # of the hashes that may still come in
+    waiting, count = [(ids, codes, hashes)], 0
+    for some, _, y in _chunks(source, rules):
+        assert y is not None
+        code, h = np.searchsorted(labels, y), row_hash(some, *key)
+        near = h <= bound[code]
+        waiting.append((some[near], code[near], h[near]))
+        count += int(near.sum())
+        if count > rows + _WAITING:
+            ids, codes, hashes, bound = _first(waiting, quota)
+            waiting, count = [(ids, codes, hashes)], len(ids)
+    return np.sort(_first(waiting, quota)[0])
+
+
+def shares(sizes: IntArray, rows: int) -> IntArray:
+    """``rows`` dealt out in proportion to ``sizes``, shape (k,), rounded by largest remainders; the first win ties."""
+    exact = [divmod(int(size) * rows, int(sizes.sum())) for size in sizes]
+    quota = np.array([whole for whole, _ in exact], dtype=np.int64)
+    order = np.argsort([-rest for _, rest in exact], kind="stable")
+    quota[order[: rows - int(quota.sum())]] += 1
+    return quota
+
+
+def weighted(
+    source: Source, rules: Sequence[Chooser], rows: int, weights: str | int | Array, key: tuple[int, ...]
+) -> IntArray:
+    """A sample without replacement, each next row drawn in proportion to its weight among those left.
+
+    Efraimidis and Spirakis (2006), "Weighted random sampling with a reservoir": the rows of smallest −ln(u)/w, where u is
+    uniform and a function of the row id. One pass; memory is O(rows).
+
+    Args:
+        source: the stored rows.
+        rules: which rows take part.
+        rows: how many to take.
+        weights: w >= 0: name or position of a stored column, or an array with one a stored row.
+        key: integers that name the draw.
+
+    Returns:
+        Row ids, ascending, shape (rows,).
+
+    Raises:
+        UsageError: no such column, an array of another length, or fewer rows with a positive weight than asked for.
+        DataError: a weight is negative or not finite.
+    """
+    n = int(source.bounds[-1])
+    given: Array | None = None
+    column = 0
+    if isinstance(weights, str):
+        column = int(positions([weights], source.columns, "sample(weights=...)")[0])
+    elif isinstance(weights, int | np.integer):
+        column = int(weights)
+        if not 0 <= column < source.n_features:
+            raise UsageError(
+                f"There is no column {column}.", where="sample(weights=...)", expected=f"0 to {source.n_features - 1}"
+            )
+    else:
+        given = np.asarray(weights, dtype=np.float64)
+        if given.shape != (n,):
+            raise UsageError(
+                f"The weights have shape {given.shape}.",
+                where="sample(weights=...)",
+                expected=f"one a stored row: shape ({n},)",
+            )
+    best, ids = np.empty(0), np.empty(0, np.int64)
+    waiting, count = [(best, ids)], 0
+    for some, X, _ in _chunks(source, rules):
+        w = X[:, column].astype(np.float64) if given is None else given[some]
+        wrong = ~(np.isfinite(w) & (w >= 0))
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise DataError(f"A weight is {w[i]}.", where=f"row {int(some[i])}", expected="a finite number >= 0")
+        some, w = some[w > 0], w[w > 0]
+        u = ((row_hash(some, *key) >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
+        waiting.append((-np.log(u) / w, some))
+        count += len(some)
+        if count > rows + _WAITING:
+            best, ids = _ahead(waiting, rows)
+            waiting, count = [(best, ids)], len(ids)
+    _, ids = _ahead(waiting, rows)
+    if len(ids) < rows:
+        raise UsageError(
+            f"Only {len(ids)} rows have a positive weight.",
+            where="sample(weights=...)",
+            expected=f"at least {rows}",
+            remedy="ask for fewer rows",
+        )
+    return np.sort(ids)
+
+
+def _ahead(waiting: list[tuple[Array, IntArray]], rows: int) -> tuple[Array, IntArray]:
+    keys, ids = (np.concatenate(arrays) for arrays in zip(*waiting, strict=True))
+    order = np.lexsort((ids, keys))[:rows]
+    return keys[order], ids[order]
+
+
+def _first(
+    waiting: list[tuple[IntArray, IntArray, NDArray[np.uint64]]], quota: IntArray
+) -> tuple[IntArray, IntArray, NDArray[np.uint64], NDArray[np.uint64]]:
+    """Of each class the rows of smallest hash, as many as its quota; and the hashes that bound what may come in."""
+    ids, codes, hashes = (np.concatenate(arrays) for arrays in zip(*waiting, strict=True))
+    order = np.lexsort((hashes, codes))
+    ids, codes, hashes = ids[order], codes[order], hashes[order]
+    begins = np.searchsorted(codes, np.arange(len(quota)))
+    kept = np.arange(len(codes)) - begins[codes] < quota[codes]
+    ids, codes, hashes = ids[kept], codes[kept], hashes[kept]
+    held = np.bincount(codes, minlength=len(quota))
+    bound = np.full(len(quota), np.iinfo(np.uint64).max, dtype=np.uint64)
+    full = np.flatnonzero((held == quota) & (quota > 0))
+    bound[full] = hashes[np.cumsum(held)[full] - 1]
+    bound[quota == 0] = 0
+    return ids, codes, hashes, bound
+
+
+def _chunks(source: Source, rules: Sequence[Chooser]) -> Iterator[tuple[IntArray, Array, Array | None]]:
+    """Ids, features and targets of the rows that take part, chunk by chunk; a chunk without any is not read."""
+    for number, (start, stop) in enumerate(zip(source.bounds[:-1].tolist(), source.bounds[1:].tolist(), strict=True)):
+        ids = chosen(rules, start, stop)
+        if ids is None:
+            ids = np.arange(start, stop, dtype=np.int64)
+        if len(ids):
+            rows = source.read(number)
+            local = ids - start
+            yield ids, rows.X[local], None if rows.y is None else rows.y[local]

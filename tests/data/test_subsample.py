@@ -1,0 +1,155 @@
+"""Stratified and weighted samples: exact sizes, the shares they promise, and the same rows under any chunking."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import streamkern as sk
+from streamkern.data import subsample
+from streamkern.data.dataset import Dataset
+from streamkern.data.split import Listed, chosen
+from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.subsample import shares
+from streamkern.errors import DataError, UsageError
+from streamkern.rng import row_hash
+
+sizes = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(sum)
+
+
+@pytest.fixture(autouse=True)
+def _let_go_often(monkeypatch):
+    """So that a few hundred rows are chosen among in many steps."""
+    monkeypatch.setattr(subsample, "_WAITING", 5)
+
+
+def ids_of(data: Dataset) -> list[int]:
+    return chosen(data.rules, 0, int(data.source.bounds[-1])).tolist()
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.data())
+def test_shares_add_up_and_are_near_their_proportion(sizes, data):
+    sizes = np.array(sizes)
+    rows = data.draw(st.integers(1, int(sizes.sum())))
+    quota = shares(sizes, rows)
+    assert quota.sum() == rows
+    assert (np.abs(quota - rows * sizes / sizes.sum()) < 1).all()
+    assert (quota <= sizes).all()
+
+
+@settings(max_examples=60)
+@given(sizes, st.integers(0, 5), st.booleans(), st.data())
+def test_a_stratified_sample_is_the_smallest_hashes_of_each_class(cut_source, sizes, seed, words, data):
+    n = sum(sizes)
+    y = np.random.default_rng(n).choice([3, 1, 7], n, p=[0.7, 0.2, 0.1])
+    source = cut_source(sizes, y=y.astype(str).astype(object) if words else y)
+    rows = data.draw(st.integers(1, n))
+    sample = Dataset(source).sample(rows, seed, stratify=True)
+    ids = ids_of(sample)
+    assert len(ids) == sample.base_rows == len(sample) == rows
+    assert ids == ids_of(Dataset(cut_source([n], y=source.y)).sample(rows, seed, stratify=True))
+    labels, counts = np.unique(y, return_counts=True)
+    h = row_hash(np.arange(n), *Dataset(source)._sample_key("stratified", seed))
+    for label, quota in zip(labels, shares(counts, rows), strict=True):
+        members = np.flatnonzero(y == label)
+        expected = members[np.argsort(h[members])][:quota]
+        assert sorted(expected.tolist()) == [i for i in ids if y[i] == label]
+
+
+@settings(max_examples=60)
+@given(sizes, st.integers(0, 5), st.data())
+def test_a_weighted_sample_is_the_first_of_the_race(cut_source, sizes, seed, data):
+    n = sum(sizes)
+    weights = np.random.default_rng(n).choice([0.0, 0.5, 3.0], n)
+    weights[0] = 1.0
+    source = cut_source(sizes)
+    rows = data.draw(st.integers(1, int(np.count_nonzero(weights))))
+    sample = Dataset(source).sample(rows, seed, weights=weights)
+    assert ids_of(sample) == ids_of(Dataset(cut_source([n])).sample(rows, seed, weights=weights))
+    h = row_hash(np.arange(n), *Dataset(source)._sample_key("weighted", seed))
+    with np.errstate(divide="ignore"):
+        race = -np.log(((h >> np.uint64(11)) + 0.5) * 2.0**-53) / weights
+    assert ids_of(sample) == sorted(np.argsort(race, kind="stable")[:rows].tolist())
+    assert len(sample) == rows
+
+
+def test_rows_are_drawn_in_proportion_to_their_weights(cut_source):
+    n = 40
+    weights = np.where(np.arange(n) < 10, 4.0, 1.0)
+    data = Dataset(cut_source([n]))
+    firsts = [ids_of(data.sample(1, seed, weights=weights))[0] for seed in range(1500)]
+    counts = np.bincount(firsts, minlength=n)
+    assert stats.chisquare(counts, 1500 * weights / weights.sum()).pvalue > 1e-4
+
+
+def test_a_column_may_be_the_weights(cut_source):
+    X = np.zeros((100, 2))
+    X[::3, 1] = 2.0
+    by_position = Dataset(cut_source([60, 40], X=X)).sample(30, weights=1)
+    assert all(i % 3 == 0 for i in ids_of(by_position))
+    named = sk.from_arrays(X, np.arange(100) % 2, columns=["a", "w"]).sample(30, weights="w")
+    assert ids_of(named) == ids_of(by_position)
+
+
+def test_a_part_is_sampled_and_a_sample_split(cut_source):
+    data, other = Dataset(cut_source([300, 100])).split(0.25)
+    sample = data.sample(100, stratify=True)
+    assert set(ids_of(sample)) <= set(ids_of(data))
+    assert not set(ids_of(sample)) & set(ids_of(other))
+    a, b = sample.split(0.5)
+    assert sorted(ids_of(a) + ids_of(b)) == ids_of(sample)
+    assert set(ids_of(sample.sample(20))) <= set(ids_of(sample))
+    assert set(sample.draw(30).tolist()) <= set(ids_of(sample))
+
+
+def test_streams_and_scans_deliver_the_sample_in_chunks_they_need(cut_source):
+    source = cut_source([50] * 6)
+    weights = np.zeros(300)
+    weights[60:90] = 1.0
+    sample = Dataset(source).sample(20, weights=weights)
+    source.reads.clear()
+    scan, stream = Scan(Assembly(sample)), Stream(pickle.loads(pickle.dumps(Assembly(sample))), 2, 7)
+    scanned = np.concatenate([scan.block((i,)).ids for i in range(len(scan))])
+    assert set(source.reads) == {1}
+    streamed = np.concatenate([stream.block((0, lane, t)).ids for lane in range(2) for t in range(stream.steps)])
+    assert scanned.tolist() == np.sort(streamed).tolist() == ids_of(sample)
+
+
+def test_samples_are_told_apart_by_their_fingerprints(cut_source):
+    data = Dataset(cut_source([200]))
+    made = [data.sample(50), data.sample(50, stratify=True), data.sample(50, weights=np.ones(200))]
+    made += [data.sample(50, 1, stratify=True), data.sample(50, 1, weights=np.ones(200)), data]
+    assert len({sample.fingerprint for sample in made}) == len(made)
+    assert data.sample(50, stratify=True).fingerprint == made[1].fingerprint
+
+
+def test_an_empty_list_keeps_no_row():
+    assert not Listed(np.empty(0, np.int64)).keep(np.arange(5)).any()
+
+
+def test_what_cannot_be_is_refused(cut_source):
+    data = Dataset(cut_source([20]))
+    X = np.ones((20, 2))
+    for make, message in (
+        (lambda: data.sample(21, stratify=True), "A sample of 21 rows"),
+        (lambda: data.sample(5, stratify=True, weights=0), "Both stratify and weights"),
+        (lambda: sk.from_arrays(X).sample(5, stratify=True), "no classes to keep the shares of"),
+        (lambda: sk.from_arrays(X, X).sample(5, stratify=True), "no classes to keep the shares of"),
+        (lambda: data.sample(5, weights=3), "There is no column 3"),
+        (lambda: data.sample(5, weights="w"), "have no names"),
+        (lambda: data.sample(5, weights=np.ones(19)), "shape .19,."),
+        (lambda: data.sample(5, weights=np.arange(20) < 4), "Only 4 rows have a positive weight"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make()
+    with pytest.raises(DataError, match="label is NaN"):
+        sk.from_arrays(X, np.where(np.arange(20) == 3, np.nan, 1.0)).sample(5, stratify=True)
+    for bad in (-1.0, np.nan, np.inf):
+        with pytest.raises(DataError, match="A weight is") as caught:
+            data.sample(5, weights=np.where(np.arange(20) == 7, bad, 1.0))
+        assert caught.value.where == "row 7"
