@@ -71,6 +71,10 @@ class StorageError(StreamkernError, OSError):
         return StreamkernError.__str__(self)
 
 
+class CorruptChunkError(StorageError):
+    """A chunk that is missing, or whose bytes do not decode however often they are read."""
+
+
 class ModelFormatError(StorageError):
     """A model or checkpoint that is not what it says it is."""
 

@@ -12,11 +12,13 @@ from streamkern.storage.arrays import ArraySource
 from streamkern.storage.base import Source
 from streamkern.storage.parquet import ParquetSource, open_parquet, write_parquet
 from streamkern.storage.parquet_files import SUFFIXES
+from streamkern.storage.remote import Remote, Retry, bare, is_remote, redacted
 from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr
 
 __all__ = [
     "ArraySource",
     "ParquetSource",
+    "Retry",
     "Source",
     "ZarrSource",
     "open_parquet",
@@ -36,6 +38,7 @@ def open_source(
     columns: Sequence[str] | None = None,
     format: str | None = None,
     storage_options: dict[str, Any] | None = None,
+    retry: Retry | None = None,
 ) -> Source:
     """Open rows wherever they are.
 
@@ -45,9 +48,10 @@ def open_source(
         columns: features to use, in this order; for an array, the names of its features.
         format: "zarr" or "parquet" where the path does not tell.
         storage_options: for fsspec URLs.
+        retry: how patient to be with a remote store.
 
     Raises:
-        StorageError: nothing there, or nothing that is known.
+        StorageError: nothing there, nothing that is known, or a store that does not answer.
         DataError: what is there cannot be rows.
         UsageError: parameters that contradict each other.
     """
@@ -59,21 +63,50 @@ def open_source(
             return DaskArraySource(data, target, columns)
         return ArraySource(data, target, columns)
     url = os.fspath(data)
-    format = _format_of(url) if format is None else format
+    _require_finished(url)
+    format = _format_of(url, storage_options, retry) if format is None else format
     if format == "zarr":
-        return open_zarr(url, target, columns, storage_options)
+        return open_zarr(url, target, columns, storage_options, retry=retry)
     if format == "parquet":
-        return open_parquet(url, target, columns, storage_options)
-    raise UsageError(f"format {format!r} is not known", where=url, expected="'zarr' or 'parquet'", remedy="correct it")
+        return open_parquet(url, target, columns, storage_options, retry=retry)
+    raise UsageError(
+        f"format {format!r} is not known", where=redacted(url), expected="'zarr' or 'parquet'", remedy="correct it"
+    )
 
 
-def _format_of(url: str) -> str:
-    name = url.rstrip("/")
+def unfinished_folder(place: Path) -> Path:
+    """Where an ingest to ``place`` works until it is done."""
+    return place.with_name(f".{place.name}.ingest")
+
+
+def _require_finished(url: str) -> None:
+    """Raises StorageError where an ingest was interrupted: what it has written so far is not the data."""
+    place = Path(os.path.abspath(url.removeprefix("file://")))
+    inside = next((p for p in (place, *place.parents) if p.name.startswith(".") and p.name.endswith(".ingest")), None)
+    folder = inside or unfinished_folder(place)
+    if "://" not in url.removeprefix("file://") and (inside or (folder.exists() and not place.exists())):
+        raise StorageError(
+            "the ingest to this place has not been completed",
+            where=str(folder),
+            expected="a whole data set",
+            remedy="repeat the ingest command: it goes on where it stopped; or wait, if it is running",
+        )
+
+
+def _format_of(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> str:
+    name = bare(url).rstrip("/")
     if name.endswith(SUFFIXES) or any(sign in name for sign in "*?["):
         return "parquet"
     if name.endswith(".zarr"):
         return "zarr"
-    if "://" not in url or url.startswith("file://"):
+    if is_remote(url):
+        remote = Remote(url, storage_options, retry)
+        inside = remote.listed(remote.root) if remote.lists else []
+        if any(marker in inside for marker in _ZARR_FILES):
+            return "zarr"
+        if any(found.endswith(SUFFIXES) or "=" in found for found in inside):
+            return "parquet"
+    else:
         path = Path(url.removeprefix("file://"))
         if any((path / marker).exists() for marker in _ZARR_FILES):
             return "zarr"
@@ -89,7 +122,7 @@ def _format_of(url: str) -> str:
             )
     raise StorageError(
         "neither zarr nor parquet is recognised here",
-        where=url,
+        where=redacted(url),
         expected=f"a path that ends in .zarr or {', '.join(SUFFIXES)}, or a directory that holds "
         f"{', '.join(_ZARR_FILES)} or parquet files",
         remedy="say which with format='zarr' or format='parquet'",

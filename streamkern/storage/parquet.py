@@ -34,6 +34,7 @@ from streamkern.storage.layout import (
     unknown_name,
 )
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
+from streamkern.storage.remote import Retry
 from streamkern.types import IntArray, Rows, Target
 
 _MARK = b"streamkern"
@@ -45,6 +46,8 @@ def open_parquet(
     target: str | Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     storage_options: dict[str, Any] | None = None,
+    *,
+    retry: Retry | None = None,
 ) -> ParquetSource:
     """Open a parquet file, a directory of them (with hive partitions), or a glob as rows.
 
@@ -57,13 +60,14 @@ def open_parquet(
             Default: what `write_parquet` noted, else none.
         columns: features to use, in this order; partition keys are features only if they are named here.
         storage_options: for fsspec.
+        retry: how patient to be with a remote store.
 
     Raises:
-        StorageError: no files, or a file without a whole footer.
+        StorageError: no files, a file without a whole footer, or a store that does not answer.
         DataError: columns that cannot be features or target, or files that differ in their columns.
         UsageError: ``columns`` that cannot be chosen.
     """
-    files = DatasetFiles(os.fspath(url), storage_options)
+    files = DatasetFiles(os.fspath(url), storage_options, retry)
     first = files.files[0]
     marks = _marks(first.schema)
     target = marks.get("target") if target is None else target

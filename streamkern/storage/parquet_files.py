@@ -15,14 +15,13 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from streamkern.errors import StorageError
+from streamkern.errors import CorruptChunkError, StorageError
+from streamkern.storage.remote import Remote, Retry, bare, is_remote, redacted, reread, version
 
 SUFFIXES = (".parquet", ".pq", ".parq")
 _FOOTERS_KEPT = 64
-_VERSIONS = ("ETag", "etag", "generation", "LastModified", "last_modified", "created")  # as S3, GCS and others call it
 _MAGIC = b"PAR1"
 
 
@@ -31,7 +30,8 @@ class DataFile:
     """One parquet file as it was when the dataset was opened.
 
     Attributes:
-        path: where the file system finds it.
+        path: its path or URL, as people may see it.
+        address: where the file system finds it.
         name: path relative to the dataset.
         size: in bytes.
         version: what tells this content from a later one: time of the last change in ns, or a remote store's tag.
@@ -42,6 +42,7 @@ class DataFile:
     """
 
     path: str
+    address: str
     name: str
     size: int
     version: str
@@ -55,28 +56,32 @@ class DatasetFiles:
     """Files of one parquet dataset: a file, a directory (with hive partitions) or a glob; local or any fsspec URL.
 
     Raises:
-        StorageError: nothing there, or a file without a whole footer.
+        StorageError: nothing there, a file without a whole footer, or a store that does not answer.
     """
 
-    def __init__(self, url: str, storage_options: dict[str, Any] | None) -> None:
-        self.url = url
+    def __init__(self, url: str, storage_options: dict[str, Any] | None, retry: Retry | None = None) -> None:
+        self._fs: Remote | LocalFileSystem
+        if is_remote(url):
+            self._fs = Remote(url, storage_options, retry)
+            root = self._fs.root
+        else:
+            self._fs = LocalFileSystem()
+            root = self._fs._strip_protocol(url)
         try:
-            self._fs, root = url_to_fs(url, **(storage_options or {}))
             found = _find(self._fs, root)
-        except (ImportError, ValueError, OSError) as error:
+        except StorageError:
+            raise
+        except OSError as error:
             raise StorageError(
-                f"the files cannot be listed: {error}",
-                where=url,
-                remedy="check the URL, the credentials, and that the fsspec package for its protocol is installed",
-            ) from error
+                f"the files cannot be listed: {redacted(str(error))}", where=redacted(url), remedy="check the path"
+            ) from None
         if not found:
             raise StorageError(
                 "there are no parquet files here",
-                where=url,
+                where=redacted(url),
                 expected=f"a file, or a directory or glob with files that end in {', '.join(SUFFIXES)}",
-                remedy="check the path; relative paths start at " + os.getcwd(),
+                remedy="check the URL" if is_remote(url) else f"check the path; relative paths start at {os.getcwd()}",
             )
-        self._local = isinstance(self._fs, LocalFileSystem)
         self._footers: dict[str, pq.FileMetaData] = {}
         self._lock = Lock()
         with ThreadPoolExecutor(8) as pool:  # footers of a remote dataset cost a round trip each
@@ -90,7 +95,7 @@ class DatasetFiles:
 
     def values_in_lists(self, file: DataFile, column: str) -> list[tuple[int, int]]:
         """(rows, values) of a list column in each row group, from the footer."""
-        footer = self._footer(file.path, file.size)[0]
+        footer = self._footer(file)
         groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
         if not groups:
             return []
@@ -99,41 +104,45 @@ class DatasetFiles:
         return [(group.num_rows, group.column(leaf).num_values) for group in groups]
 
     def read(self, file: DataFile, groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Columns of neighbouring row groups of one file.
+        """Columns of neighbouring row groups of one file. What does not decode is read again.
 
         Raises:
-            StorageError: the file is gone, has changed, or a page of it does not decode.
+            CorruptChunkError: a page does not decode.
+            StorageError: the file is gone or has changed, or the store cannot be read.
         """
         rows = sum(file.rows[g] for g in groups)
         try:
-            table = self._read(file, groups, columns)
-        except MemoryError:
+            table = reread(lambda: self._read(file, groups, columns))
+        except (MemoryError, StorageError):
             raise
-        except StorageError:
-            raise
-        except Exception as error:  # decoders and remote file systems raise whatever they like
-            group, error = self._culprit(file, groups, columns, error)
+        except (FileNotFoundError, PermissionError) as error:
             raise StorageError(
+                f"row group {groups[0]} cannot be read: {type(error).__name__}: {error}",
+                where=f"{file.path}, row group {groups[0]}",
+                remedy="restore the file, or open the dataset again",
+            ) from error
+        except Exception as error:  # decoders raise whatever they like
+            group, error = self._culprit(file, groups, columns, error)
+            raise CorruptChunkError(
                 f"row group {group} cannot be read: {type(error).__name__}: {error}",
                 where=f"{file.path}, row group {group}",
                 expected="pages that decode to what the footer says",
-                remedy="the file is truncated, corrupt or unreachable: restore it from a copy, or write it again",
+                remedy="the file is truncated or corrupt: restore it from a copy, or write it again; or leave the rows "
+                'out with open_dataset(..., on_corrupt="quarantine")',
             ) from error
         if table.num_rows != rows:
             raise self._changed(file, f"{table.num_rows} rows in row groups {list(groups)} instead of {rows}")
         return table
 
     def _read(self, file: DataFile, groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        footer = self._footer(file.path, file.size)[0]
-        if self._local:
-            size = os.stat(file.path).st_size
+        footer = self._footer(file)
+        remote = isinstance(self._fs, Remote)
+        if not remote:
+            size = os.stat(file.address).st_size
             if size != file.size:
                 raise self._changed(file, f"{size} bytes instead of {file.size}")
-            opened = pq.ParquetFile(file.path, metadata=footer, page_checksum_verification=True)
-            with opened:
-                return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
-        with self._fs.open(file.path, "rb") as stream:
-            opened = pq.ParquetFile(stream, metadata=footer, page_checksum_verification=True, pre_buffer=True)
+        stream = self._fs.open(file.address, file.size) if isinstance(self._fs, Remote) else file.address
+        with pq.ParquetFile(stream, metadata=footer, page_checksum_verification=True, pre_buffer=remote) as opened:
             return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
 
     def _culprit(
@@ -155,22 +164,38 @@ class DatasetFiles:
             remedy="open the dataset again; if this file is truncated, restore it first",
         )
 
-    def _describe(self, path: str, name: str) -> DataFile:
-        info = self._fs.info(path)
+    def _describe(self, address: str, name: str, info: dict[str, Any]) -> DataFile:
+        if isinstance(self._fs, Remote):
+            path = self._fs.name(address)
+            info = info if info.get("size") else self._fs.info(address)
+            changed = version(info)
+        else:
+            path, changed = address, str(os.stat(address).st_mtime_ns)
+        if info["size"] is None:
+            raise StorageError(
+                "the server does not say how large this file is",
+                where=path,
+                expected="a Content-Length",
+                remedy="serve it with another server, or copy the file here first",
+            )
         size = int(info["size"])
-        footer, digest = self._footer(path, size)
+        footer, digest = self._read_footer(address, path, size)
         rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
         folders = [part.partition("=") for part in name.split("/")[:-1]]
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
-        version = os.stat(path).st_mtime_ns if self._local else [info.get(key) for key in _VERSIONS]
-        return DataFile(path, name, size, str(version), rows, footer.schema.to_arrow_schema(), digest, partitions)
+        return DataFile(path, address, name, size, changed, rows, footer.schema.to_arrow_schema(), digest, partitions)
 
-    def _footer(self, path: str, size: int) -> tuple[pq.FileMetaData, str]:
+    def _footer(self, file: DataFile) -> pq.FileMetaData:
         with self._lock:
-            if path in self._footers:
-                return self._footers[path], ""
-        try:
-            with self._fs.open(path, "rb") as stream:
+            if file.address in self._footers:
+                return self._footers[file.address]
+        return self._read_footer(file.address, file.path, file.size, file.footer)[0]
+
+    def _read_footer(
+        self, address: str, path: str, size: int, expected: str | None = None
+    ) -> tuple[pq.FileMetaData, str]:
+        def read() -> tuple[pq.FileMetaData, str]:
+            with self._fs.open(address, size) if isinstance(self._fs, Remote) else open(address, "rb") as stream:
                 stream.seek(max(0, size - 8))
                 end = stream.read(8)
                 length = int.from_bytes(end[:4], "little")
@@ -178,33 +203,51 @@ class DatasetFiles:
                     raise pa.ArrowInvalid("the file does not end as a parquet file does")
                 stream.seek(size - 8 - length)
                 tail = stream.read(length + 8)
-            footer = pq.read_metadata(pa.BufferReader(tail))
+            digest = hashlib.sha256(tail).hexdigest()
+            if expected not in (None, digest):
+                raise pa.ArrowInvalid("the file has changed since the dataset was opened: its footer differs")
+            return pq.read_metadata(pa.BufferReader(tail)), digest
+
+        try:
+            footer, digest = reread(read)
+        except StorageError:
+            raise
         except Exception as error:  # as above
             raise StorageError(
-                f"the file has no readable footer: {error}",
+                f"the file has no readable footer: {redacted(str(error))}",
                 where=path,
                 expected="a whole parquet file",
                 remedy="the file is truncated, still being written, or not parquet: restore it, or leave it out",
             ) from error
         with self._lock:
-            self._footers[path] = footer
+            self._footers[address] = footer
             while len(self._footers) > _FOOTERS_KEPT:
                 del self._footers[next(iter(self._footers))]
-        return footer, hashlib.sha256(tail).hexdigest()
+        return footer, digest
 
 
-def _find(fs: Any, root: str) -> list[tuple[str, str]]:
-    """(path, name relative to the dataset) of its files, in natural order: part-2 before part-10."""
-    if any(sign in root for sign in "*?[") and not fs.exists(root):
+def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """(address, name relative to the dataset, info) of its files, in natural order: part-2 before part-10."""
+    found: dict[str, dict[str, Any]] = {}
+    lists = not isinstance(fs, Remote) or fs.lists
+    try:
+        at_root = fs.info(root)
+    except FileNotFoundError:
+        at_root = {}
+    if not at_root and any(sign in bare(root) for sign in "*?["):
         parts = root.split("/")
         base = "/".join(parts[: next(i for i, part in enumerate(parts) if any(sign in part for sign in "*?["))])
-        paths = [path for path in fs.glob(root) if fs.isfile(path)]
-    elif fs.isdir(root):
-        base, paths = root, [path for path in fs.find(root) if path.endswith(SUFFIXES)]
+        matches = fs.glob(root) if isinstance(fs, Remote) else fs.glob(root, detail=True)
+        found = {path: info for path, info in matches.items() if info["type"] != "directory"}
+    elif at_root.get("type") == "directory" or (not lists and bare(root).endswith("/")):
+        base = root
+        inside = fs.find(root) if isinstance(fs, Remote) else fs.find(root, detail=True)
+        found = {path: info for path, info in inside.items() if path.endswith(SUFFIXES)}
     else:
-        base, paths = posixpath.dirname(root), [root] if fs.exists(root) else []
+        base = posixpath.dirname(bare(root))
+        found = {root: at_root} if at_root else {}
     base = base.rstrip("/") + "/" if base else ""
-    named = [(path, path.removeprefix(base)) for path in paths]
+    named = [(path, bare(path).removeprefix(base), info) for path, info in found.items()]
     # Engines leave _SUCCESS, _temporary/ and .part.crc beside the data.
-    seen = [(path, name) for path, name in named if not any(part[:1] in "._" for part in name.split("/") if part)]
-    return sorted(seen, key=lambda pair: [int(t) if t.isdigit() else t for t in re.split(r"([0-9]+)", pair[1])])
+    seen = [each for each in named if not any(part[:1] in "._" for part in each[1].split("/") if part)]
+    return sorted(seen, key=lambda each: [int(t) if t.isdigit() else t for t in re.split(r"([0-9]+)", each[1])])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import zarr
@@ -34,8 +34,12 @@ from streamkern.storage.layout import (
     target_of,
     unknown_name,
 )
+from streamkern.storage.remote import Remote, Retry, is_remote, redacted, reread
 from streamkern.storage.zarr_array import StoredArray
+from streamkern.storage.zarr_store import RemoteStore
 from streamkern.types import Array, IntArray, Rows, Target
+
+T = TypeVar("T")
 
 FEATURE_NAMES = ("X", "features", "data", "images")
 """Names by which the features are recognised among several arrays, in order of preference."""
@@ -48,6 +52,7 @@ def open_zarr(
     storage_options: dict[str, Any] | None = None,
     *,
     sparse: bool = False,
+    retry: Retry | None = None,
 ) -> ZarrSource:
     """Open a zarr array (features only) or group as rows.
 
@@ -60,16 +65,19 @@ def open_zarr(
         columns: features to use, in this order: names of one-dimensional arrays, or of columns that the training layout
             lists; or the name of the one features array.
         storage_options: for fsspec.
+        retry: how patient to be with a remote store.
         sparse: a chunk that is not stored means the fill value. By default it is an error, because a lost chunk looks
             the same; an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.
 
     Raises:
-        StorageError: nothing there, not zarr, or a training layout whose writing was not completed.
+        StorageError: nothing there, not zarr, a training layout whose writing was not completed, or a store that does
+            not answer.
         DataError: arrays that cannot be features or target.
         UsageError: ``columns`` that cannot be chosen.
     """
     url = os.fspath(url)
-    node = _open_node(url, storage_options)
+    node = _open_node(url, storage_options, retry)
+    url = redacted(url)
     if isinstance(node, zarr.Array):
         if target is not None:
             raise DataError(
@@ -82,8 +90,9 @@ def open_zarr(
     else:
         marks = _marks(node)
         _require_complete(marks, url)
-        arrays = dict(node.arrays())
         target = marks.get("target") if target is None else target
+        candidates = [*([target] if target else []), *(columns or ()), *FEATURE_NAMES]
+        arrays = _metadata(url, partial(_arrays, node, candidates))
         if target is not None and target not in arrays:
             raise unknown_name("target", target, arrays, url)
         chosen = _choose_features(arrays, target, columns, url)
@@ -251,34 +260,54 @@ def write_zarr(
         if isinstance(error, StorageError):
             raise
         raise StorageError(
-            f"cannot be written: {error}", where=url, remedy="free disk space or choose another place, then write again"
+            f"cannot be written: {redacted(str(error))}",
+            where=redacted(url),
+            remedy="free disk space or choose another place, then write again",
         ) from error
 
 
-def _store(url: str, storage_options: dict[str, Any] | None, read_only: bool) -> Store:
-    if "://" in url and not url.startswith("file://"):
-        try:
-            return FsspecStore.from_url(url, storage_options=storage_options, read_only=read_only)
-        except (ImportError, ValueError) as error:
-            raise StorageError(
-                f"no file system for this URL: {error}", where=url, remedy="install the fsspec package that it names"
-            ) from error
+def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> Store:
+    if is_remote(url):
+        return RemoteStore(Remote(url, storage_options, retry))
     path = Path(url.removeprefix("file://"))
-    if read_only and not path.exists():
+    if not path.exists():
         raise StorageError(
             "there is nothing at this path", where=url, remedy=f"check the path; relative paths start at {os.getcwd()}"
         )
-    return LocalStore(path, read_only=read_only)
+    return LocalStore(path, read_only=True)
 
 
-def _open_node(url: str, storage_options: dict[str, Any] | None) -> zarr.Array[Any] | zarr.Group:
-    store = _store(url, storage_options, read_only=True)
+def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
+    if not is_remote(url):
+        return LocalStore(Path(url.removeprefix("file://")))
+    Remote(url, storage_options)  # says what is to be installed
+    return FsspecStore.from_url(url, storage_options=storage_options)
+
+
+def _arrays(group: zarr.Group, names: Sequence[str]) -> dict[str, zarr.Array[Any]]:
+    """The arrays of a group, by name; where the store cannot list them, those of these names that are there."""
+    if group.store.supports_listing or group.metadata.consolidated_metadata is not None:
+        return dict(group.arrays())
+    nodes = {name: group.get(name) for name in names}
+    return {name: node for name, node in nodes.items() if isinstance(node, zarr.Array)}
+
+
+def _open_node(
+    url: str, storage_options: dict[str, Any] | None, retry: Retry | None = None
+) -> zarr.Array[Any] | zarr.Group:
+    store = _readable(url, storage_options, retry)
+    return _metadata(url, lambda: zarr.open(store, mode="r"))
+
+
+def _metadata(url: str, read: Callable[[], T]) -> T:
     try:
-        return zarr.open(store, mode="r")
-    except Exception as error:  # damaged metadata and unreachable stores raise whatever they like
+        return reread(read)
+    except StorageError:
+        raise
+    except Exception as error:  # damaged metadata raises whatever it likes
         raise StorageError(
-            f"no zarr array or group can be opened: {type(error).__name__}: {error}",
-            where=url,
+            f"no zarr array or group can be opened: {type(error).__name__}: {redacted(str(error))}",
+            where=redacted(url),
             expected="zarr.json (version 3), or .zgroup or .zarray (version 2), whole",
             remedy="give the path of the group or array itself; if it is this one, its metadata is damaged",
         ) from error
@@ -385,7 +414,7 @@ def _read_bounds(array: zarr.Array[Any], row_bytes: int) -> IntArray:
 
 
 def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: bool) -> zarr.Group:
-    store = _store(url, storage_options, read_only=False)
+    store = _writable(url, storage_options)
     if not sync(store.is_empty("")):
         ours = False
         if overwrite:
@@ -394,7 +423,7 @@ def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: b
         if not ours:
             raise StorageError(
                 "there is something at this place already",
-                where=url,
+                where=redacted(url),
                 expected="nothing" + (", or a group in the training layout to overwrite" if overwrite else ""),
                 remedy="choose another place, or remove it" + ("" if overwrite else ", or pass overwrite=True"),
             )

@@ -12,13 +12,15 @@ from typing import Any, cast
 
 import numpy as np
 import zarr
-from zarr.abc.store import ByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import ShardingCodec
-from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, WrapperStore
+from zarr.storage import LocalStore
 
-from streamkern.errors import StorageError
+from streamkern.errors import CorruptChunkError, StorageError
+from streamkern.storage.remote import reread
+from streamkern.storage.zarr_store import RemoteStore, WholeBlosc
 from streamkern.types import Array
 
 KEPT_BYTES = 32 << 20
@@ -29,9 +31,9 @@ class StoredArray:
     """One zarr array whose reads either give what was written or say which chunk is at fault."""
 
     def __init__(self, array: zarr.Array[Any], url: str, sparse: bool) -> None:
-        self._root = array.store.root if isinstance(array.store, LocalStore) else None
+        self._store = array.store
         if array.shards is None and _ends_in_blosc(array):
-            whole = _WholeBlosc(array.store)
+            whole = WholeBlosc(array.store)
             version = array.metadata.zarr_format
             array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
         self.array, self.sparse = array, sparse
@@ -66,8 +68,11 @@ class StoredArray:
         """What tells this array from another without reading it."""
         metadata = {name: value for name, value in self.array.metadata.to_dict().items() if name != "attributes"}
         files: list[Any] = []
-        if self._root is not None:
-            root = os.path.join(self._root, self.array.path)
+        if isinstance(self._store, RemoteStore):
+            remote = self._store.remote
+            files = remote.versions(self._keys(), f"{remote.root.rstrip('/')}/{self.array.path}".rstrip("/"))
+        elif isinstance(self._store, LocalStore):
+            root = os.path.join(self._store.root, self.array.path)
             for folder, folders, names in os.walk(root):
                 folders.sort()
                 for name in sorted(names):
@@ -83,6 +88,11 @@ class StoredArray:
     def _key(self, coords: tuple[int, ...]) -> str:
         key = self.array.metadata.encode_chunk_key(coords)
         return f"{self.array.path}/{key}" if self.array.path else key
+
+    def _keys(self) -> Iterator[str]:
+        """Keys, relative to the array, of all its stored chunks (or shards)."""
+        counts = [-(-size // step) for size, step in zip(self.array.shape, self._outer, strict=True)]
+        return map(self.array.metadata.encode_chunk_key, itertools.product(*map(range, counts)))
 
     def _keep(self, stored: int) -> Array:
         with self._lock:
@@ -100,16 +110,23 @@ class StoredArray:
         return block
 
     def read(self, a: int, b: int) -> Array:
-        """Rows a to b.
+        """Rows a to b. What does not decode is read again: it may have been the wire.
 
         Raises:
-            StorageError: a stored chunk is missing or does not decode.
+            CorruptChunkError: a stored chunk is missing or does not decode.
+            StorageError: the store cannot be read.
         """
         try:
-            block = np.asarray(self.array[a:b])
-        except MemoryError:
+            block = reread(lambda: np.asarray(self.array[a:b]))
+        except (MemoryError, StorageError):
             raise
-        except Exception as error:  # codecs and stores raise whatever they like
+        except PermissionError as error:
+            raise StorageError(
+                f"the chunk may not be read: {error}",
+                where=f"{self.where}, rows {a} to {b - 1}",
+                remedy="check the permissions of the files",
+            ) from error
+        except Exception as error:  # codecs raise whatever they like
             raise self._explained(a, b, error) from error
         if not self.sparse:
             self._require_stored(a, b, block)
@@ -136,10 +153,12 @@ class StoredArray:
             key = self._key(self._outer_of(coords))
             try:
                 present = sync(self._is_stored(key, coords))
+            except StorageError:
+                raise
             except Exception as error:
                 raise self._explained(a, b, error) from error
             if not present:
-                raise StorageError(
+                raise CorruptChunkError(
                     f"chunk {key} is not stored",
                     where=f"{self.where}, rows {region[0].start} to {region[0].stop - 1}",
                     expected="every chunk of the array: one that is missing would read as rows of its fill value",
@@ -179,38 +198,24 @@ class StoredArray:
             return None
         return np.frombuffer(found.to_bytes()[:size], dtype="<u8").reshape(*per_shard, 2)
 
-    def _explained(self, a: int, b: int, error: Exception) -> StorageError:
+    def _explained(self, a: int, b: int, error: Exception) -> CorruptChunkError:
         """The error of a failed read, by the first stored chunk that fails alone."""
         culprit, rows = self.key_of_row(a), (a, b - 1)
         for coords, region in self._stored_chunks(a, b):
             try:
                 self.array[region]
+            except StorageError:
+                raise
             except Exception as alone:
                 culprit, rows, error = self._key(self._outer_of(coords)), (region[0].start, region[0].stop - 1), alone
                 break
-        return StorageError(
+        return CorruptChunkError(
             f"chunk {culprit} cannot be read: {type(error).__name__}: {error}",
             where=f"{self.where}, rows {rows[0]} to {rows[1]}",
             expected="a chunk that decodes to what the array's metadata says",
-            remedy="the chunk is truncated, corrupt or unreachable: restore it from a copy, or write it again",
+            remedy="the chunk is truncated or corrupt: restore it from a copy, or write it again; or leave its rows "
+            'out with open_dataset(..., on_corrupt="quarantine")',
         )
-
-
-class _WholeBlosc(WrapperStore[Store]):
-    """A store whose chunks are Blosc frames, checked for their length.
-
-    The decoder trusts the length that stands in a frame: of a truncated one it reads past the end of the buffer, and
-    gives whatever it finds there as rows.
-    """
-
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        found = await super().get(key, prototype, byte_range)
-        if found is None or byte_range is not None or key.rsplit("/", 1)[-1].startswith((".z", "zarr.json")):
-            return found
-        declared = int.from_bytes(found[12:16].to_bytes(), "little") if len(found) >= 16 else 16
-        if declared != len(found):
-            raise ValueError(f"{len(found)} bytes of a Blosc frame of {declared}")
-        return found
 
 
 def _ends_in_blosc(array: zarr.Array[Any]) -> bool:

@@ -203,7 +203,7 @@ def test_nothing_there(tmp_path):
     fails(tmp_path / "a.parquet", r"no parquet files here(.|\n)*\.parquet, \.pq", StorageError)
     fails(tmp_path, "no parquet files here", StorageError)
     fails(f"{tmp_path}/*.parquet", "no parquet files here", StorageError)
-    fails("gopher://somewhere/a.parquet", "cannot be listed", StorageError)
+    fails("gopher://somewhere/a.parquet", "no file system", StorageError)
 
 
 def test_open_source_says_what_it_looked_for(tmp_path):

@@ -1,0 +1,444 @@
+"""Stores over a network: requests have timeouts and are repeated until a deadline; secrets stay out of what is said.
+
+The file systems are fsspec's, so that credentials come from where each of them looks: the environment, the machine's
+role, or ``storage_options``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from fsspec.asyn import sync
+from fsspec.core import url_to_fs
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.utils import glob_translate
+
+from streamkern.errors import StorageError, UsageError
+
+T = TypeVar("T")
+
+_VERSIONS = ("ETag", "etag", "generation", "Last-Modified", "LastModified", "last_modified", "created")
+
+_READS = 3  # of what does not decode, before it is called corrupt
+_AT_ONCE = 32  # requests about one object each that are under way together
+_jitter = random.Random()  # decides when a request is repeated, never what is read
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How long to be patient with a store.
+
+    Args:
+        timeout: seconds that one request may take.
+        deadline: seconds that a request and its repetitions may take together.
+        first_wait: seconds before the first repetition, doubled for each later one, and shortened by a random part of
+            up to a half so that many workers do not come back together.
+        longest_wait: seconds that a wait grows to.
+
+    Raises:
+        UsageError: a value is not positive.
+    """
+
+    timeout: float = 60.0
+    deadline: float = 300.0
+    first_wait: float = 0.2
+    longest_wait: float = 20.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise UsageError(f"{name} is {value}.", where=f"Retry({name}=...)", expected="a positive number")
+
+    def wait(self, attempt: int) -> float:
+        """Seconds to wait after the given failed attempt, 0 for the first."""
+        return float(min(self.longest_wait, self.first_wait * 2.0**attempt) * _jitter.uniform(0.5, 1.0))
+
+
+class Counts:
+    """What this process has asked of stores. Thread-safe.
+
+    Attributes:
+        requests: requests made, repetitions included.
+        retries: requests repeated because one failed or took too long.
+        rereads: reads repeated because what came did not decode.
+    """
+
+    def __init__(self) -> None:
+        self.requests = self.retries = self.rereads = 0
+        self._lock = threading.Lock()
+
+    def add(self, name: str) -> None:
+        """Count one."""
+        with self._lock:
+            setattr(self, name, getattr(self, name) + 1)
+
+    def now(self) -> dict[str, int]:
+        """The counts so far."""
+        with self._lock:
+            return {"requests": self.requests, "retries": self.retries, "rereads": self.rereads}
+
+
+COUNTS = Counts()
+"""Of this process, since it began; a difference of two ``now()`` belongs to what ran in between."""
+
+
+def is_remote(url: str) -> bool:
+    """Whether it is a URL of something else than a local file."""
+    return "://" in url and not url.startswith("file://")
+
+
+def bare(url: str) -> str:
+    """The URL without the query of http(s), which may be a signature; a ``?`` of other stores is part of a glob."""
+    return re.split(r"[?#]", url, maxsplit=1)[0] if url.startswith(("http://", "https://")) else url
+
+
+def version(info: dict[str, Any]) -> str:
+    """What tells one content of an object from another: its tag where the store has one, else when it was written."""
+    return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
+
+
+def redacted(text: str, secrets: Iterable[str] = ()) -> str:
+    """The text without user information and queries of URLs, and without the secrets given or in the environment."""
+    text = re.sub(r"://[^/@\s'\"]+@", "://***@", text)
+    text = re.sub(r"(https?://[^\s'\"?#]*)[?#][^\s'\")]*", r"\1?***", text)
+    environment = (value for name, value in os.environ.items() if re.search("SECRET|TOKEN|PASSW", name.upper()))
+    for secret in sorted({*secrets, *environment}, key=len, reverse=True):
+        if len(secret) >= 4:
+            text = text.replace(secret, "***")
+    return text
+
+
+def reread(read: Callable[[], T]) -> T:
+    """``read()``, again where what came does not decode: it may have been the wire. The last failure is raised."""
+    for _ in range(_READS - 1):
+        try:
+            return read()
+        except (MemoryError, StorageError, FileNotFoundError, PermissionError):
+            raise
+        except Exception:  # decoders raise whatever they like
+            COUNTS.add("rereads")
+    return read()
+
+
+class Remote:
+    """One place in a store, read with patience. Thread-safe, picklable.
+
+    Args:
+        url: any fsspec URL.
+        storage_options: for fsspec.
+        retry: how long to be patient.
+
+    Attributes:
+        root: the place, as the file system calls it.
+        lists: whether the store can say what it holds.
+
+    Raises:
+        StorageError: there is no file system for the URL.
+    """
+
+    def __init__(self, url: str, storage_options: dict[str, Any] | None = None, retry: Retry | None = None) -> None:
+        self.retry = retry or Retry()
+        self.shown = redacted(url)
+        options = dict(storage_options or {})
+        self._secrets = tuple(_secrets(options))
+        scheme = url.partition("://")[0]
+        if scheme in ("s3", "s3a", "gs", "gcs"):
+            # Listings of an earlier moment would make an earlier fingerprint; and the instance is changed below.
+            options = {"use_listings_cache": False, "skip_instance_cache": True, **options}
+        if scheme in ("s3", "s3a"):
+            options.setdefault("config_kwargs", {"retries": {"total_max_attempts": 1}})
+        self.lists = scheme not in ("http", "https")
+        try:
+            fs, self.root = url_to_fs(url, **options)
+        except (ImportError, ValueError) as error:
+            raise StorageError(
+                f"no file system for this URL: {self.redacted(error)}",
+                where=self.shown,
+                remedy=f"install the fsspec package that it names: {_EXTRAS.get(scheme, 'see the documentation')}",
+            ) from None
+        self.fs: Any = fs if fs.async_impl else AsyncFileSystemWrapper(fs, asynchronous=False)
+        self._once()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._once()
+
+    def _once(self) -> None:
+        """S3's file system repeats requests on its own, uncounted and beyond the deadline."""
+        if "s3" in self.fs.protocol:
+            self.fs.retries = 1
+
+    def redacted(self, error: object) -> str:
+        """An error or a text without secrets."""
+        return redacted(str(error), self._secrets)
+
+    def name(self, path: str) -> str:
+        """The object's URL, as people may see it."""
+        return self.redacted(self.fs.unstrip_protocol(path))
+
+    def info(self, path: str) -> dict[str, Any]:
+        """What the store says about an object.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            StorageError: the store does not say so.
+        """
+        found: dict[str, Any] = self._call(path, self.fs._info)
+        return found
+
+    def find(self, path: str) -> dict[str, dict[str, Any]]:
+        """All objects below a path, and what the store says about each."""
+        self._require_listing(path)
+        found: dict[str, dict[str, Any]] = self._call(path, self.fs._find, detail=True)
+        return found
+
+    def glob(self, pattern: str) -> dict[str, dict[str, Any]]:
+        """All objects that match a pattern, and what the store says about each."""
+        # By one listing: the file systems' own globs ask several questions, and take a failure for a no.
+        folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
+        matches = re.compile(glob_translate(pattern)).match
+        return {path: info for path, info in self.find(folder).items() if matches(path)}
+
+    def listed(self, path: str) -> list[str]:
+        """Last parts of the names directly below a path; none where nothing is."""
+        return sync(self.fs.loop, self.names, path)  # type: ignore[no-any-return]
+
+    def read(self, path: str, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of an object."""
+        return sync(self.fs.loop, self.get, path, start, stop)  # type: ignore[no-any-return]
+
+    def open(self, path: str, size: int) -> RemoteFile:
+        """An object of ``size`` bytes as a file to read."""
+        return RemoteFile(self, path, size)
+
+    def versions(self, names: Iterable[str], folder: str) -> list[Any]:
+        """(name, size, version) of the objects below a folder; where the store cannot list, of those named."""
+        if self.lists:
+            found = self.find(folder)
+            return sorted([path.removeprefix(folder), info.get("size"), version(info)] for path, info in found.items())
+
+        async def one(name: str, gate: asyncio.Semaphore) -> list[Any]:
+            async with gate:
+                try:
+                    info = await self._attempt(path := f"{folder}/{name}", partial(self.fs._info, path))
+                except FileNotFoundError:
+                    return [name, None, None]
+            return [name, info.get("size"), version(info)]
+
+        async def all_of() -> list[Any]:
+            gate = asyncio.Semaphore(_AT_ONCE)
+            return list(await asyncio.gather(*(one(name, gate) for name in names)))
+
+        return sync(self.fs.loop, all_of)  # type: ignore[no-any-return]
+
+    async def get(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
+        """Bytes of an object, in the file system's own loop: all, [start, stop), from start on, or the last -start."""
+
+        async def part() -> bytes:
+            found: bytes = await self.fs._cat_file(path, start=start, end=stop)
+            if start is None or (stop is None and start >= 0):
+                return found
+            wanted = -start if stop is None else stop - start
+            if len(found) > wanted:
+                raise self._ignores_ranges(path)
+            if len(found) < wanted and stop is not None:
+                raise EOFError(f"{len(found)} bytes of {wanted}")
+            return found
+
+        return await self._attempt(path, part)
+
+    async def elsewhere(self, coroutine: Any) -> Any:
+        """Await a coroutine of the file system's loop in another loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.fs.loop))
+
+    async def names(self, path: str) -> list[str]:
+        """Last parts of the names directly below a path, in the file system's own loop; none where nothing is."""
+        self._require_listing(path)
+        try:
+            found = await self._attempt(path, partial(self.fs._ls, path, detail=False))
+        except FileNotFoundError:
+            return []
+        return [name.rstrip("/").rpartition("/")[2] for name in found]
+
+    async def below(self, path: str) -> list[str]:
+        """All objects below a path, in the file system's own loop."""
+        self._require_listing(path)
+        return list(await self._attempt(path, partial(self.fs._find, path)))
+
+    def _call(self, path: str, request: Callable[..., Awaitable[T]], **how: Any) -> T:
+        return sync(self.fs.loop, self._attempt, path, partial(request, path, **how))  # type: ignore[no-any-return]
+
+    async def _attempt(self, path: str, request: Callable[[], Awaitable[T]]) -> T:
+        """One request, repeated with growing waits until it succeeds, is hopeless, or the deadline is near.
+
+        Raises:
+            FileNotFoundError: the store says that there is no such object.
+            StorageError: it refuses, or has not answered by the deadline.
+        """
+        began, attempt = time.monotonic(), 0
+        while True:
+            left = self.retry.deadline - (time.monotonic() - began)
+            try:
+                COUNTS.add("requests")
+                return await asyncio.wait_for(request(), min(self.retry.timeout, left))
+            except (StorageError, MemoryError):
+                raise
+            except Exception as error:  # file systems raise whatever they like
+                cause = _cause(error)
+            if isinstance(cause, FileNotFoundError):
+                raise FileNotFoundError(self.name(path)) from None
+            if _is_hopeless(cause):
+                raise self._refused(path, cause) from None
+            wait = self.retry.wait(attempt)
+            attempt += 1
+            if time.monotonic() - began + wait >= self.retry.deadline:
+                raise self._gone(path, cause, attempt, time.monotonic() - began) from None
+            COUNTS.add("retries")
+            await asyncio.sleep(wait)
+
+    def _store(self) -> str:
+        endpoint = getattr(self.fs, "endpoint_url", None)
+        return f" at {self.redacted(endpoint)}" if endpoint else ""
+
+    def _said(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError) and not str(error):
+            return f"no answer within {self.retry.timeout:g} s"
+        return f"{type(error).__name__}: {self.redacted(error)}"
+
+    def _gone(self, path: str, error: BaseException, attempts: int, seconds: float) -> StorageError:
+        return StorageError(
+            f"the store does not give this object: {self._said(error)} (attempt {attempts}, after {seconds:.1f} s)",
+            where=f"{self.name(path)}{self._store()}",
+            expected=f"an answer within {self.retry.timeout:g} s a request, {self.retry.deadline:g} s in all",
+            remedy="check the network and the store and run again, which goes on where this stopped; for a slow store "
+            "pass retry=Retry(timeout=..., deadline=...)",
+        )
+
+    def _refused(self, path: str, error: BaseException) -> StorageError:
+        return StorageError(
+            f"the store refuses: {self._said(error)}",
+            where=f"{self.name(path)}{self._store()}",
+            remedy="check the URL and the credentials: they are taken from the environment, as fsspec does, or from "
+            "storage_options",
+        )
+
+    def _ignores_ranges(self, path: str) -> StorageError:
+        return StorageError(
+            "the server sends whole files where a part was asked for",
+            where=self.name(path),
+            expected="a server that answers range requests",
+            remedy="serve it with one that does (nginx, Apache, an object store), or copy the file here first",
+        )
+
+    def _require_listing(self, path: str) -> None:
+        if not self.lists:
+            raise StorageError(
+                "http has no listing: what lies below this URL cannot be known",
+                where=self.name(path),
+                expected="the URL of one file, or of a zarr group whose arrays are named",
+                remedy="give the URL of a parquet file; for zarr name target= and columns=; or use a store that lists",
+            )
+
+
+class RemoteFile(io.RawIOBase):
+    """An object as a seekable file; each read is one request.
+
+    Args:
+        remote: where it is.
+        path: which it is.
+        size: its bytes.
+    """
+
+    def __init__(self, remote: Remote, path: str, size: int) -> None:
+        super().__init__()
+        self._remote, self._path, self._size, self._at = remote, path, size, 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position."""
+        self._at = max(0, offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence])
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Bytes from here on: as many as asked for, fewer at the end."""
+        stop = self._size if size is None or size < 0 else min(self._at + size, self._size)
+        if stop <= self._at:
+            return b""
+        found = self._remote.read(self._path, self._at, stop)
+        self._at = stop
+        return found
+
+
+_EXTRAS = {
+    "s3": "pip install 'streamkern[s3]'",
+    "gs": "pip install 'streamkern[gcs]'",
+    "gcs": "pip install 'streamkern[gcs]'",
+    "http": "pip install 'streamkern[http]'",
+    "https": "pip install 'streamkern[http]'",
+}
+
+_HOPELESS = (
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    NotImplementedError,
+    ImportError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
+_UNSETTLED = (408, 425, 429)  # the 4xx that another attempt may settle
+
+
+def _cause(error: Exception) -> BaseException:
+    """The error itself; or the one behind "not found", which HTTP's file system makes of any failure."""
+    behind = error.__cause__
+    failed = isinstance(behind, TimeoutError) or type(behind).__module__.partition(".")[0] == "aiohttp"
+    if behind is not None and isinstance(error, FileNotFoundError) and failed:
+        return error if getattr(behind, "status", None) in (404, 410) else behind
+    return error
+
+
+def _is_hopeless(error: BaseException) -> bool:
+    """Whether asking again cannot help."""
+    if isinstance(error, _HOPELESS) or "Credentials" in type(error).__name__:
+        return True
+    answers = [getattr(each, "response", None) for each in (error, error.__cause__)]
+    codes = [answer["ResponseMetadata"].get("HTTPStatusCode") for answer in answers if isinstance(answer, dict)]
+    status = next(iter(codes), getattr(error, "status", None))
+    return isinstance(status, int) and 400 <= status < 500 and status not in _UNSETTLED
+
+
+def _secrets(options: Any, secret: bool = False) -> list[str]:
+    """Texts among storage options whose names say that they are secret."""
+    if isinstance(options, dict):
+        return [
+            text for key, value in options.items() for text in _secrets(value, secret or bool(_SECRET.search(str(key))))
+        ]
+    if isinstance(options, list | tuple):
+        return [text for value in options for text in _secrets(value, secret)]
+    return [str(options)] if secret and isinstance(options, str | bytes) else []
+
+
+_SECRET = re.compile(r"key|secret|token|pass|auth|cred|header|cookie|sas", re.IGNORECASE)
