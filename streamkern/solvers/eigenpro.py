@@ -141,7 +141,8 @@ class EigenPro:
         kind = self.chosen_projection(p, b, size.memory)
         batch = max(self.batch or largest_batch(size.n, size.lanes), size.lanes)
         likely = self.batch or default_batch(0.0, size.n, size.lanes)
-        held = min(HELD_OUT, size.n)
+        held, diagonal = min(HELD_OUT, size.n), min(_DIAGONAL, p)
+        beyond = min(HELD_OUT, size.n - p if size.n - p >= 64 else size.n)  # of them, those that are not centers
         eigen = 3 * s * s * 8 + 2 * s * q * 8  # the matrix, LAPACK's copy and its work space
         more = min(s - 1, q + max(1, q // 10)) if q else 0
         setup = Work(values64=triangle(s), eigen=eigh(s)) if q else Work()
@@ -150,39 +151,39 @@ class EigenPro:
             gemm64 = 14.0 * p * more * more + 2.0 * p * more * q
             setup += Work(values=p * (s + p), gemm=2.0 * p * (s + p) * more, gemm64=gemm64, eigen=2.0 * eigh(more))
         step = Work(numbers=12.0 * p * c)
-        near, beside = p, 0.0  # values a row: at centers, and at temporary ones
+        near, beside, reads = p, 0.0, 1.0  # values a row at centers, and at temporary ones, which are built again
         if kind == "exact":
-            factor, rows = p * p * b, held + _DIAGONAL
+            factor, rows = p * p * b, held + diagonal
             measured = factor + 2 * rows * p * b + rows * 2 * q * 8 + 2 * held * held * 8
             setup_bytes = p * q * 8 + max(eigen, exact_bytes(p, b), measured)
             resident = factor + p * q * 8
             setup += Work(
-                values=float(rows) * p,
+                values=float(beyond + diagonal) * p,
                 values64=triangle(p),
-                gemm=1.0 * rows * p * p + 2.0 * held * held * p,
-                gemm64=2.0 / 3.0 * p**3 + 2.0 * rows * p * q,
-                vector64=2.0 * POWER_STEPS * held * (held + 2 * q),
+                gemm=1.0 * (beyond + diagonal) * p * p + 2.0 * beyond * beyond * p,
+                gemm64=2.0 / 3.0 * p**3 + 2.0 * (beyond + diagonal) * p * q,
+                vector64=2.0 * POWER_STEPS * beyond * (beyond + 2 * q),
             )
             step += Work(thin=2.0 * p * p * c, thin64=4.0 * p * q * c)
         else:
             products = self.products(kind)
-            measured = held * p * b + 2 * held * held * 8 + p * (7 * COLUMNS * 8 + _DIAGONAL * b) + 3 * held * q * 8
+            measured = held * p * b + 2 * held * held * 8 + p * (7 * COLUMNS * 8 + diagonal * b) + 3 * held * q * 8
             setup_bytes = p * q * 8 + max(eigen, measured)
             resident = p * q * 8
-            power = Work(values=5.0 * p * p, gemm=80.0 * p * p) if products else Work()
-            vector64 = 2.0 * POWER_STEPS * held * (held + 2 * q)
+            power = Work(values=4.0 * p * p, gemm=64.0 * p * p) if products else Work()
+            vector64 = 2.0 * POWER_STEPS * beyond * (beyond + 2 * q)
             every = max(1, round(p / likely))
             if kind == "delayed":
                 resident += (p + batch) * (size.d + 2 * c) * b + size.slots * size.panel
-                setup += power + Work(values=held * (held + p), serial64=2.0 * held * p * q, vector64=vector64)
-                beside = (every - 1) / 2 * likely
+                setup += power + Work(values=beyond * (beyond + p), serial64=2.0 * beyond * p * q, vector64=vector64)
+                beside, reads = (every - 1) / 2 * likely, 2.0 - 1.0 / every
                 step += Work(thin64=4.0 * p * q * c)
             else:
-                tiles = -(-held // COLUMNS) + -(-_DIAGONAL // COLUMNS)
+                tiles = -(-beyond // COLUMNS) + -(-diagonal // COLUMNS)
                 setup += power + Work(
-                    values=(held + _DIAGONAL) * p + products * tiles * p * p,
-                    gemm=2.0 * products * (held + _DIAGONAL) * p * p,
-                    gemm64=6.0 * (held + _DIAGONAL) * p * q + 2.0 * held * held * p,
+                    values=(beyond + diagonal) * p + products * tiles * p * p,
+                    gemm=2.0 * products * (beyond + diagonal) * p * p,
+                    gemm64=6.0 * (beyond + diagonal) * p * q + 2.0 * beyond * beyond * p,
                     vector64=vector64,
                 )
                 every = 1
@@ -199,7 +200,7 @@ class EigenPro:
             + ("measured at run time" if self.batch is None else f"{self.batch:,} rows"),
         )
         return Cost(
-            setup_bytes, resident, setup, row, step, batch, self.epochs, likely, choice=kind, reasons=reasons
+            setup_bytes, resident, setup, row, step, batch, self.epochs, likely, reads, choice=kind, reasons=reasons
         )  # fmt: skip
 
     def prepare(self, problem: Problem) -> Prepared:

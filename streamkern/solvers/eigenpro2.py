@@ -106,7 +106,7 @@ class EigenPro2:
             batch=self.batch or largest_batch(n, size.lanes),
             passes=self.epochs,
             likely_batch=batch,
-            reads=1.0 + n / max(1, batch // size.lanes),
+            reads=1.0 + size.lanes * -(-n // batch),
         )
 
     def prepare(self, problem: Problem) -> PreparedRows:

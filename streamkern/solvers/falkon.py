@@ -55,15 +55,15 @@ class Falkon:
 
     def cost(self, size: Size) -> Cost:
         """Two Cholesky factors of p² numbers in float64, and a sweep an iteration."""
-        p, c = size.p, size.outputs
+        p, c, passes = size.p, size.outputs, self.epochs
         return Cost(
             setup_bytes=4 * p * p * 8,
             resident_bytes=2 * p * p * 8 + 6 * p * c * 8,
             setup=Work(values64=triangle(p), gemm64=2.0 / 3.0 * p**3, serial64=2.0 * p**3),
-            row=Work(values=p, panel=6.0 * p * c),
-            step=Work(thin64=7.0 * p * p * c, numbers=12.0 * p * c),
+            row=Work(values=p, panel=(6.0 - 2.0 / passes) * p * c),
+            step=Work(thin64=(7.0 - 3.0 / passes) * p * p * c, numbers=12.0 * p * c),
             batch=0,
-            passes=self.epochs,
+            passes=passes,
         )
 
     def prepare(self, problem: Problem) -> Factors:
