@@ -22,7 +22,7 @@ SCAN_ROWS = 4096
 """Rows of a block of a whole-data sweep."""
 
 _BLOW_UP = 10.0  # a loss this many times that of predicting zero is no longer noise
-_SETTLING = 64  # rows by which the loss of predicting zero is known: a batch of few rows may happen to fit
+_SETTLING = 64  # rows whose mean loss is known well enough; fewer may happen to fit, or to be far off
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class _Loop:
                 pass_loss=loss, pass_rows=seen, seconds=self.seconds,
             )
         )  # fmt: skip
-        return _failed(mean, scale, position)
+        return _failed(mean, seen, scale, position)
 
     def step(self) -> Failure | None:
         """One minibatch."""
@@ -247,7 +247,7 @@ class _Loop:
         loss, rows = float(result.parts[-2]), int(result.parts[-1])
         mean = loss / max(1, rows)
         scale = max(now.scale, mean) if now.rows < _SETTLING else now.scale
-        failure = _failed(mean, scale, position)
+        failure = _failed(mean, rows, scale, position)
         if failure:
             return failure
         self._advance(
@@ -311,7 +311,7 @@ def _ahead(position: Position, steps: int, epochs: int) -> list[Position]:
     return [divmod(number, steps) for number in numbers if number < epochs * steps]
 
 
-def _failed(mean: float, scale: float, position: Position) -> Failure | None:
+def _failed(mean: float, rows: int, scale: float, position: Position) -> Failure | None:
     where = f"pass {position[0] + 1}, step {position[1] + 1}"
     if not np.isfinite(mean):
         return Failure(
@@ -319,7 +319,7 @@ def _failed(mean: float, scale: float, position: Position) -> Failure | None:
             f"The loss is not finite at {where}.",
             "leave the step to the solver (step=None), or compute in float64",
         )
-    if mean > _BLOW_UP * scale:
+    if mean * min(1.0, rows / _SETTLING) > _BLOW_UP * scale:
         return Failure(
             "diverged",
             f"The loss at {where} is {mean:.3g}, {mean / scale:.3g} times that at the start.",

@@ -291,3 +291,18 @@ def test_parameters_are_what_was_given():
         "name": "SVRG", "epochs": 10, "ridge": 1e-8, "k": 7, "batch": None, "step": None,
         "preconditioner": "lanczos", "sampling": "uniform", "patience": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("far", [8.0, 1e-3])
+def test_one_row_that_is_far_off_or_fits_by_chance_is_no_divergence(far):
+    """Steps of one row: the loss of a step is that of its row."""
+    X, y = rows(np.linspace(1.0, 2.0, 5), n=400)
+    y /= y.std()
+    with ThreadsExecutor(1) as executor:
+        posed = problem(X, y, executor, lanes=1)
+        for solver in (SVRG(epochs=1, ridge=0.1, batch=1, k=2), sk.SGD(batch=1, step=0.01)):
+            first = solver.setup(posed).stream.block((0, 0, 200 if far > 1 else 0)).ids[0]
+            odd = y.copy()
+            odd[first] = far
+            changed = replace(posed, train=sk.from_arrays(X, odd))
+            assert train(changed, solver.setup(changed)).failure is None
