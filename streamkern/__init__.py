@@ -6,11 +6,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from streamkern.centers import Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
-from streamkern.data import Dataset, from_arrays, open_dataset
+from streamkern.data import Dataset, Quarantined, from_arrays, open_dataset
 from streamkern.data.augment import Augmentation, Custom, FeatureDropout, GaussianNoise, MixUp
 from streamkern.data.images import HorizontalFlip, RandomCrop, RandomErasing
 from streamkern.errors import (
     BusyError,
+    CorruptChunkError,
     DataError,
     ModelFormatError,
     NumericalError,
@@ -54,7 +55,7 @@ from streamkern.solvers import (
     corollary_1,
     default_features,
 )
-from streamkern.storage import write_parquet, write_zarr
+from streamkern.storage import Retry, write_parquet, write_zarr
 
 if TYPE_CHECKING:
     from streamkern.estimators import KernelClassifier, KernelRegressor
@@ -72,6 +73,7 @@ __all__ = [
     "CenterSet",
     "Centers",
     "Custom",
+    "CorruptChunkError",
     "DataError",
     "Dataset",
     "Direct",
@@ -106,12 +108,14 @@ __all__ = [
     "Plan",
     "PlanRefusedError",
     "Polynomial",
+    "Quarantined",
     "RPCholesky",
     "RadialProfile",
     "RandomCrop",
     "RandomErasing",
     "RandomFourier",
     "ReLUFeatures",
+    "Retry",
     "StorageError",
     "StreamkernError",
     "Uniform",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.augment import Augmentation
-from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, count_chosen, sample_rule, smallest
+from streamkern.data.quarantine import Quarantined
+from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, Without, count_chosen, sample_rule, smallest
 from streamkern.data.subsample import stratified, weighted
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
@@ -31,6 +33,7 @@ class Dataset:
         augmentations: applied in order to scaled rows.
         virtual_rows: how many rows a pass has; None for each chosen row once.
         seed: seed of the augmentations and of the sample.
+        quarantine: which rows are left out because their chunks are corrupt; see ``without``.
     """
 
     source: Source
@@ -40,6 +43,7 @@ class Dataset:
     augmentations: tuple[Augmentation, ...] = ()
     virtual_rows: int | None = None
     seed: int = 0
+    quarantine: tuple[Quarantined, ...] = ()
 
     def __len__(self) -> int:
         """Rows in a pass."""
@@ -153,7 +157,8 @@ class Dataset:
         if not 0 < test < 1:
             raise UsageError(f"The share is {test}.", where="split(test=...)", expected="a number between 0 and 1")
         cut = round(test * HASH_SPAN)
-        key = (_SPLIT, len(self.rules), seed)  # splitting a part again, with the same seed, is another split
+        chosen = [rule for rule in self.rules if not isinstance(rule, Without)]
+        key = (_SPLIT, len(chosen), seed)  # splitting a part again, with the same seed, is another split
         return (
             replace(self, rules=(*self.rules, Rule(key, low=cut))),
             replace(self, rules=(*self.rules, Rule(key, high=cut))),
@@ -193,6 +198,31 @@ class Dataset:
         else:
             rule = self._sample_rule(rows, "sample", seed)
         return replace(self, rules=(*self.rules, rule), virtual_rows=None)
+
+    def without(self, quarantine: Sequence[Quarantined]) -> Dataset:
+        """The dataset without the rows of corrupt chunks. All others keep their ids, their order and their randomness.
+
+        Raises:
+            UsageError: the dataset is augmented already, or ranges that overlap or descend.
+            DataError: no row is left.
+        """
+        if self.virtual_rows is not None:
+            raise UsageError("The dataset is augmented already.", where="without", remedy="leave rows out first")
+        ranges = tuple((each.start, each.stop) for each in quarantine)
+        edges = [edge for pair in ranges for edge in pair]
+        if edges != sorted(edges):
+            raise UsageError("The ranges overlap or descend.", where="without", expected="ascending ranges of rows")
+        if not ranges:
+            return self
+        left = replace(self, rules=(Without(ranges), *self.rules), quarantine=tuple(quarantine))
+        if not left.base_rows:
+            raise DataError(
+                f"Every chunk is corrupt: {quarantine[0].why}",
+                where=quarantine[0].where,
+                expected="at least one chunk that can be read",
+                remedy="restore the data from a copy",
+            )
+        return left
 
     def plain(self) -> Dataset:
         """The stored rows once each, scaled and not augmented."""

@@ -60,7 +60,27 @@ class Listed:
         return [len(self.ids), hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()]
 
 
-Chooser = Rule | Listed
+@dataclass(frozen=True)
+class Without:
+    """All rows but those of some ranges.
+
+    Args:
+        ranges: (first row, last row + 1), ascending and apart.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+
+    def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
+        """Which of the rows are chosen: shape (n,)."""
+        edges = np.array(self.ranges, dtype=np.int64).reshape(-1)
+        return np.asarray(np.searchsorted(edges, row_ids, side="right") % 2 == 0)
+
+    def to_json(self) -> list[Any]:
+        """The ranges, for fingerprints."""
+        return ["without", *map(list, self.ranges)]
+
+
+Chooser = Rule | Listed | Without
 """What says which rows take part."""
 
 

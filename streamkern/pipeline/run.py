@@ -25,6 +25,7 @@ from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.stages import Stages
 from streamkern.solvers.fit import fit
 from streamkern.solvers.footprint import Footprint
+from streamkern.storage.remote import redacted
 
 
 def run(
@@ -67,6 +68,8 @@ def run(
         manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds)
         _write_json(folder / "manifest.json", manifest)
         events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
+        for each in pipeline.train.quarantine:
+            events.emit("warning", message=f"left out, {each.where}: {each.why}", rows=[each.start, each.stop])
         timings: list[dict[str, Any]] = []
         started = time.perf_counter()
         try:
@@ -76,7 +79,9 @@ def run(
             failure = {
                 "status": status,
                 "run": manifest["run"],
-                "error": str(error) if isinstance(error, StreamkernError) else f"{type(error).__name__}: {error}",
+                "error": redacted(
+                    str(error) if isinstance(error, StreamkernError) else f"{type(error).__name__}: {error}"
+                ),
                 "stages": timings,
                 "seed": pipeline.seed,
                 "peak_memory_bytes": peak_resident(),
@@ -127,6 +132,12 @@ def resume(
             "This run was not started from a pipeline file.",
             where=str(folder),
             remedy="call sk.run with the same pipeline and run_dir: it goes on where this one ended",
+        )
+    if any("***" in value for value in told["settings"].values()):
+        raise UsageError(
+            "This run was given a secret in its settings, and secrets are not kept.",
+            where=str(folder / "manifest.json"),
+            remedy="run it again with the same settings and --run-dir: it goes on where this one ended",
         )
     with _locked(folder):
         result = _read_json(folder / "result.json")
@@ -251,8 +262,12 @@ def _manifest(
         "run": secrets.token_hex(8),
         "name": pipeline.name,
         "file": pipeline.file,
-        "settings": pipeline.settings,
-        "train": {"fingerprint": pipeline.train.fingerprint, "rows": len(pipeline.train)},
+        "settings": {name: redacted(value) for name, value in pipeline.settings.items()},
+        "train": {
+            "fingerprint": pipeline.train.fingerprint,
+            "rows": len(pipeline.train),
+            "quarantine": [each._asdict() for each in pipeline.train.quarantine],
+        },
         "kernel": None if pipeline.kernel is None else pipeline.kernel.to_json(),
         "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
         "features": None if pipeline.features is None else pipeline.features.to_json(),

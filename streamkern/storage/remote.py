@@ -111,10 +111,11 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     """The text without user information and queries of URLs, and without the secrets given or in the environment."""
     text = re.sub(r"://[^/@\s'\"]+@", "://***@", text)
     text = re.sub(r"(https?://[^\s'\"?#]*)[?#][^\s'\")]*", r"\1?***", text)
-    environment = (value for name, value in os.environ.items() if re.search("SECRET|TOKEN|PASSW", name.upper()))
-    for secret in sorted({*secrets, *environment}, key=len, reverse=True):
-        if len(secret) >= 4:
-            text = text.replace(secret, "***")
+    environment = {value for name, value in os.environ.items() if re.search("SECRET|TOKEN|PASSW", name.upper())}
+    # A short value is a word like "true", which would be cut out of everything.
+    hidden = {*(each for each in secrets if len(each) >= 4), *(each for each in environment if len(each) >= 8)}
+    for secret in sorted(hidden, key=len, reverse=True):
+        text = text.replace(secret, "***")
     return text
 
 

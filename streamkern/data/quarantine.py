@@ -1,0 +1,48 @@
+"""Which chunks of a source cannot be read, found before anything is made of the others."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from typing import NamedTuple
+
+from streamkern.errors import CorruptChunkError
+from streamkern.storage.base import Source
+
+_THREADS = 4  # a chunk each: reading waits for the disk or the network more than for the processor
+
+
+class Quarantined(NamedTuple):
+    """Rows that are left out because their chunk is corrupt.
+
+    Attributes:
+        start: id of the first row.
+        stop: id of the last row + 1.
+        where: the chunk in words.
+        why: what is wrong with it.
+    """
+
+    start: int
+    stop: int
+    where: str
+    why: str
+
+
+def corrupt_chunks(source: Source) -> tuple[Quarantined, ...]:
+    """Read every chunk once and say which are corrupt, in ascending order of rows.
+
+    Raises:
+        StorageError: the store cannot be read, which says nothing about its chunks.
+    """
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkern-verify") as pool:
+        found = pool.map(_read, repeat(source), range(len(source.bounds) - 1))
+        return tuple(each for each in found if each is not None)
+
+
+def _read(source: Source, chunk: int) -> Quarantined | None:
+    try:
+        source.read(chunk)
+    except CorruptChunkError as error:
+        start, stop = source.bounds[chunk : chunk + 2].tolist()
+        return Quarantined(start, stop, source.where(chunk), error.what)
+    return None
