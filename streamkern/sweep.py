@@ -48,6 +48,12 @@ class Work:
         """Read and assemble a block."""
         return self.blocks.block(key)
 
+    def warm(self, block: Any) -> None:
+        """Have a contribution that says how (``warm(block)``) begin with the block before the state is known."""
+        warm = getattr(self.contribution, "warm", None)
+        if warm is not None:
+            warm(block)
+
     def contribute(self, block: Any, state: Any) -> Parts:
         """What the block contributes."""
         return self.contribution(block, state)

@@ -38,23 +38,72 @@ class LaneWork(Protocol):
         """Read and assemble a block; called ahead of time, from a thread of its own."""
         ...
 
+    def warm(self, block: Any) -> None:
+        """Do what can be done for the block before the state is known; may be called by another thread, or never."""
+        ...
+
     def contribute(self, block: Any, state: Any) -> Parts:
         """What the block contributes under ``state``."""
         ...
 
 
+class Share(NamedTuple):
+    """What one worker did for a step.
+
+    Attributes:
+        worker: its address; ``here`` for this process.
+        lanes: lanes that it held.
+        wait: seconds that its slots waited for rows, together.
+        compute: seconds that its slots computed, together.
+    """
+
+    worker: str
+    lanes: int
+    wait: float
+    compute: float
+
+
 class StepResult(NamedTuple):
-    """Sums over a step's lanes, and where the time of its slots went, in seconds.
+    """Sums over a step's lanes, and where its time went.
 
     Attributes:
         parts: the sums.
-        wait: time that slots waited for rows.
-        compute: time that slots computed.
+        shares: what each worker did.
+        reduce: seconds outside the slowest worker: pickling, the wire, adding up.
+        retries: attempts that were lost with a worker.
+        losses: workers that went away meanwhile.
     """
 
     parts: Parts
-    wait: float
-    compute: float
+    shares: tuple[Share, ...]
+    reduce: float
+    retries: int = 0
+    losses: int = 0
+
+    @property
+    def wait(self) -> float:
+        """Seconds that slots waited for rows."""
+        return sum(share.wait for share in self.shares)
+
+    @property
+    def compute(self) -> float:
+        """Seconds that slots computed."""
+        return sum(share.compute for share in self.shares)
+
+    def timeline(self) -> dict[str, Any]:
+        """Where the time went, as numbers that add up over steps; JSON-serialisable."""
+        return {
+            "steps": 1,
+            "compute": self.compute,
+            "wait": self.wait,
+            "reduce": self.reduce,
+            "retries": self.retries,
+            "losses": self.losses,
+            "workers": {
+                share.worker: {"lanes": share.lanes, "compute": share.compute, "wait": share.wait}
+                for share in self.shares
+            },
+        }
 
 
 class Placement(Protocol):

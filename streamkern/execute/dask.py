@@ -29,8 +29,8 @@ from distributed.protocol import pickle
 from threadpoolctl import threadpool_limits
 
 from streamkern.errors import StorageError, UsageError
-from streamkern.execute.base import LaneWork, Position, StepResult, Tree
-from streamkern.execute.threads import LanePool, default_threads
+from streamkern.execute.base import LaneWork, Parts, Position, Share, StepResult, Tree
+from streamkern.execute.threads import LanePool, Nodes, default_threads
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -348,12 +348,15 @@ class Lanes:
         Raises:
             StorageError: the cluster is gone, has no workers, or loses them at every attempt.
         """
-        message = dumps((position, state, tuple(ahead)))
-        for _ in range(_ATTEMPTS):
+        before = self.executor.losses
+        for retries in range(_ATTEMPTS):
+            start = time.perf_counter()
             try:
                 with self.executor.client.as_current():  # an actor talks through the current client
                     self._place()
-                    return self._step(message)
+                    parts, shares, slowest = self._step(dumps((position, state, tuple(ahead))))
+                    reduce = time.perf_counter() - start - slowest
+                    return StepResult(parts, shares, reduce, retries, self.executor.losses - before)
             except LostError as error:
                 self._drop()
                 lost = error
@@ -397,16 +400,18 @@ class Lanes:
             for (address, mine), future in zip(parts.items(), self._futures, strict=True)
         ]
 
-    def _step(self, message: bytes) -> StepResult:
-        executor, tree, wait, compute = self.executor, Tree(self.lanes), 0.0, 0.0
+    def _step(self, message: bytes) -> tuple[Parts, tuple[Share, ...], float]:
+        """The sums, what each worker did, and the seconds of the slowest."""
+        executor, tree, shares, slowest = self.executor, Tree(self.lanes), list[Share](), 0.0
         deadline = time.monotonic() + executor.step_timeout
         calls = [(placed, _ask(placed, message)) for placed in self._actors]
         for placed, call in calls:
-            nodes, waited, computed = _opened(self._answer(placed, call, deadline))
-            for (level, index), parts in nodes.items():
+            done: Nodes = _opened(self._answer(placed, call, deadline))
+            for (level, index), parts in done.sums.items():
                 tree.put(level, index, parts)
-            wait, compute = wait + waited, compute + computed
-        return StepResult(tree.total(), wait, compute)
+            shares.append(Share(placed.address, len(placed.mine), done.wait, done.compute))
+            slowest = max(slowest, done.elapsed)
+        return tree.total(), tuple(shares), slowest
 
     def _answer(self, placed: _Placed, call: Any, deadline: float) -> bytes:
         while True:
@@ -474,12 +479,17 @@ class LaneActor:
     """
 
     def __init__(self, shared: Shared, mine: range, lanes: int, threads: int) -> None:
+        self._slots = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streamkern")
         self._pool = LanePool(shared.value, mine, lanes, self._threads)
 
     def step(self, message: bytes) -> bytes:
-        """Sums of the largest complete subtrees held here, and seconds waited and computed; or what was raised."""
-        return _packed(lambda: self._pool.nodes(*loads(message)))
+        """Sums of the largest complete subtrees held here, and the seconds they took; or what was raised."""
+        position, state, ahead = loads(message)
+        answer = _packed(lambda: self._pool.nodes(position, state, ahead))
+        if ahead:  # while the sums travel and the host updates
+            self._pool.warm(ahead[0], self._slots)
+        return answer
 
     def close(self) -> None:
         """Stop the threads."""

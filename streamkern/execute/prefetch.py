@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any
 
 
@@ -41,6 +41,15 @@ class Prefetch:
             future = self._ready.pop(key)
         block = future.result()
         return block, time.perf_counter() - start
+
+    def peek(self, key: tuple[Hashable, ...]) -> Any:
+        """The block once it is made, which ``take`` still hands out; None where it is not announced, or fails."""
+        with self._lock:
+            future = self._ready.get(key)
+        try:
+            return None if future is None else future.result()
+        except (Exception, CancelledError):  # told when the block is taken
+            return None
 
     def close(self) -> None:
         """Stop the thread."""

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 from threadpoolctl import threadpool_limits
 
-from streamkern.execute.base import LaneWork, Parts, Position, StepResult, Tree
+from streamkern.execute.base import LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.prefetch import Prefetch
 
 T = TypeVar("T")
@@ -83,6 +83,24 @@ class ThreadsExecutor:
         return LanePool(work, range(lanes), lanes, self.pool)
 
 
+class Nodes(NamedTuple):
+    """Sums of the largest complete subtrees over some lanes, by (level, index), and the seconds they took.
+
+    Attributes:
+        sums: the sums.
+        wait: seconds that threads waited for rows, together.
+        compute: seconds that they computed, together.
+        elapsed: seconds from the call to the sums.
+        adding: of these, seconds that sums were added up.
+    """
+
+    sums: dict[tuple[int, int], Parts]
+    wait: float
+    compute: float
+    elapsed: float
+    adding: float
+
+
 class LanePool:
     """Some of a run's lanes, stepped by a pool of threads.
 
@@ -100,10 +118,9 @@ class LanePool:
         self.pool = pool
         self.prefetch = Prefetch(work.build)
 
-    def nodes(
-        self, position: Position, state: Any, ahead: Sequence[Position] = ()
-    ) -> tuple[dict[tuple[int, int], Parts], float, float]:
-        """Sums of the largest complete subtrees over the lanes held here, seconds waited and seconds computed."""
+    def nodes(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> Nodes:
+        """Sums over the lanes held here; blocks of ``ahead`` are read meanwhile."""
+        begin = time.perf_counter()
         self.prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in self.mine)
 
         def run(lane: int) -> tuple[Parts, float, float]:
@@ -112,18 +129,29 @@ class LanePool:
             parts = self.work.contribute(block, state)
             return parts, wait, time.perf_counter() - start
 
-        tree, wait, compute = Tree(self.lanes), 0.0, 0.0
+        tree, wait, compute, adding = Tree(self.lanes), 0.0, 0.0, 0.0
         for lane, (parts, waited, computed) in zip(self.mine, self.pool.map(run, self.mine), strict=True):
+            start = time.perf_counter()
             tree.put(0, lane, parts)
-            wait += waited
-            compute += computed
-        return tree.nodes, wait, compute
+            wait, compute, adding = wait + waited, compute + computed, adding + time.perf_counter() - start
+        return Nodes(tree.nodes, wait, compute, time.perf_counter() - begin, adding)
+
+    def warm(self, position: Position, slots: int) -> None:
+        """Have every thread begin a block of the step at ``position``, as far as it goes without the state."""
+
+        def begin(lane: int) -> None:
+            block = self.prefetch.peek((position[0], lane, position[1]))
+            if block is not None:
+                self.work.warm(block)
+
+        for lane in self.mine[:slots]:
+            self.pool.submit(begin, lane)
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
         """Sum over all lanes, where all of them are held here."""
-        nodes, wait, compute = self.nodes(position, state, ahead)
-        (parts,) = nodes.values()
-        return StepResult(parts, wait, compute)
+        done = self.nodes(position, state, ahead)
+        (parts,) = done.sums.values()
+        return StepResult(parts, (Share("here", self.lanes, done.wait, done.compute),), done.adding)
 
     def close(self) -> None:
         """Stop reading ahead."""

@@ -24,6 +24,10 @@ class Gradient:
 
     basis: Basis
 
+    def warm(self, block: Block) -> None:
+        """The first panel of φ(X) does not depend on the weights."""
+        self.basis.warm(block.X)
+
     def __call__(self, block: Block, state: Array) -> Parts:
         """Sums over the block under weights ``state``, shape (M, c)."""
         g = np.zeros((self.basis.width, state.shape[1]), dtype=state.dtype)

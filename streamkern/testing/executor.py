@@ -39,6 +39,9 @@ class Rounding:
         rng = np.random.default_rng([pass_, lane, step])
         return (rng.normal(size=self.size) * 10.0 ** rng.integers(-4, 4, self.size)).astype(np.float32)
 
+    def warm(self, block: Array) -> None:
+        """Nothing comes before the state."""
+
     def contribute(self, block: Array, state: Any) -> Parts:
         """The block times the state, where it was computed, and 1."""
         return block * np.float32(state), Stack((os.getpid(),)), 1
@@ -81,6 +84,9 @@ class Failing:
         if self.when == "build" and lane == self.lane:
             raise DataError("A bad row.", where=f"lane {lane}")
         return lane
+
+    def warm(self, block: int) -> None:
+        """Nothing comes before the state."""
 
     def contribute(self, block: int, state: Any) -> Parts:
         """The lane."""

@@ -1,0 +1,122 @@
+"""What is begun before the state is known gives the same bits, and is used."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from streamkern.errors import DataError
+from streamkern.execute import open_executor
+from streamkern.execute.base import Stack
+from streamkern.execute.threads import LanePool
+from streamkern.kernels import Expansion, Laplace
+from streamkern.testing.executor import Rounding, expected_step
+
+
+@dataclass
+class Counting(Rounding):
+    """Says which blocks were begun before their state came."""
+
+    begun: set[bytes] = field(default_factory=set)
+
+    def warm(self, block):
+        self.begun.add(block.tobytes())
+
+    def contribute(self, block, state):
+        return (*super().contribute(block, state), Stack((block.tobytes() in self.begun,)))
+
+
+@dataclass
+class Fragile(Counting):
+    """Cannot begin a block, or cannot read one."""
+
+    when: str = "warm"
+
+    def build(self, pass_, lane, step):
+        if self.when == "build" and step == 1:
+            raise DataError("A bad row.", where=f"step {step}")
+        return super().build(pass_, lane, step)
+
+    def warm(self, block):
+        raise DataError("A bad row.", where="warm")
+
+
+class Calls(Expansion):
+    """Counts the panels it evaluates."""
+
+    calls = 0
+
+    def block(self, X, out=None):
+        self.calls += 1
+        return super().block(X, out)
+
+
+def test_a_panel_begun_ahead_is_the_panel_and_is_not_evaluated_again():
+    rng = np.random.default_rng(0)
+    Z, X, other = (rng.normal(size=(n, 7)).astype(np.float32) for n in (50, 600, 300))
+    expected = [panel.copy() for _, panel in Expansion(Laplace(2.0), Z).panels(X)]
+    calls = Calls(Laplace(2.0), Z)
+    for times in (1, 2):
+        calls.warm(X)
+        calls.warm(other)
+        assert calls.calls == 2
+        with ThreadPoolExecutor(1) as pool:  # by another thread
+            found = pool.submit(lambda: [(rows, panel.copy()) for rows, panel in calls.panels(X)]).result()
+        assert [rows.stop for rows, _ in found] == [256, 512, 600]
+        for (_, panel), values in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(panel, values)
+        assert calls.calls == 4, times
+        assert len(list(calls.panels(other))) == 2
+        assert len(list(calls.panels(X[:10]))) == 1  # another array, though it begins at the same address
+        calls.calls = 0
+    assert not calls._warm
+
+
+@pytest.mark.parametrize("scheduler", ["processes:1", "processes:2"])
+def test_workers_begin_a_block_of_the_next_step_each(scheduler):
+    lanes = 4
+    with open_executor(scheduler, 1) as executor:
+        placement = executor.place(Counting(), lanes)
+        for step, ahead in ((0, [(0, 1)]), (1, []), (2, [(0, 3)]), (3, [])):
+            result = placement.step((0, step), 1.5, ahead)
+            np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), lanes, (0, step), 1.5)[0])
+            first = {0, 2} if scheduler == "processes:2" else {0}
+            assert [i for i, begun in enumerate(result.parts[3]) if begun] == (sorted(first) if step % 2 else [])
+        placement.close()
+
+
+@pytest.mark.parametrize("when", ["warm", "build"])
+def test_what_cannot_be_begun_is_told_when_its_step_comes(when):
+    with ThreadPoolExecutor(2) as threads:
+        pool = LanePool(Fragile(when=when), range(3), 3, threads)
+        pool.step((0, 0), 1.0, [(0, 1)])
+        pool.warm((0, 1), 2)
+        if when == "build":
+            with pytest.raises(DataError, match="step 1"):
+                pool.step((0, 1), 1.0)
+        else:
+            result = pool.step((0, 1), 1.0)
+            np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 3, (0, 1), 1.0)[0])
+        pool.warm((7, 7), 2)  # never announced
+        pool.close()
+
+
+def test_a_step_says_where_its_time_went():
+    for scheduler, workers in (("threads", 1), ("processes:2", 2)):
+        with open_executor(scheduler, 1) as executor:
+            placement = executor.place(Rounding(size=100_000), 5)
+            for step in range(3):
+                result = placement.step((0, step), 1.0)
+            placement.close()
+            assert sum(share.lanes for share in result.shares) == 5
+            assert len({share.worker for share in result.shares}) == workers
+            assert all(share.compute > 0 for share in result.shares)
+            assert result.reduce > 0
+            assert (result.retries, result.losses) == (0, 0)
+            line = result.timeline()
+            assert line["compute"] == sum(share["compute"] for share in line["workers"].values()) > 0
+            assert line["wait"] == sum(share["wait"] for share in line["workers"].values())
+            assert line["steps"] == 1
