@@ -1,0 +1,536 @@
+"""Any table to the training layout: compact, checked, shuffled if asked for, complete or not there at all.
+
+Everything is made in a directory beside the target, which remembers how far it got; the target appears by one rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from streamkern.errors import BusyError, DataError, PlanRefusedError, StorageError, UsageError
+from streamkern.memory import default_budget, format_bytes, parse_bytes, release, resident
+from streamkern.storage import unfinished_folder
+from streamkern.storage.base import Source, digest
+from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
+from streamkern.storage.parquet import write_parquet
+from streamkern.storage.scatter import ROW_EXTRA, Runs
+from streamkern.storage.tables import open_tables
+from streamkern.storage.training_zarr import TrainingZarr, zarr_record
+from streamkern.types import Array, Rows, Target
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+FORMATS = ("zarr", "parquet")
+PART_CHUNKS = 64
+"""Row groups in a parquet file: about 256 MiB, and what an interruption costs at most."""
+
+OVERHEAD, THREAD = 48 << 20, 24 << 20
+"""Bytes that decoders and codecs take once they are in use, and what every thread keeps of its own."""
+
+RECORD = "_streamkern.json"
+"""Where a parquet dataset says how it was made."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, rows done, and rows in all."""
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """What an ingest has made.
+
+    Attributes:
+        path: where.
+        rows: rows.
+        n_features: width of a row.
+        dtype: stored dtype of the features.
+        target: name of the target, or None.
+        shuffled: whether the rows are in a random order.
+        seconds: how long it took.
+        kept: rows that an interrupted ingest had written already; all, where the target was there already.
+        decoded_bytes: bytes of all rows as stored in memory.
+        stored_bytes: bytes on disk.
+    """
+
+    path: str
+    rows: int
+    n_features: int
+    dtype: str
+    target: str | None
+    shuffled: bool
+    seconds: float
+    kept: int
+    decoded_bytes: int
+    stored_bytes: int
+
+    def __str__(self) -> str:
+        what = f"{self.rows:,} rows of {self.n_features} features ({self.dtype})"
+        order = "in random order" if self.shuffled else "in the order of the sources"
+        speed = f"{format_bytes(self.decoded_bytes)} in {self.seconds:.1f} s"
+        kept = f", {self.kept:,} rows of them written before" if self.kept else ""
+        return f"{self.path}: {what}, {order}; {speed}{kept}; {format_bytes(self.stored_bytes)} on disk"
+
+
+def ingest(
+    sources: Any,
+    path: str | os.PathLike[str],
+    *,
+    target: str | Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    format: str | None = None,
+    dtype: str | None = None,
+    shard: int | str | None = None,
+    memory: int | str | None = None,
+    threads: int = 1,
+    header: bool = True,
+    overwrite: bool = False,
+    storage_options: dict[str, Any] | None = None,
+    on_progress: Progress = lambda what, rows, total: None,
+) -> Ingested:
+    """Write the rows of any supported tables in the training layout.
+
+    zarr: version 3, chunks of about 4 MiB, lz4 with shuffle, a CRC-32C each. parquet: a directory of files of one
+    fixed-size binary column, with page checksums. The same call after an interruption goes on where it stopped; after
+    it is done, it does nothing.
+
+    Args:
+        sources: one or a list of: paths, globs, fsspec URLs (parquet, zarr, CSV, Arrow, npy, npz, HDF5); NumPy or Dask
+            arrays or pairs (X, y); pandas, polars or Dask frames, Arrow tables.
+        path: a local directory to make.
+        target: the column of targets, or several for c values a row.
+        columns: features to use, in this order.
+        shuffle: put the rows in a uniformly random order, by way of the disk: the rows are written twice.
+        seed: which order. The order depends on the seed and the rows' order in the sources, on nothing else.
+        format: ``zarr`` or ``parquet``; by the end of ``path`` if not given.
+        dtype: store features in this dtype; as they are by default. Whole numbers must stay what they are.
+        shard: join zarr chunks in shards of so many bytes: fewer objects in an object store.
+        memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
+        threads: chunks decoded, and pieces written, side by side.
+        header: whether the first line of a text table names its columns.
+        overwrite: replace a dataset of this layout that is there.
+        storage_options: for fsspec.
+        on_progress: told of what is done.
+
+    Raises:
+        UsageError: parameters that contradict each other.
+        PlanRefusedError: the memory is too little for one chunk of a source.
+        StorageError: a source cannot be read, something is at ``path`` already, or the disk is full.
+        DataError: rows that cannot be stored.
+        BusyError: another process writes to ``path``.
+    """
+    began = time.perf_counter()
+    place = _local(path)
+    format = _format(place, format, shard)
+    listed = sources if isinstance(sources, list) else [sources]
+    source = open_tables(listed, target, columns, header, storage_options)
+    out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
+    kept_target = None if source.target is None else _renamed(source.target)
+    options = {
+        "format": format,
+        "dtype": out.str,
+        "shuffle": "global" if shuffle else None,
+        "seed": seed if shuffle else None,
+        "shard": None if shard is None else parse_bytes(shard),
+        "target": None if kept_target is None else kept_target.name,
+    }
+    record = {
+        "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),
+        "rows": int(source.bounds[-1]),
+        "sources": [_described(one) for one in listed],
+        "source_fingerprint": source.fingerprint,
+        "version": version("streamkern"),
+        **options,
+    }
+    job = _Job(source, place, out, kept_target, record, threads, on_progress)
+    present = ingest_record(place)
+    if present is not None and present["fingerprint"] == record["fingerprint"] and not overwrite:
+        shutil.rmtree(job.folder, ignore_errors=True)  # a process was killed after it put the result in place
+        return job.result(began, kept=job.n)
+    if os.path.lexists(place) and not (overwrite and present is not None):
+        raise StorageError(
+            "there is something at this place already",
+            where=str(place),
+            expected="nothing" + (", or what ingest has made" if overwrite else ""),
+            remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
+        )
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    with _held(job.folder):
+        try:
+            kept = job.run(budget)
+        except OSError as error:
+            raise _explained(error, job.folder) from error
+    return job.result(began, kept)
+
+
+def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What ``ingest`` noted of the dataset it made: sources, options, version. None of any other dataset."""
+    place = Path(os.fspath(path).removeprefix("file://"))
+    try:
+        record = json.loads((place / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = zarr_record(place)
+    return record if isinstance(record, dict) and "fingerprint" in record else None
+
+
+class _Job:
+    """One ingest: its directory holds ``plan.json`` (what is made), ``runs`` and ``data``."""
+
+    def __init__(
+        self,
+        source: Source,
+        place: Path,
+        dtype: np.dtype[Any],
+        target: Target | None,
+        record: dict[str, Any],
+        threads: int,
+        on_progress: Progress,
+    ) -> None:
+        self.source, self.place, self.dtype, self.target = source, place, dtype, target
+        self.record, self.threads, self.on_progress = record, max(1, threads), on_progress
+        self.n = int(source.bounds[-1])
+        self.folder = unfinished_folder(place)
+        self._shuffled = record["shuffle"] is not None
+        self._piece_rows = rows_per_chunk(source.n_features * dtype.itemsize)
+
+    def run(self, budget: int) -> int:
+        """Make the dataset; gives the rows that were kept from an earlier attempt."""
+        row = self.source.n_features * self.dtype.itemsize
+        chunk = int(np.diff(self.source.bounds).max(initial=0)) * max(
+            row, self.source.n_features * self.source.dtype.itemsize
+        )
+        shard = self.record["shard"] or 0
+        # A decoded chunk and what it is decoded from; a piece and what it is encoded to.
+        side = (self.threads + 1) * 3 * max(chunk, shard, self._piece_rows * row)
+        runs = Runs(self.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0)
+        release()
+        base = resident() + OVERHEAD + self.threads * THREAD
+        room = int(0.8 * (budget - base)) - side
+        held = room // (runs.row_bytes + ROW_EXTRA)
+        least = self._piece_rows if self._shuffled else 0
+        if held < least or room < 0:
+            needed = int((side + least * (runs.row_bytes + ROW_EXTRA)) / 0.8) + base
+            raise PlanRefusedError(
+                f"The memory of {format_bytes(budget)} is too little: chunks of the sources have "
+                f"up to {format_bytes(chunk)}.",
+                where="memory",
+                expected=f"at least {format_bytes(needed * 1.05)} with {self.threads} thread(s)",
+                remedy="give more memory, or fewer threads; or write the sources in smaller chunks (row groups)",
+            )
+        state = self._state()
+        with ThreadPoolExecutor(self.threads) as pool:
+            kept = self._scatter(runs, held, pool) if self._shuffled and not state["pieces"] else 0
+            return max(kept, self._write(runs, held, state, pool))
+
+    def result(self, began: float, kept: int) -> Ingested:
+        """The summary."""
+        y = 0 if self.target is None else (8 if self.target.dtype == object else self.target.dtype.itemsize)
+        outputs = 1 if self.target is None else int(np.prod(self.target.outputs))
+        stored = sum(path.stat().st_size for path in self.place.rglob("*") if path.is_file())
+        return Ingested(
+            path=str(self.place),
+            rows=self.n,
+            n_features=self.source.n_features,
+            dtype=self.dtype.name,
+            target=None if self.target is None else self.target.name,
+            shuffled=self._shuffled,
+            seconds=time.perf_counter() - began,
+            kept=kept,
+            decoded_bytes=self.n * (self.source.n_features * self.dtype.itemsize + y * outputs),
+            stored_bytes=stored,
+        )
+
+    def _state(self) -> dict[str, Any]:
+        """How far an earlier attempt at the same dataset got.
+
+        What cannot be trusted is removed: that of another dataset, and that of before the machine was started, of which
+        not all may have reached the disk.
+        """
+        path = self.folder / "plan.json"
+        fresh = {"fingerprint": self.record["fingerprint"], "boot": _boot(), "pieces": 0}
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            state = {}
+        if {**state, "pieces": 0} != fresh:
+            shutil.rmtree(self.folder / "runs", ignore_errors=True)
+            state = fresh
+        if not state["pieces"]:
+            shutil.rmtree(self.folder / "data", ignore_errors=True)
+        _save(path, state)
+        (self.folder / "runs").mkdir(exist_ok=True)
+        return dict(state)
+
+    def _scatter(self, runs: Runs, held: int, pool: ThreadPoolExecutor) -> int:
+        """Write the rows that are not in runs yet as runs of at most ``held``; gives how many were there."""
+        done, bounds = runs.done, self.source.bounds
+        groups: list[range] = []
+        first = int(np.searchsorted(bounds, done))
+        while first < len(bounds) - 1:
+            last = max(first + 1, int(np.searchsorted(bounds, bounds[first] + held, side="right")) - 1)
+            groups.append(range(first, last))
+            first = last
+        whole = runs.empty(max((int(bounds[group.stop] - bounds[group.start]) for group in groups), default=0))
+        chunks = self._ordered(pool, self._read, (chunk for group in groups for chunk in group))
+        for group in groups:
+            begin, end = int(bounds[group.start]), int(bounds[group.stop])
+            run = whole.first(end - begin)
+            for chunk, rows in zip(group, chunks, strict=False):
+                run.put(int(bounds[chunk]) - begin, rows)
+                self.on_progress("scatter", int(bounds[chunk + 1]), self.n)
+            runs.write(begin, run)
+        return done
+
+    def _write(self, runs: Runs, held: int, state: dict[str, Any], pool: ThreadPoolExecutor) -> int:
+        """Write the pieces that are not written yet, and put the whole in place; gives the rows that were there."""
+        zarr = self.record["format"] == "zarr"
+        data = self.folder / "data"
+        group = self._zarr(data) if zarr else None
+        size = self._piece_rows if group is None else group.piece_rows
+        start: int = min(state["pieces"] * size * (1 if zarr else PART_CHUNKS), self.n)
+        rows = runs.shuffled(start, held) if self._shuffled else self._stored(start, pool)
+        blocks = blocks_of(rows, None, size)
+        written = start
+        pieces = self._parts(data, blocks, state) if group is None else self._pieces(group, blocks, state, pool)
+        for count in pieces:
+            written += count
+            self.on_progress("write", written, self.n)
+        assert written == self.n, (written, self.n)
+        if group is not None:
+            group.complete()
+        else:
+            _save(data / RECORD, self.record)
+        self._put_in_place(data)
+        return start
+
+    def _zarr(self, data: Path) -> TrainingZarr:
+        return TrainingZarr(
+            data, self.n, self.source.n_features, self.dtype, self.target, self.source.columns, self.record,
+            self.record["shard"],
+        )  # fmt: skip
+
+    def _pieces(
+        self, group: TrainingZarr, blocks: Iterator[Rows], state: dict[str, Any], pool: ThreadPoolExecutor
+    ) -> Iterator[int]:
+        """Write blocks as chunks or shards; gives the rows of each."""
+
+        def write(item: tuple[int, Rows]) -> int:
+            group.write(*item)
+            return int(item[1].X.shape[0])
+
+        for count in self._ordered(pool, write, enumerate(blocks, start=state["pieces"])):
+            state["pieces"] += 1
+            _save(self.folder / "plan.json", state)
+            yield count
+
+    def _parts(self, data: Path, blocks: Iterator[Rows], state: dict[str, Any]) -> Iterator[int]:
+        """Write blocks as the row groups of parquet files; gives the rows of each file."""
+        data.mkdir(exist_ok=True)
+        y = None if self.target is None else np.empty((0, *self.target.outputs), self.target.dtype)
+        none = Rows(np.empty((0, self.source.n_features), self.dtype), y)
+        while (first := next(blocks, None if state["pieces"] else none)) is not None:
+            counts: list[int] = []
+
+            def counted(some: Iterable[Rows], counts: list[int] = counts) -> Iterator[Rows]:
+                for block in some:
+                    counts.append(len(block.X))
+                    yield block
+
+            write_parquet(
+                data / f"part-{state['pieces']:06}.parquet",
+                counted(itertools.chain([first], itertools.islice(blocks, PART_CHUNKS - 1))),
+                target="target" if self.target is None else self.target.name,
+                row_group_rows=self._piece_rows,
+                columns=self.source.columns,
+            )
+            state["pieces"] += 1
+            _save(self.folder / "plan.json", state)
+            yield sum(counts)
+
+    def _put_in_place(self, data: Path) -> None:
+        for left in [*data.rglob("*.partial"), *data.glob(".*.tmp")]:
+            left.unlink()  # of files that a killed process was writing
+        for folder, _, names in os.walk(data):
+            for name in names:
+                _sync(Path(folder) / name)
+            _sync(Path(folder))
+        if self.place.exists():
+            shutil.rmtree(self.folder / "old", ignore_errors=True)
+            os.rename(self.place, self.folder / "old")
+        os.rename(data, self.place)
+        with contextlib.suppress(OSError):  # some file systems do not sync directories
+            _sync(self.place.parent)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _read(self, chunk: int) -> Rows:
+        X, y = self.source.read(chunk)
+        return Rows(X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk)), y)
+
+    def _stored(self, start: int, pool: ThreadPoolExecutor) -> Iterator[Rows]:
+        """The rows in stored order from row ``start`` on."""
+        bounds = self.source.bounds
+        chunks = range(int(np.searchsorted(bounds, start, side="right")) - 1, len(bounds) - 1)
+        for chunk, (X, y) in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):
+            skip = max(0, start - int(bounds[chunk]))
+            yield Rows(X[skip:], None if y is None else y[skip:])
+
+    def _ordered(self, pool: ThreadPoolExecutor, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
+        """``work`` on every item, in their order, as many side by side as there are threads."""
+        if self.threads == 1:
+            yield from map(work, items)
+            return
+        waiting: deque[Future[U]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) >= self.threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _local(path: str | os.PathLike[str]) -> Path:
+    url = os.fspath(path)
+    if "://" in url and not url.startswith("file://"):
+        raise UsageError(
+            "ingest writes to local directories only",
+            where=url,
+            expected="a local path",
+            remedy="ingest to a local directory (shard= joins chunks to larger objects), then copy it to the store",
+        )
+    return Path(os.path.abspath(url.removeprefix("file://")))
+
+
+def _format(place: Path, format: str | None, shard: int | str | None) -> str:
+    format = format or ("parquet" if place.suffix in (".parquet", ".pq", ".parq") else "zarr")
+    if format not in FORMATS or (shard is not None and format != "zarr"):
+        raise UsageError(
+            f"format {format!r} is not known" if format not in FORMATS else "shards belong to zarr",
+            where="ingest",
+            expected=f"one of {', '.join(FORMATS)}",
+            remedy="correct the format" if format not in FORMATS else "leave shard out",
+        )
+    return format
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return feature_dtype(np.dtype(name), "dtype")
+    except (TypeError, DataError) as error:
+        raise UsageError(
+            f"{name!r} is not a dtype of features", where="dtype", expected="float32, float64, uint8, ..."
+        ) from error
+
+
+def _cast(X: Array, dtype: np.dtype[Any], where: str) -> Array:
+    """Features in another dtype.
+
+    Raises:
+        DataError: a value does not fit: another number would come out.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        made = X.astype(dtype)
+        wrong = made != X if dtype.kind in "biu" else ~np.isfinite(made) & np.isfinite(X)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise DataError(
+            f"{X[row, column]!s} does not fit in {dtype.name}",
+            where=f"{where}, row {row} of these, feature {column}",
+            expected=f"values that {dtype.name} holds",
+            remedy="choose a wider dtype, or leave it out",
+        )
+    return made
+
+
+def _renamed(target: Target) -> Target:
+    """The target under a name that an array beside the features can have."""
+    name = target.name.rpartition("/")[2]
+    name = "target" if name == "X" or "," in name or name[:1] in ("", ".") else name
+    return Target(name, target.dtype, target.outputs)
+
+
+def _described(source: Any) -> str:
+    """A source for the record: its path, without what follows a question mark, or the type of an object."""
+    if isinstance(source, str | os.PathLike):
+        url = os.fspath(source)
+        scheme, found, rest = url.partition("://")
+        # Credentials may stand in a URL; a record is no place for them.
+        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if found else url
+    return f"{type(source).__module__}.{type(source).__qualname__}"
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
+
+
+def _save(path: Path, value: dict[str, Any]) -> None:
+    """JSON in a file, whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.tmp")
+    unfinished.write_text(json.dumps(value), encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold the directory of an ingest. The lock goes with the process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StorageError(
+            f"the place cannot be written to: {error.strerror}", where=str(folder.parent), remedy="choose another place"
+        ) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BusyError(
+                "Another process is ingesting to this place.", where=str(folder), remedy="wait for it, or end it"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _explained(error: OSError, folder: Path) -> OSError:
+    """What to do about a disk that cannot be written to; errors of the sources are as they are."""
+    cause: BaseException | None = error
+    while cause is not None and getattr(cause, "errno", None) not in _FULL:
+        cause = cause.__cause__ or cause.__context__
+    if cause is None and isinstance(error, StorageError):
+        return error
+    return StorageError(
+        "the disk is full" if cause is not None else f"the place cannot be written to: {error.strerror or error}",
+        where=str(folder),
+        expected="room for the rows, and as much again where they are shuffled",
+        remedy="free space and repeat the command: it goes on where it stopped; or remove this directory to give up",
+    )

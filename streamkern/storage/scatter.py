@@ -1,0 +1,178 @@
+"""A uniform random permutation of more rows than fit in memory, in two passes over them.
+
+Row i goes to its place in the ascending order of ``row_hash(i, seed)``. That order is a function of the seed and of
+the rows' numbers: not of chunks, threads, memory, or how often the work was interrupted. The first pass writes runs of
+neighbouring rows, each sorted by hash. The second cuts the range of hashes into buckets that fit in memory, gathers
+each bucket's rows, which are contiguous in every run, and sorts them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.rng import row_hash
+from streamkern.storage.layout import rows_per_chunk
+from streamkern.types import Array, Rows, Target
+
+_SHUFFLE = 4  # name of the hash family
+_NAME = "run-{:015}-{:015}"
+ROW_EXTRA = 24
+"""Bytes a row takes beside its own while runs are made and buckets sorted: its hash, its place, its label's code."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows of a run while it is filled; ``y`` has codes where targets are strings, and ``labels`` what they mean."""
+
+    X: Array
+    y: Array | None
+    labels: dict[Any, int] = field(default_factory=dict)
+
+    def first(self, n: int) -> Run:
+        """The first n rows, with labels of their own."""
+        return Run(self.X[:n], None if self.y is None else self.y[:n])
+
+    def put(self, at: int, rows: Rows) -> None:
+        """Fill in rows from position ``at`` on."""
+        here = slice(at, at + len(rows.X))
+        self.X[here] = rows.X
+        if self.y is not None and rows.y is not None:
+            values = rows.y
+            if values.dtype == object:
+                codes = [self.labels.setdefault(value, len(self.labels)) for value in values.tolist()]
+                values = np.array(codes, dtype=np.int32)
+            self.y[here] = values
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of sorted rows in a folder.
+
+    A run is rows [a, b) of the source: features, targets (codes, where they are strings) and hashes, one after another,
+    in the order of the hashes; its labels stand in a file of their own. It appears under its name when it is whole.
+
+    Args:
+        folder: where they are kept.
+        n_features: width d of a row.
+        dtype: of the features.
+        target: what the target is, or None.
+        seed: of the permutation.
+    """
+
+    folder: Path
+    n_features: int
+    dtype: np.dtype[Any]
+    target: Target | None
+    seed: int
+
+    @property
+    def done(self) -> int:
+        """Rows [0, done) are in runs."""
+        end = 0
+        for a, b in self.spans:
+            if a != end:
+                break
+            end = b
+        return end
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """(a, b) of the runs that are there, ascending."""
+        names = sorted(path.name.split("-") for path in self.folder.glob("run-*-*"))
+        return [(int(a), int(b)) for _, a, b in names]
+
+    @property
+    def _target_dtype(self) -> np.dtype[Any]:
+        assert self.target is not None
+        return np.dtype(np.int32) if self.target.dtype == object else self.target.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in a run."""
+        outputs = 0 if self.target is None else int(np.prod(self.target.outputs)) * self._target_dtype.itemsize
+        return self.n_features * self.dtype.itemsize + outputs + 8
+
+    def empty(self, n: int) -> Run:
+        """A run of n rows to be filled."""
+        y = None if self.target is None else np.empty((n, *self.target.outputs), self._target_dtype)
+        return Run(np.empty((n, self.n_features), dtype=self.dtype), y)
+
+    def write(self, a: int, run: Run) -> None:
+        """Write rows [a, a + n) of the source as a run."""
+        n = len(run.X)
+        hashes = row_hash(np.arange(a, a + n, dtype=np.int64), _SHUFFLE, self.seed)
+        order = np.argsort(hashes)
+        path = self.folder / _NAME.format(a, a + n)
+        unfinished = self.folder / "unfinished"
+        (self.folder / f"labels-{a:015}.json").write_text(json.dumps(list(run.labels)), encoding="utf-8")
+        step = rows_per_chunk(self.row_bytes)
+        with open(unfinished, "wb") as stream:
+            for values in (run.X, run.y, hashes):
+                if values is not None:
+                    for start in range(0, n, step):
+                        stream.write(values[order[start : start + step]].data)
+        os.replace(unfinished, path)
+
+    def shuffled(self, start: int, bucket_rows: int) -> Iterator[Rows]:
+        """All rows in the order of the permutation, from its position ``start`` on.
+
+        Args:
+            start: rows left out at the beginning.
+            bucket_rows: about how many rows are held in memory at a time.
+        """
+        spans = self.spans
+        n = spans[-1][1] if spans else 0
+        buckets = max(1, -(-n // bucket_rows))
+        edges = np.array([(i << 64) // buckets for i in range(1, buckets)], dtype=np.uint64)
+        cuts = np.array([[0, *np.searchsorted(self._hashes(span), edges), span[1] - span[0]] for span in spans])
+        sizes = np.diff(cuts, axis=1).sum(axis=0) if spans else np.zeros(0, dtype=np.int64)
+        labels = [self._labels(a) for a, _ in spans]
+        step = rows_per_chunk(self.row_bytes)
+        bucket = self.empty(int(sizes.max(initial=0)))  # filled again and again: memory that is freed may stay taken
+        hashes = np.empty(len(bucket.X), dtype=np.uint64)
+        end = 0
+        for number, size in enumerate(sizes.tolist()):
+            begin, end = end, end + size
+            if end <= start:
+                continue
+            counts = cuts[:, number + 1] - cuts[:, number]
+            at = 0
+            for span, low, count in zip(spans, cuts[:, number].tolist(), counts.tolist(), strict=True):
+                here = slice(at, at + count)
+                self._fill(span, low, [values[here] for values in (bucket.X, bucket.y, hashes) if values is not None])
+                at = here.stop
+            order = np.argsort(hashes[:size])
+            for first in range(max(0, start - begin), size, step):
+                part = order[first : first + step]
+                y = None if bucket.y is None else bucket.y[part]
+                if y is not None and self.target is not None and self.target.dtype == object:
+                    run = np.searchsorted(np.cumsum(counts), part, side="right")
+                    names = [labels[r][code] for r, code in zip(run.tolist(), y.tolist(), strict=True)]
+                    y = np.array(names, dtype=object)
+                yield Rows(bucket.X[part], y)
+
+    def _fill(self, span: tuple[int, int], low: int, sections: list[Array]) -> None:
+        """Fill arrays with the rows from ``low`` on of a run's sections."""
+        begin = 0
+        with open(self.folder / _NAME.format(*span), "rb") as stream:
+            for into in sections:
+                item = into.itemsize * int(np.prod(into.shape[1:]))
+                stream.seek(begin + low * item)
+                if into.size and stream.readinto(into.reshape(-1).view(np.uint8).data) != into.nbytes:
+                    raise OSError(f"{stream.name} is shorter than it was")
+                begin += (span[1] - span[0]) * item
+
+    def _hashes(self, span: tuple[int, int]) -> Array:
+        n = span[1] - span[0]
+        return np.fromfile(self.folder / _NAME.format(*span), dtype=np.uint64, offset=n * (self.row_bytes - 8))
+
+    def _labels(self, a: int) -> list[Any]:
+        values: list[Any] = json.loads((self.folder / f"labels-{a:015}.json").read_text(encoding="utf-8"))
+        return values

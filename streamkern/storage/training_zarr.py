@@ -1,0 +1,96 @@
+"""The training layout in zarr, written piece by piece: chunks (or shards) that can be written again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec, Crc32cCodec
+from zarr.storage import LocalStore
+
+from streamkern.storage.layout import FORMAT, rows_per_chunk
+from streamkern.types import Rows, Target
+
+
+class TrainingZarr:
+    """A group of the training layout on its way: pieces of ``piece_rows`` rows, in any order, then ``complete``.
+
+    Args:
+        place: a local directory; what is there of an earlier attempt is kept.
+        n: rows.
+        n_features: width d of a row.
+        dtype: of the features.
+        target: what the target is, or None.
+        columns: names of the features.
+        record: kept with the data: where they come from.
+        shard_bytes: chunks are joined in shards of about so many bytes; None for none.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        n: int,
+        n_features: int,
+        dtype: np.dtype[Any],
+        target: Target | None,
+        columns: tuple[str, ...] | None,
+        record: dict[str, Any],
+        shard_bytes: int | None = None,
+    ) -> None:
+        row_bytes = n_features * dtype.itemsize
+        rows = max(1, min(rows_per_chunk(row_bytes), n))
+        self.piece_rows = rows if shard_bytes is None else rows * max(1, shard_bytes // (rows * row_bytes))
+        self._shard = None if shard_bytes is None else self.piece_rows
+        self._rows, self._n = rows, n
+        self._marks: dict[str, Any] = {
+            "format": FORMAT,
+            "target": None if target is None else target.name,
+            "columns": None if columns is None else list(columns),
+            "ingest": record,
+        }
+        self._group = zarr.open_group(LocalStore(place), mode="a", zarr_format=3)
+        self._group.attrs["streamkern"] = {**self._marks, "complete": False}
+        self._arrays = [self._array("X", (n, n_features), dtype)]
+        if target is not None:
+            kind = str if target.dtype == object else target.dtype
+            self._arrays.append(self._array(target.name, (n, *target.outputs), kind))
+
+    def write(self, piece: int, rows: Rows) -> None:
+        """Write a piece, or write it again."""
+        start = piece * self.piece_rows
+        for array, values in zip(self._arrays, rows, strict=False):
+            if values is not None and len(values):
+                array[start : start + len(values)] = values
+
+    def complete(self) -> None:
+        """Mark the group as whole."""
+        self._group.attrs["streamkern"] = {**self._marks, "complete": True}
+
+    def _array(self, name: str, shape: tuple[int, ...], dtype: Any) -> zarr.Array[Any]:
+        if name in self._group:
+            found = self._group[name]
+            assert isinstance(found, zarr.Array)
+            return found
+        return self._group.create_array(
+            name,
+            shape=shape,
+            dtype=dtype,
+            chunks=(self._rows, *shape[1:]),
+            shards=None if self._shard is None else (self._shard, *shape[1:]),
+            compressors=[BloscCodec(cname="lz4", shuffle="shuffle"), Crc32cCodec()],
+            # A chunk that is not there is a lost chunk, whatever its values would be.
+            config={"write_empty_chunks": True},
+        )
+
+
+def zarr_record(place: Path) -> dict[str, Any] | None:
+    """What ``ingest`` noted with the data of a local group; None where it did not write it."""
+    try:
+        marks = json.loads((place / "zarr.json").read_text(encoding="utf-8"))["attributes"]["streamkern"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    record = marks.get("ingest") if isinstance(marks, dict) and marks.get("complete") is True else None
+    return record if isinstance(record, dict) else None
