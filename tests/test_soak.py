@@ -1,4 +1,4 @@
-"""The soak of random faults, in short: see tests/soak/soak.py for what it does and docs/reliability.md for a long one."""
+"""The soak of random faults, in short: see tests/soak/soak.py, and docs/reliability.md for a long one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Random faults thrown at runs that go on, until so many have been survived: ``python tests/soak/soak.py --faults 200``.
+"""Random faults thrown at runs, until so many have been survived: ``python tests/soak/soak.py --faults 200``.
 
 Every run is begun, broken, and gone on with until it is done; then its weights and metrics must be those of a run that
-nothing happened to, bit for bit. What a fault leads to, each time, is one of: the run goes on by itself; it ends with one
-error and can be gone on with; it was killed and can be gone on with. Anything else ends the script with status 1.
+nothing happened to, bit for bit. What a fault leads to, each time, is one of: the run goes on by itself; it ends with
+one error and can be gone on with; it was killed and can be gone on with. Anything else ends the script with status 1.
 
 As root, run directories are on a small file system of their own, which can be filled up; else that fault is left out.
 Where libfaketime is installed, clocks jump.
