@@ -56,6 +56,7 @@ from streamkern.solvers import (
     default_features,
 )
 from streamkern.storage import Retry, write_parquet, write_zarr
+from streamkern.storage.ingest import Ingested, ingest
 
 if TYPE_CHECKING:
     from streamkern.estimators import KernelClassifier, KernelRegressor
@@ -91,6 +92,7 @@ __all__ = [
     "GradientDescent",
     "HorizontalFlip",
     "Identity",
+    "Ingested",
     "KMeans",
     "Kernel",
     "KernelClassifier",
@@ -123,6 +125,7 @@ __all__ = [
     "corollary_1",
     "default_features",
     "from_arrays",
+    "ingest",
     "load_model",
     "load_pipeline",
     "open_dataset",

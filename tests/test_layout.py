@@ -23,7 +23,13 @@ DOORS = {
     "numba": {"backends/numba.py", "backends/cuda.py"},
     "pyarrow": {"storage/arrow.py", "storage/csv.py", "storage/parquet.py", "storage/parquet_files.py"},
     "sklearn": {"estimators.py"},
-    "zarr": {"storage/zarr.py", "storage/zarr_array.py", "storage/zarr_store.py", "storage/artifact.py"},
+    "zarr": {
+        "storage/artifact.py",
+        "storage/training_zarr.py",
+        "storage/zarr.py",
+        "storage/zarr_array.py",
+        "storage/zarr_store.py",
+    },
 }
 GRAB_BAGS = {"util", "utils", "helper", "helpers", "common", "misc"}
 LONGEST = 650
