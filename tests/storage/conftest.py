@@ -1,0 +1,55 @@
+"""A server that speaks S3, and rows in it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import s3fs
+
+KEY, SECRET = "AKIDEXAMPLE", "an-example-of-a-secret"
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The URL of an S3 server on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            while server.poll() is None:
+                with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.05)
+            assert server.poll() is None
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user's environment has them."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+@pytest.fixture
+def upload(s3_server: str, credentials: None) -> Callable[[Path, str], str]:
+    """Puts a file or a folder into a bucket; gives its URL."""
+    fs = s3fs.S3FileSystem(endpoint_url=s3_server, skip_instance_cache=True)
+
+    def put(path: Path, place: str) -> str:
+        fs.makedirs(place.partition("/")[0], exist_ok=True)
+        fs.put(str(path), place, recursive=path.is_dir())
+        return f"s3://{place}"
+
+    return put
