@@ -199,7 +199,7 @@ class Remote:
 
     def find(self, path: str) -> dict[str, dict[str, Any]]:
         """All objects below a path, and what the store says about each."""
-        self._require_listing(path)
+        self.require_listing(path)
         found: dict[str, dict[str, Any]] = self._call(path, self.fs._find, detail=True)
         return found
 
@@ -264,7 +264,7 @@ class Remote:
 
     async def names(self, path: str) -> list[str]:
         """Last parts of the names directly below a path, in the file system's own loop; none where nothing is."""
-        self._require_listing(path)
+        self.require_listing(path)
         try:
             found = await self._attempt(path, partial(self.fs._ls, path, detail=False))
         except FileNotFoundError:
@@ -273,7 +273,7 @@ class Remote:
 
     async def below(self, path: str) -> list[str]:
         """All objects below a path, in the file system's own loop."""
-        self._require_listing(path)
+        self.require_listing(path)
         return list(await self._attempt(path, partial(self.fs._find, path)))
 
     def _call(self, path: str, request: Callable[..., Awaitable[T]], **how: Any) -> T:
@@ -341,7 +341,8 @@ class Remote:
             remedy="serve it with one that does (nginx, Apache, an object store), or copy the file here first",
         )
 
-    def _require_listing(self, path: str) -> None:
+    def require_listing(self, path: str) -> None:
+        """Raises StorageError if the store cannot say what it holds."""
         if not self.lists:
             raise StorageError(
                 "http has no listing: what lies below this URL cannot be known",

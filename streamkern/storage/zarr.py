@@ -91,8 +91,7 @@ def open_zarr(
         marks = _marks(node)
         _require_complete(marks, url)
         target = marks.get("target") if target is None else target
-        candidates = [*([target] if target else []), *(columns or ()), *FEATURE_NAMES]
-        arrays = _metadata(url, partial(_arrays, node, candidates))
+        arrays = _metadata(url, partial(_arrays, node, target, [*(columns or ()), *FEATURE_NAMES]))
         if target is not None and target not in arrays:
             raise unknown_name("target", target, arrays, url)
         chosen = _choose_features(arrays, target, columns, url)
@@ -284,12 +283,16 @@ def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
     return FsspecStore.from_url(url, storage_options=storage_options)
 
 
-def _arrays(group: zarr.Group, names: Sequence[str]) -> dict[str, zarr.Array[Any]]:
+def _arrays(group: zarr.Group, target: str | None, features: Sequence[str]) -> dict[str, zarr.Array[Any]]:
     """The arrays of a group, by name; where the store cannot list them, those of these names that are there."""
-    if group.store.supports_listing or group.metadata.consolidated_metadata is not None:
+    store = group.store
+    if not isinstance(store, RemoteStore) or store.remote.lists or group.metadata.consolidated_metadata is not None:
         return dict(group.arrays())
-    nodes = {name: group.get(name) for name in names}
-    return {name: node for name, node in nodes.items() if isinstance(node, zarr.Array)}
+    nodes = {name: group.get(name) for name in (*features, *([target] if target else []))}
+    found = {name: node for name, node in nodes.items() if isinstance(node, zarr.Array)}
+    if not found.keys() - {target}:
+        store.remote.require_listing(store.remote.root)
+    return found
 
 
 def _open_node(

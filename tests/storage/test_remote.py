@@ -1,0 +1,255 @@
+"""Data sets in real stores on loopback: S3 and HTTP are read as the local disk is, and no secret is ever said."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+import streamkern as sk
+from streamkern.cli import main
+from streamkern.errors import StorageError, UsageError
+from streamkern.storage import open_source
+from streamkern.storage.remote import COUNTS, Retry, redacted
+from streamkern.testing.faults import Fault, FaultyServer
+from streamkern.testing.source import SourceSuite, read_all
+
+QUICK = Retry(timeout=10, deadline=30, first_wait=0.01)
+_buckets = (f"bucket-{number}" for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    """Every stored chunk is one of the source."""
+    monkeypatch.setattr("streamkern.storage.layout.CHUNK_BYTES", 1)
+
+
+@pytest.fixture
+def http(tmp_path):
+    (tmp_path / "served").mkdir()
+    with FaultyServer(tmp_path / "served") as server:
+        yield server
+
+
+class TestZarrOnS3(SourceSuite):
+    @pytest.fixture
+    def reopen(self, tmp_path, upload, s3_server, expected_X, expected_y):
+        sk.write_zarr(tmp_path / "rows.zarr", expected_X, expected_y, chunk_rows=30)
+        self.url = upload(tmp_path / "rows.zarr", f"{next(_buckets)}/rows.zarr")
+        options = {"endpoint_url": s3_server}
+        return lambda: open_source(self.url, storage_options=options, retry=QUICK)
+
+    @pytest.fixture
+    def source(self, reopen):
+        return reopen()
+
+    @pytest.fixture
+    def change(self, tmp_path, upload, reopen, expected_X, expected_y):
+        def change():
+            sk.write_zarr(tmp_path / "rows.zarr", expected_X + 1, expected_y, chunk_rows=30, overwrite=True)
+            upload(tmp_path / "rows.zarr/X", self.url.removeprefix("s3://") + "/X")
+
+        return change
+
+
+class TestParquetOnHttp(SourceSuite):
+    @pytest.fixture
+    def write(self, http, expected_y):
+        return lambda X: sk.write_parquet(http.behind / "rows.parquet", X, expected_y, row_group_rows=30)
+
+    @pytest.fixture
+    def reopen(self, http, write, expected_X):
+        write(expected_X)
+        return lambda: open_source(f"{http.url}/rows.parquet?signature=of-a-day", retry=QUICK)
+
+    @pytest.fixture
+    def source(self, reopen):
+        return reopen()
+
+    @pytest.fixture
+    def change(self, write, expected_X):
+        return lambda: write(expected_X + 1)
+
+
+X = np.random.default_rng(0).integers(0, 255, (90, 8)).astype(np.uint8)
+y = (X[:, 0] > 100).astype(np.int64)
+
+
+def same(source):
+    rows = read_all(source)
+    np.testing.assert_array_equal(rows.X, X)
+    np.testing.assert_array_equal(rows.y, y)
+
+
+def test_parquet_files_directories_globs_and_partitions_on_s3(tmp_path, upload, s3_server):
+    folder = tmp_path / "data"
+    for part in range(3):
+        rows = slice(30 * part, 30 * part + 30)
+        (folder / f"day={part}").mkdir(parents=True)
+        sk.write_parquet(folder / f"day={part}" / "part.parquet", X[rows], y[rows])
+    (folder / "_SUCCESS").touch()
+    url = upload(folder, f"{next(_buckets)}/data")
+    options = {"endpoint_url": s3_server}
+    for place in (f"{url}/", f"{url}/day=?/part.parquet", f"{url}/**/*.parquet"):
+        same(open_source(place, storage_options=options))
+    one = open_source(f"{url}/day=1/part.parquet", storage_options=options)
+    np.testing.assert_array_equal(read_all(one).X, X[30:60])
+    assert one.where(0).startswith(f"{url}/day=1/part.parquet, row group 0")
+    days = open_source(url, columns=["day", "X"][:1], target="target", storage_options=options)
+    np.testing.assert_array_equal(read_all(days).X[:, 0], np.repeat([0, 1, 2], 30))
+    with pytest.raises(StorageError, match="no parquet files here") as raised:
+        open_source(f"{url}/day=7/*.parquet", storage_options=options)
+    assert raised.value.remedy == "check the URL"
+
+
+def test_a_folder_without_a_suffix_is_recognised(tmp_path, upload, s3_server):
+    sk.write_zarr(tmp_path / "rows", X, y, chunk_rows=30)
+    url = upload(tmp_path / "rows", f"{next(_buckets)}/rows")
+    same(open_source(url, storage_options={"endpoint_url": s3_server}))
+    with pytest.raises(StorageError, match="neither zarr nor parquet is recognised"):
+        open_source(f"{url}/X/c", storage_options={"endpoint_url": s3_server})
+
+
+def test_shards_and_large_label_chunks_over_http(http):
+    group = zarr.create_group(http.behind / "rows.zarr")
+    group.create_array("X", shape=X.shape, dtype=X.dtype, shards=(60, 8), chunks=(10, 8))[:] = X
+    group.create_array("label", data=y, chunks=90)
+    same(open_source(f"{http.url}/rows.zarr", target="label"))
+
+
+def test_http_has_no_listing_and_says_so_where_one_is_needed(http):
+    sk.write_parquet(http.behind / "rows.parquet", X, y)
+    for url in (f"{http.url}/*.parquet", f"{http.url}/"):
+        with pytest.raises(StorageError, match="http has no listing"):
+            open_source(url, format="parquet", retry=QUICK)
+    # Of a zarr group, what is named is found.
+    group = zarr.create_group(http.behind / "a.zarr")
+    for name, values in (("height", X[:, 0]), ("width", X[:, 1]), ("label", y)):
+        group.create_array(name, data=values, chunks=30)
+    named = open_source(f"{http.url}/a.zarr", target="label", columns=["width", "height"])
+    np.testing.assert_array_equal(read_all(named).X, X[:, [1, 0]])
+    with pytest.raises(StorageError, match=r"http has no listing(.|\n)*for zarr name target= and columns="):
+        open_source(f"{http.url}/a.zarr", target="label")
+
+
+def test_a_server_without_ranges_is_told_apart(tmp_path):
+    sk.write_parquet(tmp_path / "rows.parquet", X, y)
+    sk.write_zarr(tmp_path / "rows.zarr", X, y)
+    with FaultyServer(tmp_path, ranges=False) as server:
+        with pytest.raises(StorageError, match="whole files where a part was asked for"):
+            open_source(f"{server.url}/rows.parquet")
+        same(open_source(f"{server.url}/rows.zarr"))
+
+
+def test_what_is_not_there_is_said_at_once(http, s3_server, credentials):
+    began = time.monotonic()
+    with pytest.raises(StorageError, match="no parquet files here"):
+        open_source(f"{http.url}/rows.parquet")
+    with pytest.raises(StorageError, match="no zarr array or group can be opened"):
+        open_source(f"{http.url}/rows.zarr")
+    for url in ("s3://no-such-bucket/rows.zarr", "s3://no-such-bucket/rows.parquet"):
+        with pytest.raises(StorageError):
+            open_source(url, storage_options={"endpoint_url": s3_server})
+    assert time.monotonic() - began < 20  # the deadline is 300
+
+
+def test_a_refusal_is_not_repeated(tmp_path, s3_server, credentials):
+    with FaultyServer(s3_server, lambda request: Fault(status=403)) as server:
+        for url in ("s3://bucket/rows.zarr", "s3://bucket/rows.parquet", f"{server.url}/rows.zarr"):
+            before = COUNTS.now()["retries"]
+            with pytest.raises(StorageError, match="the store refuses") as raised:
+                open_source(url, storage_options={"endpoint_url": server.url} if url.startswith("s3") else None)
+            assert "credentials" in raised.value.remedy
+            assert COUNTS.now()["retries"] == before
+
+
+def test_missing_credentials_are_not_waited_for(s3_server, monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with pytest.raises(StorageError, match="the store refuses: NoCredentialsError"):
+        open_source("s3://bucket/rows.zarr", storage_options={"endpoint_url": s3_server})
+
+
+def test_retry_refuses_what_is_not_positive():
+    with pytest.raises(UsageError, match="deadline is 0"):
+        sk.Retry(deadline=0)
+
+
+SECRETS = ("an-example-of-a-secret", "hunter2-and-more", "sig-0123456789", "opt-secret-value")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cannot open https://user:hunter2-and-more@host/rows.parquet",
+        "404, message='', url='http://host:80/a.parquet?X-Amz-Signature=sig-0123456789&b=1'",
+        "key an-example-of-a-secret is wrong; token opt-secret-value too",
+        "s3://user:hunter2-and-more@bucket/part-?.parquet",
+    ],
+)
+def test_secrets_are_cut_out_of_texts(text, credentials):
+    shown = redacted(text, ["opt-secret-value"])
+    assert not [secret for secret in SECRETS if secret in shown]
+    assert "***" in shown
+    for kept in ("rows.parquet", "a.parquet", "is wrong", "part-?.parquet"):
+        assert (kept in shown) == (kept in text)
+
+
+PIPELINE = """
+import streamkern as sk
+
+def pipeline(path: str, endpoint: str = "", deadline: float = 60.0) -> sk.Pipeline:
+    options = {"endpoint_url": endpoint, "key": "AKIDEXAMPLE", "secret": "opt-secret-value"} if endpoint else None
+    data = sk.open_dataset(path, target="target", storage_options=options, retry=sk.Retry(deadline=deadline))
+    return sk.Pipeline(train=data, kernel=sk.Gaussian(200.0), centers=sk.Uniform(10))
+"""
+
+
+def contents(folder: Path) -> str:
+    return "\n".join(file.read_bytes().decode("latin-1") for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(("store", "broken"), [("s3", True), ("s3", False), ("signed", False), ("user", True)])
+def test_no_secret_is_written_anywhere(tmp_path, upload, s3_server, capfd, store, broken):
+    sk.write_parquet(tmp_path / "rows.parquet", X, y)
+    (tmp_path / "p.py").write_text(PIPELINE)
+    upload(tmp_path / "rows.parquet", "secrets/rows.parquet")
+    behind = s3_server if store == "s3" else tmp_path
+    with FaultyServer(behind) as server:
+        host = server.url.removeprefix("http://")
+        path = {
+            "s3": "s3://secrets/rows.parquet",
+            "signed": f"{server.url}/rows.parquet?X-Amz-Signature=sig-0123456789",
+            "user": f"http://user:hunter2-and-more@{host}/rows.parquet",
+        }[store]
+        settings = [f"path={path}", *([f"endpoint={server.url}"] if store == "s3" else [])]
+        if broken:
+            settings += ["deadline=1"]
+            server.plan = lambda request: Fault(status=500) if request.number > 8 else None
+        run = ["run", str(tmp_path / "p.py"), "--set", *settings, "--run-dir", str(tmp_path / "run")]
+        status = main(run)
+    written = contents(tmp_path / "run") + "".join(capfd.readouterr())
+    assert not [secret for secret in SECRETS if secret in written]
+    assert status == (1 if broken else 0)
+    assert not broken or "does not give this object" in written
+    if store == "signed":
+        assert "***" in json.loads((tmp_path / "run/manifest.json").read_text())["settings"]["path"]
+        (tmp_path / "run/result.json").unlink()
+        assert main(["resume", str(tmp_path / "run")]) == 2
+        assert "secrets are not kept" in capfd.readouterr().err
+
+
+def test_plain_parquet_columns_over_http(http):
+    pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "c": y}), http.behind / "rows.pq", row_group_size=30)
+    source = open_source(f"{http.url}/rows.pq", target="c", columns=["b"])
+    np.testing.assert_array_equal(read_all(source).X, X[:, [1]])
