@@ -88,6 +88,8 @@ def test_the_command_line_trains_either_method(tmp_path):
         for k in ("0", "10")
     ]
     assert errors[1] < errors[0]
+    with pytest.raises(sk.UsageError, match="expected: linear, quadratic or fashion"):
+        sk.load_pipeline(FILE, {"data": "cubic"})
 
 
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's package dataset-fashion-mnist is not installed")

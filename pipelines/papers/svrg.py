@@ -59,6 +59,8 @@ def pipeline(
         dtype: of the streamed arithmetic.
         seed: seed of the matrix and of the order of rows.
     """
+    if data not in (*DECAYS, "fashion"):
+        raise sk.UsageError(f"The data are {data!r}.", where="data", expected=", ".join(DECAYS) + " or fashion")
     X, y = fashion() if data == "fashion" else synthetic(rows, features, DECAYS[data], seed)
     return sk.Pipeline(
         train=sk.from_arrays(X, y),

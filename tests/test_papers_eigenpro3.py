@@ -1,0 +1,63 @@
+"""Table 2, and the shapes of Figures 2 and 4, of the EigenPro 3 paper, from its pipeline at small size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+
+PIPELINE = Path(__file__).parents[1] / "pipelines" / "papers" / "eigenpro3.py"
+
+pytestmark = pytest.mark.skipif(
+    not Path("/usr/share/datasets/fashion-mnist").is_dir(),
+    reason="Debian's package dataset-fashion-mnist is not installed",
+)
+
+
+@pytest.fixture(scope="module")
+def accuracy(tmp_path_factory):
+    """Test accuracy of a run."""
+    folder = tmp_path_factory.mktemp("eigenpro3")
+
+    def accuracy(**settings: object) -> float:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            job = sk.load_pipeline(PIPELINE, {name: str(value) for name, value in settings.items()})
+            return sk.run(job, folder / "run")["metrics"]["test"]["accuracy"]
+
+    return accuracy
+
+
+@pytest.mark.parametrize(("selection", "paper"), [("random", 0.7624), ("kmeans", 0.7866)])
+def test_table_2_is_reached_with_a_hundred_centers(accuracy, selection, paper):
+    assert accuracy(selection=selection, centers=100) > paper - 0.003
+
+
+def test_at_a_fixed_number_of_centers_more_images_help(accuracy):
+    alone, some, many = (accuracy(images=images, centers=300, epochs=10) for images in (300, 1_000, 10_000))
+    assert alone + 0.02 < some < many
+
+
+def test_noisy_copies_help_where_every_image_is_a_center(accuracy):
+    plain = accuracy(images=1_000, centers=1_000)
+    noisy = accuracy(images=1_000, centers=1_000, rows=30_000, noise=0.03, epochs=1)
+    assert plain < noisy
+
+
+def test_random_centers_are_training_rows(accuracy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = sk.load_pipeline(PIPELINE, {"images": "300", "centers": "300"})
+    assert len(job.train) == job.train.base_rows == 300
+    assert job.centers == sk.Uniform(300)
+    copies = sk.load_pipeline(PIPELINE, {"images": "300", "centers": "100", "rows": "1000", "noise": "0.1"})
+    assert len(copies.train) == 1000
+    assert np.isin(copies.train.draw(300), job.train.draw(300)).all()
+    assert isinstance(sk.load_pipeline(PIPELINE, {"selection": "kmeans"}).centers, sk.KMeans)
+
+
+def test_an_unknown_selection_is_refused():
+    with pytest.raises(sk.UsageError, match="random or kmeans"):
+        sk.load_pipeline(PIPELINE, {"selection": "best"})
