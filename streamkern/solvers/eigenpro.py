@@ -59,6 +59,7 @@ _DIAGONAL = 512  # rows that the preconditioned diagonal is measured on
 _PRODUCTS = {"inexact": 0, "delayed": 1}
 _BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
 _LARGEST_BLOCK = 1024  # rows beyond which a block gains no rate and costs memory
+_MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which momentum makes up for what the step no longer gains
 _SETTLED = 10.0  # what is left of the preconditioned directions at the end of a run is exp(-this)
 _STEPS_A_PASS = 16  # at least, where the data are few
 
@@ -75,6 +76,9 @@ class EigenPro:
         batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger.
         step: η of the mean gradient; by default what the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
+        momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which on a preconditioner is AxlePro; by default
+            1 − 8 m*/min(m, p), where that is positive: below 8 critical batches it only adds noise. For steps
+            that are projected each; delayed projection takes none.
         patience: with a validation set: stop after this many passes without improvement; None runs all.
         projection_products: products with K(Z, Z), of p² kernel values each, that one inexact or delayed projection
             takes; by default 0 for inexact, which then costs no more than exact, and 1 for delayed.
@@ -90,6 +94,7 @@ class EigenPro:
     batch: int | None = None
     step: float | None = None
     average: bool = True
+    momentum: float | None = None
     patience: int | None = None
     projection_products: int | None = None
 
@@ -112,6 +117,12 @@ class EigenPro:
             )
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="EigenPro(step=...)", expected="a positive number")
+        if self.momentum is not None and not 0 <= self.momentum < 1:
+            raise UsageError(f"The momentum is {self.momentum}.", where="EigenPro(momentum=...)", expected="in [0, 1)")
+        if self.momentum and self.projection == "delayed":
+            raise UsageError(
+                "Delayed projection takes no momentum.", where="EigenPro(momentum=...)", remedy="leave momentum out"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
@@ -129,6 +140,16 @@ class EigenPro:
             return self.projection
         fits = memory is None or exact_bytes(p, itemsize) <= memory
         return "exact" if fits or p < 4 else "inexact"
+
+    def chosen_momentum(self, size: StepSize, batch: int, p: int) -> float:
+        """γ for a batch: its noise is then that of a batch of (1 − γ) as many rows, 8 critical ones.
+
+        With p functions the smallest eigenvalue is at most β/p, and the condition number at least p λ/β = p/m*: few
+        centers need no momentum, and would swing with it.
+        """
+        if self.momentum is not None:
+            return self.momentum
+        return max(0.0, 1.0 - _MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
 
     def products(self, kind: str) -> int:
         """Products with K(Z, Z) in one projection of a kind."""
@@ -262,6 +283,7 @@ class EigenPro:
             "critical_batch": size.critical_batch,
             "batch": stream.batch_rows,
             "step": self.step or size.step(stream.batch_rows),
+            "momentum": 0.0 if kind == "delayed" else self.chosen_momentum(size, stream.batch_rows, expansion.p),
             "spectrum": [] if nystrom is None else [*nystrom.eigensystem.values.tolist(), nystrom.eigensystem.tail],
         }
         outputs = problem.encoding.outputs
@@ -335,16 +357,21 @@ def average(mean: Array, iterate: Array, t: int) -> Array:
 @record
 @dataclass(frozen=True, eq=False)
 class ProjectedState:
-    """α, its average, and the number of steps taken; arrays of shape (p, c)."""
+    """α, its average, the number of steps taken, and where the next gradient is taken; arrays of shape (p, c)."""
 
     alpha: Array
     mean: Array
     t: int
+    ahead: Array
 
 
 @dataclass(eq=False)
 class ProjectedIteration(OneByOne):
-    """EigenPro 3 that projects every step: α ← α − η/m M K(Z, X_m) r, where M is preconditioner and projection."""
+    """EigenPro 3 that projects every step: α ← α − η/m M K(Z, X_m) r, where M is preconditioner and projection.
+
+    With momentum γ the gradient g is that at u, and u ← (1 + γ) α − γ α₋ + η₂ g, where α₋ is the α before and
+    η₂ = η (1 + γ)/2 (1 − 1/κ̃), κ̃ = 1 + m*/m (Liu & Belkin 2018, MaSS, eq. 6 and 8).
+    """
 
     solver: EigenPro
     stream: Stream
@@ -358,22 +385,29 @@ class ProjectedIteration(OneByOne):
     def __post_init__(self) -> None:
         self.contribution = Gradient(self.expansion)
         self.epochs = self.solver.epochs
+        ratio = self.prepared.size.critical_batch / self.stream.batch_rows
+        self.momentum = self.solver.chosen_momentum(self.prepared.size, self.stream.batch_rows, self.expansion.p)
+        self.second = (1.0 + self.momentum) / 2.0 * (ratio / (1.0 + ratio))
 
     def init(self) -> ProjectedState:
         """α = 0."""
         zero = np.zeros((self.expansion.p, self.outputs), dtype=self.expansion.Z.dtype)
-        return ProjectedState(zero, zero.astype(np.float64), 0)
+        return ProjectedState(zero, zero.astype(np.float64), 0, zero)
 
     def broadcast(self, state: ProjectedState) -> Array:
-        """α."""
-        return state.alpha
+        """Where the gradient is taken: α, or u."""
+        return state.ahead
 
     def update(self, state: ProjectedState, parts: Parts, position: Position) -> ProjectedState:
         """One step."""
         g, _, rows = parts
         rate = (self.solver.step or self.prepared.size.step(rows)) / rows
-        alpha = state.alpha - np.asarray(rate, dtype=g.dtype) * self.projection.apply(g, self.parallel)
-        return ProjectedState(alpha, average(state.mean, alpha, state.t + 1), state.t + 1)
+        move = np.asarray(rate, dtype=g.dtype) * self.projection.apply(g, self.parallel)
+        alpha = ahead = state.ahead - move
+        if self.momentum:
+            turn, second = (np.asarray(number, dtype=g.dtype) for number in (self.momentum, self.second))
+            ahead = alpha + turn * (alpha - state.alpha) + second * move
+        return ProjectedState(alpha, average(state.mean, alpha, state.t + 1), state.t + 1, ahead)
 
     def weights(self, state: ProjectedState) -> Array:
         """The average, or the last iterate."""

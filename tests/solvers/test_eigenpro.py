@@ -12,6 +12,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Gaussian, Kernel, Laplace
+from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.eigenpro import average, default_batch, held_out
 from streamkern.testing import references
@@ -118,7 +119,7 @@ def test_full_gradients_with_exact_projection_are_algorithm_1_of_the_paper(execu
     expected = references.eigenpro3_exact(laplace, X, y, Z, s=P, q=q, epochs=epochs, batch=len(X), X_s=Z)
     values = np.linalg.eigvalsh(laplace(Z, Z))[::-1]
     step = 0.99 * len(X) / (1 + (len(X) - 1) * values[q] / P)
-    solver = EigenPro(projection="exact", q=q, batch=FULL, step=step, epochs=epochs, average=False)
+    solver = EigenPro(projection="exact", q=q, batch=FULL, step=step, epochs=epochs, average=False, momentum=0.0)
     outcome = fit(small_problem(executor, X, y), solver)
     np.testing.assert_allclose(outcome.weights, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
@@ -128,7 +129,7 @@ def test_exact_projection_is_eigenpro_1_on_nystrom_features(executor: Executor):
     X, y = small_data()
     Z, q = X[:P], 8
     problem = small_problem(executor, X, y)
-    solver = EigenPro(projection="exact", q=q, batch=100, epochs=1, average=False)
+    solver = EigenPro(projection="exact", q=q, batch=100, epochs=1, average=False, momentum=0.0)
     iteration = solver.setup(problem)
     L = np.linalg.cholesky(laplace(Z, Z))
     values, V = np.linalg.eigh(L.T @ L)  # the covariance of the features of Z, times p
@@ -195,6 +196,55 @@ def test_hard_problems_do_not_diverge(executor: Executor, name: str, projection:
     change, kernel = HARD[name]
     X, y = small_data(600)
     assert_gains(executor, change(X), y, kernel, 150, dtype, projection=projection)
+
+
+def test_momentum_is_mass_with_the_preconditioned_gradient(executor: Executor):
+    """Liu & Belkin 2018, eq. 6 and 8, step by step; and it gets closer to least squares in as many passes."""
+    X, y = small_data()
+    Z, gamma = X[:P], 0.7
+    problem = small_problem(executor, X, y)
+    solver = EigenPro(projection="exact", q=8, batch=300, epochs=2, average=False, momentum=gamma)
+    iteration = solver.setup(problem)
+    size = iteration.prepared.size
+    M = np.linalg.inv(laplace(Z, Z))
+    nystrom = iteration.prepared.nystrom
+    assert nystrom is not None
+    M -= (nystrom.eigensystem.vectors * nystrom.damping) @ nystrom.eigensystem.vectors.T
+    ratio = size.critical_batch / 300
+    second = (1 + gamma) / 2 * (1 - 1 / (1 + ratio))
+    alpha = u = np.zeros((P, C))
+    for pass_ in range(2):
+        for step in range(iteration.stream.steps):
+            blocks = [iteration.stream.block((pass_, lane, step)) for lane in range(iteration.stream.lanes)]
+            rows = np.concatenate([b.X for b in blocks]) + problem.center
+            K = laplace(rows, Z)
+            move = size.step(len(rows)) / len(rows) * M @ (K.T @ (K @ u - np.concatenate([b.y for b in blocks])))
+            before, alpha = alpha, u - move
+            u = (1 + gamma) * alpha - gamma * before + second * move
+    weights = train(problem, iteration).weights
+    np.testing.assert_allclose(weights, alpha, rtol=1e-5, atol=1e-6 * np.abs(alpha).max())
+
+
+def test_large_batches_get_momentum_and_few_centers_do_not(executor: Executor):
+    solver = EigenPro()
+    size = StepSize(beta=0.5, top=0.01, peak=1.0)  # 50 rows
+    assert solver.chosen_momentum(size, 400, 10_000) == 0.0
+    assert solver.chosen_momentum(size, 4_000, 10_000) == pytest.approx(0.9)
+    assert solver.chosen_momentum(size, 4_000, 400) == 0.0
+    assert EigenPro(momentum=0.3).chosen_momentum(size, 10, 10) == 0.3
+    for settings in ({"momentum": 1.0}, {"momentum": -0.1}, {"momentum": 0.5, "projection": "delayed"}):
+        with pytest.raises(UsageError, match="momentum"):
+            EigenPro(**settings)
+    X, y = small_data()
+    problem = small_problem(executor, X, y)
+    exact = least_squares(X, y, X[:P])
+    off = {
+        gamma: distance(
+            problem, X, fit(problem, EigenPro(epochs=20, batch=FULL, momentum=gamma, average=False)).weights, exact
+        )
+        for gamma in (0.0, 0.6)
+    }
+    assert off[0.6] < 0.8 * off[0.0]
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 40, 600])
