@@ -1,4 +1,4 @@
-"""The command line: ``streamkern run | plan | evaluate | doctor``."""
+"""The command line: ``streamkern run | resume | status | report | plan | evaluate | ingest | doctor``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from streamkern.model import load_model
 from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.plan import gemm_rate
+from streamkern.report import read_run, status, status_text
 from streamkern.storage.ingest import ingest
 
 REFRESH = 1 / 8
@@ -129,6 +130,22 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_with_settings(command, _plan))
 
+    command = commands.add_parser("status", help="tell how a run stands: a live, a finished or a dead one")
+    command.add_argument("run_dir", metavar="RUN", help="the run directory")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(command=_status)
+
+    command = commands.add_parser("report", help="show a run, or several side by side, on a page")
+    command.add_argument("run_dirs", nargs="+", metavar="RUN", help="run directories")
+    command.add_argument("--out", metavar="FILE", help="the page (default: RUN/report.html; several: comparison.html)")
+    command.add_argument(
+        "--image-shape",
+        type=_shape,
+        metavar="HxW",
+        help="rows are images, 28x28 or 32x32x3; a square is seen by itself",
+    )
+    command.set_defaults(command=_report)
+
     command = commands.add_parser("evaluate", parents=[machine], help="score a saved model on stored rows")
     command.add_argument("model", metavar="MODEL", help="a model.zarr")
     command.add_argument("data", metavar="DATA", help="a zarr group, or a parquet file, directory or glob")
@@ -155,6 +172,15 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("doctor", help="show what this machine offers, and what would make it faster")
     command.set_defaults(command=_doctor)
     return parser
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sides = text.lower().split("x")
+    if not all(side.isdecimal() and int(side) for side in sides) or not (
+        len(sides) == 2 or sides[2:] in (["1"], ["3"])
+    ):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 28x28 or 32x32x3")
+    return tuple(int(side) for side in sides[: 3 if sides[2:] == ["3"] else 2])
 
 
 def _count(text: str) -> int:
@@ -278,6 +304,22 @@ def _metrics(metrics: dict[str, Any]) -> str:
 def _plan(args: argparse.Namespace, settings: dict[str, str]) -> None:
     made = plan(load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads)
     _say((json.dumps(made.to_json(), indent=1) if args.json else made.text()) + "\n")
+
+
+def _status(args: argparse.Namespace) -> None:
+    found = status(read_run(args.run_dir))
+    _say(json.dumps(found, indent=1) + "\n" if args.json else status_text(found))
+
+
+def _report(args: argparse.Namespace) -> None:
+    records = [read_run(folder) for folder in args.run_dirs]
+    try:
+        from streamkern.report.page import write_report
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"The report needs {error.name}.", where="streamkern report", remedy="pip install 'streamkern[report]'"
+        ) from error
+    _say(f"{write_report(records, args.out, args.image_shape)}\n")
 
 
 def _evaluate(args: argparse.Namespace) -> None:

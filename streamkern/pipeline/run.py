@@ -18,7 +18,7 @@ from typing import Any
 from streamkern.errors import BusyError, NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
-from streamkern.memory import default_budget, parse_bytes, peak_resident
+from streamkern.memory import default_budget, parse_bytes, peak_resident, resident
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
@@ -62,7 +62,7 @@ def run(
     folder = Path(run_dir) if run_dir is not None else Path("runs") / (pipeline.name or "run")
     budget = default_budget() if memory is None else parse_bytes(memory)
     _make(folder)
-    with _locked(folder), EventLog(folder / "events.jsonl", listeners) as events:
+    with _locked(folder), EventLog(folder / "events.jsonl", listeners, _held) as events:
         _clear(folder)
         before = _last_done(folder / "result.json")
         manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds)
@@ -227,6 +227,11 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _held() -> dict[str, int]:
+    """What every line of the event log says of memory, in bytes."""
+    return {"resident": resident(), "peak": peak_resident()}
+
+
 def _clear(folder: Path) -> None:
     """Undo what a killed run was in the middle of: with the lock held, every unfinished writing is a dead one's."""
     for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
@@ -266,6 +271,7 @@ def _manifest(
         "train": {
             "fingerprint": pipeline.train.fingerprint,
             "rows": len(pipeline.train),
+            "augmentations": [augmentation.to_json() for augmentation in pipeline.train.augmentations],
             "quarantine": [each._asdict() for each in pipeline.train.quarantine],
         },
         "kernel": None if pipeline.kernel is None else pipeline.kernel.to_json(),

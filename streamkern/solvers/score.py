@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.data.split import Rule
+from streamkern.data.split import Chooser
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.base import Executor, Parts, Stack
@@ -45,7 +45,7 @@ class SquaredError:
 
     basis: Basis
     classify: bool
-    sample: Rule | None = None
+    sample: Chooser | None = None
 
     def __call__(self, block: Block, state: Array) -> Parts:
         """Sums over the block under weights ``state``, shape (M, c)."""

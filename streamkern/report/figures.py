@@ -1,0 +1,257 @@
+"""The plots of the page. Here Bokeh comes in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from bokeh.embed import components
+from bokeh.model import Model
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
+from bokeh.models.annotations import Span
+from bokeh.plotting import figure
+from bokeh.resources import Resources
+
+from streamkern.memory import format_bytes
+from streamkern.report.markup import COLOURS, DASHES
+from streamkern.types import Array
+
+Plot: TypeAlias = figure
+
+_HEIGHT = 320
+_MANY = 1500  # points of a line: more are not seen
+
+
+class Line(NamedTuple):
+    """A line, or markers, of a plot.
+
+    Attributes:
+        x: shape (k,).
+        y: shape (k,).
+        name: what it is.
+        colour: number of its colour.
+        dash: number of its dash.
+        mark: a marker at each point, such as ``circle``, or nothing.
+        joined: whether points are joined.
+        step: whether it keeps its value up to the next point.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float]
+    name: str
+    colour: int = 0
+    dash: int = 0
+    mark: str = ""
+    joined: bool = True
+    step: bool = False
+
+
+class Level(NamedTuple):
+    """A straight line across a plot, at a value of y or x."""
+
+    value: float
+    colour: int = 6
+    dash: int = 1
+    upright: bool = False
+
+
+def scripts() -> str:
+    """Bokeh itself, to be put into the page: nothing is fetched when the page is read."""
+    return Resources(mode="inline", components=["bokeh"]).render()
+
+
+def embed(plots: Mapping[str, Model]) -> tuple[str, dict[str, str]]:
+    """A script that draws the plots, and by name the element in which each is drawn."""
+    script, places = components(dict(plots))
+    return script, dict(places)
+
+
+def plot(
+    lines: Sequence[Line],
+    x_label: str,
+    y_label: str,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    levels: Sequence[Level] = (),
+    words: str = "",
+    zero: bool = False,
+) -> Plot:
+    """Lines over x.
+
+    Args:
+        lines: what is drawn; points that a logarithmic axis cannot show are left out.
+        x_label: of the x axis.
+        y_label: of the y axis.
+        log_x: whether x is logarithmic.
+        log_y: whether y is logarithmic.
+        levels: straight lines across.
+        words: how ticks are written: ``bytes`` on y, or ``rows`` on x.
+        zero: whether y begins at zero.
+    """
+    drawn = [shown for line in lines if (shown := _shown(line, log_x, log_y)) is not None]
+    xs = [float(x) for line in drawn for x in line.x] + [level.value for level in levels if level.upright]
+    ys = [float(y) for line in drawn for y in line.y] + [level.value for level in levels if not level.upright]
+    x_range, y_range = _span(xs, log_x), _span(ys, log_y, zero)
+    p = figure(
+        height=_HEIGHT, sizing_mode="stretch_width", toolbar_location=None, tools="",
+        x_axis_type="log" if log_x else "linear", y_axis_type="log" if log_y else "linear",
+        x_range=Range1d(start=x_range[0], end=x_range[1]), y_range=Range1d(start=y_range[0], end=y_range[1]),
+        min_border_right=18,
+    )  # fmt: skip
+    for line in drawn:
+        colour = COLOURS[line.colour % len(COLOURS)]
+        data = {"x": list(line.x), "y": list(line.y), "name": [line.name] * len(line.x)}
+        if line.joined and len(line.x) > 1:
+            style: dict[str, Any] = {
+                "line_color": colour, "line_width": 2.5, "line_dash": list(DASHES[line.dash % len(DASHES)]),
+            }  # fmt: skip
+            if line.step:
+                p.step("x", "y", source=_source(data), mode="after", **style)
+            else:
+                p.line("x", "y", source=_source(data), **style)
+        if line.mark or len(line.x) == 1 or not line.joined:
+            size, alpha = (9, 1.0) if line.joined else (5, 0.5)
+            p.scatter(
+                "x", "y", source=_source(data), marker=line.mark or "circle", size=size, color=colour, alpha=alpha
+            )
+    for level in levels:
+        p.add_layout(
+            Span(
+                location=level.value,
+                dimension="height" if level.upright else "width",
+                line_color=COLOURS[level.colour % len(COLOURS)],
+                line_dash=list(DASHES[level.dash % len(DASHES)]),
+                line_width=2,
+            )
+        )
+    p.add_tools(HoverTool(tooltips=[("", "@name"), (x_label, "@x{0,0.[0000]}"), (y_label, "@y{0,0.[000000]}")]))
+    _dress(p, x_label, y_label, xs, ys, log_x, log_y, words, zero)
+    return p
+
+
+def histogram(edges: Array, counts: Array, x_label: str) -> Plot:
+    """Counts between edges."""
+    p = figure(
+        height=_HEIGHT, sizing_mode="stretch_width", toolbar_location=None, tools="",
+        x_range=Range1d(start=float(edges[0]), end=float(edges[-1])),
+        y_range=Range1d(start=0, end=1.05 * max(1, int(counts.max()))), min_border_right=18,
+    )  # fmt: skip
+    data = {"left": edges[:-1].tolist(), "right": edges[1:].tolist(), "top": counts.tolist()}
+    p.quad(
+        left="left", right="right", top="top", bottom=0, source=_source(data),
+        fill_color=COLOURS[0], fill_alpha=0.75, line_color="white",
+    )  # fmt: skip
+    p.add_layout(Span(location=0, dimension="height", line_color=COLOURS[6], line_dash=list(DASHES[1]), line_width=2))
+    p.add_tools(HoverTool(tooltips=[("from", "@left{0.0000}"), ("to", "@right{0.0000}"), ("rows", "@top{0,0}")]))
+    _dress(p, x_label, "rows", edges.tolist(), [0, float(counts.max())], False, False, "", True)
+    return p
+
+
+def _source(data: dict[str, Any]) -> Any:
+    return ColumnDataSource(data)
+
+
+def _shown(line: Line, log_x: bool, log_y: bool) -> Line | None:
+    """The points that can be drawn, thinned out where there are more than can be seen."""
+    points = [
+        (float(x), float(y))
+        for x, y in zip(line.x, line.y, strict=True)
+        if math.isfinite(x) and math.isfinite(y) and (x > 0 or not log_x) and (y > 0 or not log_y)
+    ]
+    if not points:
+        return None
+    every = -(-len(points) // _MANY)
+    kept = points[::every] + (points[-1:] if (len(points) - 1) % every else [])
+    return line._replace(x=[x for x, _ in kept], y=[y for _, y in kept])
+
+
+def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, float]:
+    """From the least to the largest value, and a little more."""
+    if not values:
+        return (0.1, 1.0)
+    low, high = min(values), max(values)
+    if log:
+        edge = max(1.08, (high / low) ** 0.04)
+        return low / edge, high * edge
+    edge = 0.04 * (high - low) or 0.5 * abs(high) or 0.5
+    return (0.0 if zero else low - edge), high + edge
+
+
+def _dress(
+    p: Plot, x_label: str, y_label: str, xs: list[float], ys: list[float], log_x: bool, log_y: bool, words: str,
+    zero: bool,
+) -> None:  # fmt: skip
+    """Labels and ticks that can be read on a phone."""
+    for axis, label, values, log, spell in (
+        (p.xaxis, x_label, xs, log_x, short if words == "rows" else plain),
+        (p.yaxis, y_label, ys, log_y, format_bytes if words == "bytes" else plain),
+    ):
+        low, high = _span(values, log, zero and axis is p.yaxis)
+        at = log_ticks(low, high) if log else ticks(low, high, base=2 if spell is format_bytes else 10)
+        axis.axis_label = label
+        axis.ticker = FixedTicker(ticks=at)
+        axis.major_label_overrides = {
+            (int(t) if t == int(t) else t): spell(int(t) if spell is format_bytes else t) for t in at
+        }
+        axis.axis_label_text_font_size = "14px"
+        axis.axis_label_text_font_style = "normal"
+        axis.axis_label_text_color = axis.major_label_text_color = "#222"
+        axis.major_label_text_font_size = "13px"
+        axis.axis_line_color = axis.major_tick_line_color = "#777"
+        axis.minor_tick_line_color = None
+    p.grid.grid_line_color = "#e4e4e4"
+    p.outline_line_color = None
+
+
+def ticks(low: float, high: float, most: int = 5, base: int = 10) -> list[float]:
+    """At most ``most`` or so round numbers in [low, high]."""
+    step = (high - low) / most
+    if base == 2:
+        size = 2.0 ** math.ceil(math.log2(step))
+    else:
+        power = 10.0 ** math.floor(math.log10(step))
+        size = next(m * power for m in (1, 2, 5, 10) if m * power >= step * (1 - 1e-9))
+    first = math.ceil(low / size - 1e-9)
+    return [float(f"{i * size:.12g}") for i in range(first, math.floor(high / size + 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers in [low, high]: 1, 2 and 5 in each power of ten where there is room, else powers, else linear."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for mantissas, every in (((1, 2, 3, 5, 7), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
+        found = [float(f"{m}e{e}") for e in range(first, last + 1) if e % every == 0 for m in mantissas]
+        found = [tick for tick in found if low <= tick <= high]
+        if len(found) <= most:
+            return found if len(found) > 1 else ticks(low, high, most=4)
+    return found
+
+
+def plain(value: float) -> str:
+    """A number as a person writes it."""
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e5:
+        return f"{value:,.6g}" if abs(value) < 1000 else f"{value:,.0f}"
+    mantissa, _, exponent = f"{value:.3g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def short(value: float) -> str:
+    """A number of rows: ``20k``, ``1.5M``."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{unit}"
+    return f"{value:.4g}"
+
+
+def bins(values: Array, n: int = 40) -> tuple[Array, Array]:
+    """Counts of values in ``n`` equal bins from their 0.5% to their 99.5% quantile; the ends take in the rest."""
+    low, high = (float(np.quantile(values, q)) for q in (0.005, 0.995))
+    if not high > low:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, n + 1)
+    counts, _ = np.histogram(np.clip(values, low, high), edges)
+    return edges, counts

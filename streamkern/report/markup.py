@@ -1,0 +1,137 @@
+"""Pieces of the page: tables, legends, small images. Everything that comes from a run is escaped here."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.types import Array
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Told apart by the colour-blind (Okabe and Ito, 2008)."""
+
+DASHES = ((), (8, 4), (2, 3), (8, 3, 2, 3))
+"""Line patterns: nothing is told by colour alone."""
+
+
+def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "") -> str:
+    """A table; its first column names the row. Reachable by keyboard, so that a wide one can be scrolled."""
+    lines = [
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f'<table class="{kind}"><caption><span>{escape(caption)}</span></caption>'
+    ]
+    if head:
+        cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+        lines.append(f"<thead><tr>{cells}</tr></thead>")
+    lines.append("<tbody>")
+    for first, *rest in rows:
+        cells = "".join(f"<td>{cell if isinstance(cell, Markup) else escape(str(cell))}</td>" for cell in rest)
+        lines.append(f'<tr><th scope="row">{escape(str(first))}</th>{cells}</tr>')
+    return "".join([*lines, "</tbody></table></div>"])
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def bar(share: float, text: str, colour: str = COLOURS[0]) -> Markup:
+    """A number with a bar of its share of the whole."""
+    width = 100 * min(1.0, max(0.0, share))
+    return Markup(
+        f'<span class="bar"><i style="width:{width:.1f}%;background:{colour}"></i></span><b>{escape(text)}</b>'
+    )
+
+
+def heat(counts: Array, names: Sequence[str], caption: str) -> str:
+    """Counts of (class, taken for) as a table whose cells are shaded by their share of the row."""
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+
+    def cell(i: int, j: int) -> str:
+        share = float(shares[i, j])
+        # Right answers in blue and mistakes in vermillion, on a square root scale: few mistakes still show.
+        red, green, blue = (0, 114, 178) if i == j else (213, 94, 0)
+        strength = share**0.5
+        r, g, b = (round(255 + (c - 255) * strength) for c in (red, green, blue))
+        ink = "#fff" if 0.299 * r + 0.587 * g + 0.114 * b < 128 else "#111"
+        text = f"{int(counts[i, j]):,}" if counts[i, j] else "·"
+        return f'<td style="background:rgb({r},{g},{b});color:{ink}" title="{share:.1%}">{text}</td>'
+
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(cell(i, j) for j in range(len(names)))}</tr>'
+        for i, name in enumerate(names)
+    )
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table class="heat">'
+        f"<caption><span>{escape(caption)}</span></caption>"
+        f'<thead><tr><th scope="col">is \\ taken for</th>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+class Entry(NamedTuple):
+    """An entry of a legend.
+
+    Attributes:
+        text: what it is.
+        colour: number of its colour.
+        dash: number of its dash; None where points are not joined.
+        mark: marker of its points.
+    """
+
+    text: str
+    colour: int
+    dash: int | None = 0
+    mark: str = ""
+
+
+_MARKS = {
+    "circle": '<circle cx="17" cy="6" r="4.5"/>',
+    "square": '<rect x="13" y="2" width="8" height="8"/>',
+    "diamond": '<path d="M17 0l4 6l-4 6l-4-6z"/>',
+}
+
+
+def legend(entries: Sequence[Entry]) -> str:
+    """Lines and markers, and what they are."""
+    items = []
+    for text, colour, dash, mark in entries:
+        drawn = _MARKS.get(mark, "")
+        if dash is not None:
+            pattern = " ".join(str(length) for length in DASHES[dash % len(DASHES)])
+            drawn += f'<line x1="1" y1="6" x2="33" y2="6" stroke-width="3" stroke-dasharray="{pattern}"/>'
+        paint = COLOURS[colour % len(COLOURS)]
+        items.append(
+            f'<li><svg width="34" height="12" aria-hidden="true" fill="{paint}" stroke="{paint}" stroke-width="0">'
+            f"{drawn}</svg>{escape(text)}</li>"
+        )
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def image(pixels: Array, low: float, high: float, text: str) -> str:
+    """Pixels, shape (h, w) or (h, w, 3), as an image; ``low`` is black and ``high`` white."""
+    scaled = np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)
+    data = base64.b64encode(png(np.round(255 * scaled).astype(np.uint8))).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{escape(text)}" width="{pixels.shape[1]}">'
+
+
+def png(pixels: Array) -> bytes:
+    """Bytes, shape (h, w) or (h, w, 3), as a PNG file."""
+    height, width = pixels.shape[:2]
+    lines = b"".join(
+        b"\0" + line.tobytes() for line in np.ascontiguousarray(pixels)
+    )  # each begins with its filter: none
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")

@@ -1,0 +1,157 @@
+"""What a run directory holds, read without disturbing the run that may be writing it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from streamkern.errors import StorageError
+from streamkern.storage.artifact import load_artifact
+from streamkern.types import Array
+
+STATUSES = ("done", "refused", "diverged", "interrupted", "failed")
+"""How a run can end, as ``result.json`` says it."""
+
+
+@dataclass(eq=False)
+class Record:
+    """A run directory at one moment.
+
+    Attributes:
+        folder: the directory.
+        manifest: what was to be run; empty where the file is missing.
+        events: what happened since the run last began, oldest first: dictionaries with ``time`` and ``event``.
+        steps: the steps of training, with those that an interrupted run took before this one went on.
+        result: what ``result.json`` says of this run; None while there is none, or only an earlier run's.
+        earlier: the last complete result, where ``result`` is not it.
+        owner: id of the process that holds the directory, 0 where it is unknown; None where no run does.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    events: list[dict[str, Any]]
+    steps: list[dict[str, Any]]
+    result: dict[str, Any] | None
+    earlier: dict[str, Any] | None
+    owner: int | None
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return str(self.manifest.get("name") or self.folder.resolve().name)
+
+    @property
+    def state(self) -> str:
+        """``running``, ``dead`` (it ended without saying how), or how it ended."""
+        if self.owner is not None:
+            return "running"
+        if self.result is None:
+            return "dead"
+        status = self.result.get("status")
+        return status if status in STATUSES else "failed"
+
+    def of(self, kind: str, state: str | None = None) -> list[dict[str, Any]]:
+        """The events of one kind."""
+        return [e for e in self.events if e["event"] == kind and (state is None or e.get("state") == state)]
+
+    @cached_property
+    def evaluation(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Arrays and facts that the evaluation has kept; empty where there are none."""
+        for stage in (self.result or {}).get("stages", []):
+            if stage.get("name") == "evaluate" and "artifact" in stage:
+                try:
+                    return load_artifact(self.folder / "stages" / stage["artifact"], "evaluate")
+                except (StorageError, OSError):
+                    return {}, {}
+        return {}, {}
+
+
+def read_run(folder: str | os.PathLike[str]) -> Record:
+    """Read a run directory.
+
+    Args:
+        folder: what ``run`` was given as its run directory.
+
+    Raises:
+        StorageError: it is not a run directory.
+    """
+    place = Path(folder)
+    # The lock before the files: a run that ends in between then looks as if it were still running, never as if dead.
+    owner = _owner(place / ".lock")
+    manifest, result = _json(place / "manifest.json"), _json(place / "result.json")
+    if manifest is None and result is None and owner is None:
+        raise StorageError(
+            "There is no run here.",
+            where=str(place),
+            expected="a directory with manifest.json, as streamkern run makes it",
+            remedy="check the path; runs are kept in runs/NAME unless --run-dir says otherwise",
+        )
+    events, steps = _last_run(_events(place / "events.jsonl"))
+    earlier = None if result is None else result.get("last_done")
+    if result is not None and result.get("run") != (manifest or {}).get("run"):
+        earlier = result if result.get("status") == "done" else earlier  # an earlier run's: this one has none yet
+        result = None
+    return Record(place, manifest or {}, events, steps, result, earlier, owner)
+
+
+def _owner(lock: Path) -> int | None:
+    """The process that holds a run's lock, or None. Asks for a shared lock, so that readers do not disturb another."""
+    try:
+        handle = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        text = os.read(handle, 20)
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(handle)  # gives a lock that was got back
+    return None
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of a log. A line that is not whole, as the last one of a killed run may be, is left out."""
+    try:
+        file = path.open("rb")
+    except OSError:
+        return
+    with file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and isinstance(event.get("time"), int | float) and "event" in event:
+                yield event
+
+
+def _last_run(events: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The events since a run last began, and the steps that led to where it stands."""
+    last: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
+    before: list[dict[str, Any]] = []  # of the last run that took any
+    for event in events:
+        match event["event"], event.get("state"):
+            case "run", "begin":
+                last, steps, before = [], [], steps or before
+            case "resume", _:
+                steps = [step for step in before if step["rows"] <= event["rows"]]
+            case "step", _:
+                steps.append(event)
+        last.append(event)
+    return last, steps

@@ -1,0 +1,560 @@
+"""The sections of the page, each from what a run has left; one that has nothing to show says why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.memory import format_bytes
+from streamkern.report.figures import Level, Line, Plot, bins, histogram, plain, plot
+from streamkern.report.markup import COLOURS, Entry, bar, heat, image, legend, table
+from streamkern.report.record import Record
+from streamkern.report.status import duration, metrics_in_words, status
+from streamkern.report.verdict import baseline, labels, mistakes, outputs
+from streamkern.types import Array
+
+_LARGEST_TABLE = 20  # classes of which every pair is shown
+_PLOTTED_OUTPUTS = 3
+_SMALLEST_SIDE = 8  # pixels; rows narrower than its square are no images unless something says so
+
+Plots = dict[str, Plot]
+
+
+class Section(NamedTuple):
+    """A part of the page with a heading."""
+
+    key: str
+    title: str
+    html: str
+
+
+def of_run(record: Record, plots: Plots, image_shape: tuple[int, ...] | None) -> list[Section]:
+    """Every section of one run; the plots are put into ``plots`` and drawn where ``place`` says."""
+    runs, names_ = [record], [record.name]
+    quality = _confusion(record) if labels(record) else _residuals(record, plots)
+    return [
+        Section("learning", "Learning curve", _learning(runs, names_, plots)),
+        Section("quality", "Where it is right and wrong", quality),
+        Section("spectrum", "Spectrum", _spectrum(runs, names_, plots)),
+        Section("rows", "Training rows", _rows(record, image_shape)),
+        Section("time", "Time", _time(runs, names_)),
+        Section("memory", "Memory", _memory(runs, names_, plots)),
+        Section("settings", "Settings and versions", _settings(record)),
+    ]
+
+
+def of_several(records: Sequence[Record], names_: Sequence[str], plots: Plots) -> list[Section]:
+    """Runs side by side."""
+    return [
+        Section("results", "Results", _results(records, names_)),
+        Section("differences", "What differs in the settings", _differences(records, names_)),
+        Section("learning", "Learning curves", _learning(records, names_, plots)),
+        Section("spectrum", "Spectra", _spectrum(records, names_, plots)),
+        Section("time", "Time", _time(records, names_)),
+        Section("memory", "Memory", _memory(records, names_, plots)),
+    ]
+
+
+def names(records: Sequence[Record]) -> list[str]:
+    """What runs are called side by side: the names of their directories, or the paths where those are the same."""
+    short = [record.folder.resolve().name for record in records]
+    return short if len(set(short)) == len(short) else [str(record.folder) for record in records]
+
+
+def place(name: str) -> str:
+    """Where a plot will be drawn."""
+    return f"<!--plot {name}-->"
+
+
+def key_numbers(record: Record) -> list[tuple[str, str, str]]:
+    """What one looks at first: (label, value, note)."""
+    found, result = status(record), record.result or {}
+    numbers: list[tuple[str, str, str]] = []
+    for part, metrics in (result.get("metrics") or {}).items():
+        base, word = baseline(record, part), {"train": "training"}.get(part, part)
+        if "accuracy" in metrics:
+            note = f"{metrics['n']:,} rows" + ("" if base is None else f"; commonest class {base:.1%}")
+            numbers.append((f"accuracy, {word}", f"{metrics['accuracy']:.2%}", note))
+        else:
+            note = f"{metrics['n']:,} rows" + ("" if base is None else f"; mean alone {base:.4g}")
+            numbers.append((f"RMSE, {word}", f"{math.sqrt(metrics['mse']):.4g}", note))
+    if "fraction" in found and record.state != "done":
+        numbers.append(("training", f"{found['fraction']:.0%}", f"pass {found['pass']}"))
+        numbers.append(("loss", f"{found['loss']:.4g}", "mean squared residual a row"))
+    if "seconds" in found:
+        numbers.append(("time", duration(found["seconds"]), "start to end"))
+    speed = result.get("samples_per_second", found.get("rows_per_second"))
+    if speed is not None:
+        numbers.append(("speed", f"{speed:,.0f}", "training rows a second"))
+    memory = found["memory"]
+    if "peak" in memory:
+        note = f"{format_bytes(memory['projected'])} projected" if "projected" in memory else ""
+        numbers.append(("memory at the peak", format_bytes(memory["peak"]), note))
+    return numbers
+
+
+# -------------------------------------------------------------------------------------------------- learning curve
+
+
+def _learning(records: Sequence[Record], names_: Sequence[str], plots: Plots) -> str:
+    lines, entries, scores, rows = [], [], [], []
+    many = len(records) > 1
+    for number, (record, name) in enumerate(zip(records, names_, strict=True)):
+        prefix = f"{name}: " if many else ""
+        steps, history = record.steps, (record.result or {}).get("history") or []
+        if not steps and not history:
+            continue
+        if len(steps) > len(history):
+            curve = Line([e["rows"] for e in steps], [e["loss"] for e in steps], f"{prefix}training", number)
+        else:
+            curve = Line(
+                [h["rows"] for h in history], [h["loss"] for h in history], f"{prefix}training", number, 0, "circle"
+            )
+        lines.append(curve)
+        entries.append(Entry(f"{prefix}training loss", number, 0, curve.mark))
+        width = outputs(record)
+        seen = [(h["rows"], h["validation"]) for h in history if "validation" in h]
+        colour = number if many else 1
+        if seen and width is not None:
+            error = [width * metrics["mse"] for _, metrics in seen]
+            lines.append(Line([r for r, _ in seen], error, f"{prefix}validation", colour, 1, "square"))
+            entries.append(Entry(f"{prefix}validation error", colour, 1, "square"))
+        if seen and "accuracy" in seen[0][1]:
+            accuracy = [100 * metrics["accuracy"] for _, metrics in seen]
+            scores.append(Line([r for r, _ in seen], accuracy, f"{prefix}validation", colour, 1, "square"))
+        test = ((record.result or {}).get("metrics") or {}).get("test")
+        if test and width is not None and history:
+            lines.append(
+                Line(
+                    [max(curve.x[-1], history[-1]["rows"])],
+                    [width * test["mse"]],
+                    f"{prefix}test",
+                    number if many else 2,
+                    2,
+                    "diamond",
+                )
+            )
+            entries.append(Entry(f"{prefix}test error (at the end)", number if many else 2, None, "diamond"))
+        rows += _passes(history, prefix)
+    if not lines:
+        return _nothing("No step of training is recorded: the run ended before it, or took the training over.")
+    plots["learning"] = plot(lines, "training rows seen", "squared error a row", log_y=True, words="rows")
+    caption = (
+        "Squared error summed over the outputs, mean over rows. The training loss is that of the steps as they came, "
+        "smoothed, on augmented rows and before any averaging of iterates; validation and test rows are as stored."
+    )
+    html = _figure("learning", legend(entries), caption, table("By pass", _PASSES, rows) if rows else "")
+    if scores:
+        plots["scores"] = plot(scores, "training rows seen", "validation accuracy, %", words="rows")
+        html += _figure("scores", "", "Share of validation rows whose largest output is their class.", "")
+    return html
+
+
+_PASSES = ("pass", "rows seen", "training loss", "validation MSE", "validation accuracy or r²", "seconds")
+
+
+def _passes(history: Sequence[dict[str, Any]], prefix: str) -> list[list[str]]:
+    rows = []
+    for entry in history:
+        found = entry.get("validation") or {}
+        score = found.get("accuracy", found.get("r2"))
+        rows.append([
+            f"{prefix}{entry['pass']}", f"{entry['rows']:,}", f"{entry['loss']:.5g}",
+            f"{found['mse']:.5g}" if "mse" in found else "–", "–" if score is None else f"{score:.4f}",
+            f"{entry['seconds']:.2f}",
+        ])  # fmt: skip
+    return rows
+
+
+# --------------------------------------------------------------------------------------------------------- spectrum
+
+
+def _spectrum(records: Sequence[Record], names_: Sequence[str], plots: Plots) -> str:
+    lines, entries, levels, said, rows = [], [], [], [], []
+    many = len(records) > 1
+    for number, (record, name) in enumerate(zip(records, names_, strict=True)):
+        found = _solver_report(record)
+        values = np.asarray(found.get("spectrum") or found.get("eigenvalues") or [], dtype=np.float64)
+        if not len(values):
+            continue
+        prefix = f"{name}: " if many else ""
+        size = found.get("s")
+        values = values / size if size else values
+        index = np.arange(1, len(values) + 1)
+        lines.append(
+            Line(
+                index.tolist(), values.tolist(), f"{prefix}eigenvalues", number, 0, "circle" if len(values) < 40 else ""
+            )
+        )
+        entries.append(Entry(f"{prefix}eigenvalues", number))
+        q = found.get("q")
+        for i in sorted({0, *(2**k for k in range(1, 20) if 2**k < len(values)), len(values) - 1}):
+            rows.append([f"{prefix}{i + 1}", f"{values[i]:.5g}", f"{values[0] / values[i]:,.1f}"])
+        if not q or q + 1 != len(values):
+            continue
+        colour = number if many else 1
+        lines.append(Line([1, q + 1], [values[q], values[q]], f"{prefix}preconditioned", colour, 1))
+        entries.append(Entry(f"{prefix}after preconditioning", colour, 1))
+        levels.append(Level(q + 0.5, colour, 2, upright=True))
+        if not many:
+            entries.append(Entry(f"q = {q}: directions left of it are levelled", colour, 2))
+        said.append(
+            f"{prefix}The preconditioner levels the top q = {q:,} of {size or len(values):,} directions down to the "
+            f"next one: the largest eigenvalue falls by a factor of {values[0] / values[q]:,.0f}."
+        )
+        if found.get("batch") and found.get("critical_batch"):
+            said.append(
+                f"On held-out rows the critical batch is {found['critical_batch']:,.0f} rows, and a step takes "
+                f"{found['batch']:,}."
+            )
+    if not lines:
+        return _nothing("The solver found no spectrum, or ended before it did: not every solver computes one.")
+    plots["spectrum"] = plot(lines, "number of the eigenvalue", "eigenvalue", log_x=True, log_y=True, levels=levels)
+    scale = "Eigenvalues of the kernel matrix of a subsample, divided by its rows. "
+    head = ("number", "eigenvalue", "the first is so many times larger")
+    return _figure("spectrum", legend(entries), scale + " ".join(said), table("Eigenvalues", head, rows))
+
+
+def _solver_report(record: Record) -> dict[str, Any]:
+    """What the solver found out: from the result, or as it was told when training began."""
+    found = (record.result or {}).get("solver_report")
+    if found:
+        return dict(found)
+    told = record.of("solver")
+    return told[-1] if told else {}
+
+
+# ---------------------------------------------------------------------------------------------------------- quality
+
+
+def _part(record: Record, kind: str) -> tuple[str, Array] | None:
+    arrays = record.evaluation[0]
+    for part in ("test", "train"):
+        if f"{part}_{kind}" in arrays:
+            return part, arrays[f"{part}_{kind}"]
+    return None
+
+
+def _confusion(record: Record) -> str:
+    found, called = _part(record, "confusion"), labels(record)
+    if found is None:
+        return _nothing(f"With {len(called)} classes, they are not counted against one another.")
+    part, counts = found
+    word = {"train": "training"}.get(part, part)
+    totals, right = counts.sum(axis=1), np.diag(counts)
+    taken = counts.sum(axis=0)
+    rows = [
+        [name, f"{n:,}", f"{r:,}", "–" if not n else f"{r / n:.1%}", "–" if not t else f"{r / t:.1%}"]
+        for name, n, r, t in zip(called, totals, right, taken, strict=True)
+    ]
+    wrong = mistakes(counts, called)
+    html = ""
+    if len(called) <= _LARGEST_TABLE:
+        html += heat(counts, called, f"How many of {counts.sum():,} {word} rows of a class are taken for which")
+        html += (
+            '<p class="note">Right answers are blue, mistakes orange; the darker, the larger the share of the row.</p>'
+        )
+    else:
+        rows = sorted(rows, key=lambda row: float(row[3].rstrip("%").replace("–", "101")))[:_LARGEST_TABLE]
+        html += f'<p class="note">The {_LARGEST_TABLE} classes of {len(called)} with the fewest right answers.</p>'
+    if wrong:
+        listed = "; ".join(f"{a} taken for {b} ({n:,})" for a, b, n in wrong)
+        html += f"<p>Commonest mistakes: {escape(listed)}.</p>"
+    else:
+        html += f"<p>No {word} row is taken for another class.</p>"
+    classes = table("By class", ("class", "rows", "right", "found (recall)", "trusted (precision)"), rows)
+    return html + (_details(classes) if len(called) <= _LARGEST_TABLE else classes)
+
+
+def _residuals(record: Record, plots: Plots) -> str:
+    found = _part(record, "actual")
+    if found is None:
+        return _nothing("No rows were scored: the run ended before the evaluation, or an earlier version evaluated it.")
+    part, actual = found
+    predicted = record.evaluation[0][f"{part}_predicted"]
+    word, width = {"train": "training"}.get(part, part), actual.shape[1]
+    html, rows = "", []
+    for j in range(width):
+        error = predicted[:, j] - actual[:, j]
+        label = f"output {j + 1}" if width > 1 else "residual"
+        quantiles = np.quantile(error, (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99))
+        rows.append(
+            [label, *(f"{q:.4g}" for q in quantiles), f"{np.abs(error).max():.4g}", f"{actual[:, j].std():.4g}"]
+        )
+        if j >= _PLOTTED_OUTPUTS:
+            continue
+        of = f" of output {j + 1}" if width > 1 else ""
+        low, high = float(actual[:, j].min()), float(actual[:, j].max())
+        plots[f"scatter{j}"] = plot(
+            [
+                Line(actual[:, j].tolist(), predicted[:, j].tolist(), "row", 0, 0, "circle", joined=False),
+                Line([low, high], [low, high], "prediction = target", 6, 1),
+            ],
+            f"target{of}",
+            "prediction",
+        )
+        html += _figure(
+            f"scatter{j}",
+            legend([Entry("a row", 0, None, "circle"), Entry("prediction equal to target", 6, 1)]),
+            f"A sample of {len(actual):,} {word} rows: on the dashed line, predictions are exact.",
+            "",
+        )
+        edges, counts = bins(error)
+        plots[f"residuals{j}"] = histogram(edges, counts, f"prediction less target{of}")
+        counted = [[f"{a:.4g} to {b:.4g}", f"{n:,}"] for a, b, n in zip(edges, edges[1:], counts, strict=False)]
+        html += _figure(
+            f"residuals{j}", "", "Residuals of the same rows; the outermost bins take in what lies beyond.",
+            table("Rows by residual", ("residual", "rows"), counted),
+        )  # fmt: skip
+    head = ("", "1%", "5%", "25%", "median", "75%", "95%", "99%", "largest", "spread of the target")
+    return html + table("Quantiles of prediction less target", head, rows)
+
+
+# ------------------------------------------------------------------------------------------------------ sample rows
+
+
+def _rows(record: Record, image_shape: tuple[int, ...] | None) -> str:
+    arrays, facts = record.evaluation
+    if "examples_rows" not in arrays:
+        return _nothing("The run has kept no rows to show: it ended before the evaluation, or they are very wide.")
+    rows, ids = arrays["examples_rows"], arrays["examples_ids"]
+    targets = _targets(record, arrays.get("examples_targets"), facts)
+    copies = rows.shape[1] - 1
+    shape = image_shape or _shape(record, rows.shape[2])
+    varied = _augmentations(record)
+    note = f"A fixed draw of {len(rows)} training rows, scaled as the solver sees them" + (
+        f": as stored, and {copies} of their augmented copies{f' ({varied})' if varied else ''}."
+        if copies
+        else "; the rows are not augmented."
+    )
+    if shape is None or math.prod(shape) != rows.shape[2]:
+        return f'<p class="note">{escape(note)}</p>' + _details(_values(rows, ids, targets), "The rows as numbers")
+    low, high = float(rows[:, 0].min()), float(rows[:, 0].max())
+    figures = []
+    for row, row_id, target in zip(rows, ids, targets, strict=True):
+        words = ["as stored", *(f"copy {i + 1}" for i in range(copies))]
+        images = "".join(
+            image(pixels.reshape(shape), low, high, f"row {row_id}, target {target}, {word}")
+            for pixels, word in zip(row, words, strict=True)
+        )
+        figures.append(
+            f"<figure><div>{images}</div><figcaption>{escape(target)} (row {row_id:,})</figcaption></figure>"
+        )
+    return f'<p class="note">{escape(note)}</p><div class="samples">{"".join(figures)}</div>'
+
+
+def _targets(record: Record, targets: Array | None, facts: dict[str, Any]) -> list[str]:
+    called = labels(record)
+    if targets is None:
+        return []
+    if called:
+        return [called[int(code)] for code in targets]
+    mean = np.asarray((facts.get("encoding") or {}).get("mean", 0.0))
+    return [", ".join(f"{value:.4g}" for value in values) for values in targets + mean]
+
+
+def _values(rows: Array, ids: Array, targets: Sequence[str], most: int = 24) -> str:
+    width = min(most, rows.shape[2])
+    head = ("row", "target", *(f"x{j + 1}" for j in range(width)), *(["…"] if width < rows.shape[2] else []))
+    lines = []
+    for row, row_id, target in zip(rows, ids, targets, strict=True):
+        for version, values in enumerate(row[:2]):
+            name = f"{row_id}" if version == 0 else f"{row_id}, copy 1"
+            lines.append([name, target, *(f"{value:.4g}" for value in values[:width])])
+    return table("Scaled features", head, lines)
+
+
+def _shape(record: Record, width: int) -> tuple[int, ...] | None:
+    """Height and width of rows that are images: named by an augmentation, or a square."""
+    for augmentation in (record.manifest.get("train") or {}).get("augmentations") or []:
+        if "shape" in augmentation:
+            return tuple(augmentation["shape"])
+    for channels in (1, 3):
+        side = math.isqrt(width // channels)
+        if side >= _SMALLEST_SIDE and side * side * channels == width:
+            return (side, side) if channels == 1 else (side, side, channels)
+    return None
+
+
+def _augmentations(record: Record) -> str:
+    found = (record.manifest.get("train") or {}).get("augmentations") or []
+    return ", ".join(f"{a.get('name')}({', '.join(f'{k}={v}' for k, v in a.items() if k != 'name')})" for a in found)
+
+
+# ------------------------------------------------------------------------------------------------------------- time
+
+
+def _time(records: Sequence[Record], names_: Sequence[str]) -> str:
+    html = ""
+    longest = max((s["seconds"] for record in records for s in _stages(record)), default=0.0) or 1.0
+    for number, (record, name) in enumerate(zip(records, names_, strict=True)):
+        rows = [
+            [
+                s["name"],
+                bar(s["seconds"] / longest, "kept" if s.get("cached") else f"{s['seconds']:.2f} s", _colour(number)),
+            ]
+            for s in _stages(record)
+        ]
+        if rows:
+            caption = f"Seconds by stage{f': {name}' if len(records) > 1 else ''}"
+            html += table(caption, (), rows, "bars")
+    split = [(name, found) for record, name in zip(records, names_, strict=True) if (found := _split(record))]
+    for name, found in split:
+        whole = sum(found.values()) or 1.0
+        rows = [[part, bar(v / whole, f"{v / whole:.1%}", _colour(2))] for part, v in found.items()]
+        html += table(f"Where training's time went{f': {name}' if len(records) > 1 else ''}", (), rows, "bars")
+    return html or _nothing("No stage has ended.")
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def _stages(record: Record) -> list[dict[str, Any]]:
+    """Stages that have ended, of the result or else of the events."""
+    return list((record.result or {}).get("stages") or record.of("stage", "end"))
+
+
+def _split(record: Record) -> dict[str, float]:
+    """Shares of training's time: waiting for rows, computing and what else is known."""
+    share = (record.result or {}).get("data_wait_fraction")
+    steps = record.steps
+    if share is None and steps:
+        share = steps[-1]["wait"]
+    return {} if share is None else {"waiting for rows": share, "computing": 1 - share}
+
+
+# ----------------------------------------------------------------------------------------------------------- memory
+
+
+def _memory(records: Sequence[Record], names_: Sequence[str], plots: Plots) -> str:
+    lines, entries, levels, rows = [], [], [], []
+    many = len(records) > 1
+    beyond = []
+    for number, (record, name) in enumerate(zip(records, names_, strict=True)):
+        prefix = f"{name}: " if many else ""
+        memory = status(record)["memory"]
+        held = [event for event in record.events if "resident" in event]
+        if held:
+            start = held[0]["time"]
+            lines.append(
+                Line([e["time"] - start for e in held], [e["resident"] for e in held], f"{prefix}held", number)
+            )
+            entries.append(Entry(f"{prefix}held", number))
+            if "projected" in memory:
+                levels.append(Level(memory["projected"], number if many else 1, 1))
+                entries.append(Entry(f"{prefix}projected", number if many else 1, 1))
+            if "budget" in memory and memory["budget"] <= 3 * max(memory.get("projected", 0), memory.get("peak", 0)):
+                levels.append(Level(memory["budget"], number if many else 6, 2))
+                entries.append(Entry(f"{prefix}allowed", number if many else 6, 2))
+            elif "budget" in memory:
+                beyond.append(f"{prefix}{format_bytes(memory['budget'])}")
+        rows.append([name if many else "this run", *(
+            format_bytes(memory[key]) if key in memory else "–" for key in ("peak", "projected", "budget")
+        )])  # fmt: skip
+    html = ""
+    if lines:
+        plots["memory"] = plot(lines, "seconds", "memory held", levels=levels, words="bytes", zero=True)
+        above = f" What is allowed lies above the plot: {', '.join(beyond)}." if beyond else ""
+        html = _figure("memory", legend(entries), f"Resident memory of the process that leads the run.{above}", "")
+    html += table("Memory of the process that leads the run", ("", "at the peak", "projected", "allowed"), rows)
+    if not many:
+        planned = records[0].of("memory")
+        parts = planned[-1].get("stages") if planned else None
+        if parts:
+            stages = [[stage, format_bytes(size)] for stage, size in parts.items()]
+            html += _details(table("Projected for each stage, beside the library itself", ("stage", "bytes"), stages))
+    return html
+
+
+# --------------------------------------------------------------------------------------------------------- settings
+
+
+def _flat(value: Any, name: str = "") -> dict[str, str]:
+    """Nested settings with names such as ``solver.epochs``."""
+    if isinstance(value, dict):
+        return {
+            k: v for key, part in value.items() for k, v in _flat(part, f"{name}.{key}" if name else str(key)).items()
+        }
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return {k: v for i, part in enumerate(value) for k, v in _flat(part, f"{name}[{i}]").items()}
+    return {name: "–" if value is None else f"{value:,}" if type(value) is int and abs(value) > 9999 else str(value)}
+
+
+def _settings(record: Record) -> str:
+    manifest = dict(record.manifest)
+    versions = manifest.pop("versions", {})
+    if isinstance(manifest.get("memory"), int):
+        manifest["memory"] = format_bytes(manifest["memory"])
+    fingerprint = (manifest.get("train") or {}).get("fingerprint")
+    found = {k: v for k, v in _solver_report(record).items() if k not in ("spectrum", "eigenvalues", "time", "event")}
+    shown = {name: plain(v) if isinstance(v, float) else str(v) for name, v in _scalars(found).items()}
+    result = record.result or {}
+    prints = {"training data": fingerprint, "weights (SHA-256)": result.get("weights_sha256")}
+    pieces = [table("Settings", ("setting", "value"), list(_flat(manifest).items()), "text")]
+    if shown:
+        pieces.append(table("What the solver found out", ("quantity", "value"), list(shown.items()), "text"))
+    known = [[name, value] for name, value in prints.items() if value]
+    if known:
+        pieces.append(table("Fingerprints", ("of", "digest"), known, "text"))
+    pieces.append(table("Versions", ("package", "version"), list(versions.items()), "text"))
+    return "".join(pieces)
+
+
+def _scalars(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if isinstance(value, int | float | str)}
+
+
+def _results(records: Sequence[Record], names_: Sequence[str]) -> str:
+    rows: list[list[str]] = [["state", *(record.state for record in records)]]
+    results = [record.result or {} for record in records]
+    for part in ("test", "train"):
+        found = [(result.get("metrics") or {}).get(part) for result in results]
+        if any(found):
+            rows.append(
+                [
+                    {"train": "training rows"}.get(part, "test rows"),
+                    *("–" if m is None else metrics_in_words(m) for m in found),
+                ]
+            )
+    for label, key, spell in (
+        ("seconds", "seconds", lambda v: f"{v:.2f}"),
+        ("rows a second", "samples_per_second", lambda v: f"{v:,.0f}"),
+        ("waiting for data", "data_wait_fraction", lambda v: f"{v:.1%}"),
+        ("memory at the peak", "peak_memory_bytes", format_bytes),
+        ("centers", "n_centers", lambda v: f"{v:,}"),
+        ("weights", "weights_sha256", lambda v: v[:12]),
+    ):
+        rows.append([label, *("–" if result.get(key) is None else spell(result[key]) for result in results)])
+    return table("Metrics and costs", ("", *names_), rows)
+
+
+def _differences(records: Sequence[Record], names_: Sequence[str]) -> str:
+    flat = [{k: v for k, v in _flat(record.manifest).items() if k != "run"} for record in records]  # its id
+    keys = list(dict.fromkeys(key for one in flat for key in one))
+    rows = [[key, *(one.get(key, "–") for one in flat)] for key in keys if len({one.get(key) for one in flat}) > 1]
+    if not rows:
+        return _nothing("Nothing: the runs have the same settings, data and versions.")
+    return table("Settings that differ", ("setting", *names_), rows, "text")
+
+
+# --------------------------------------------------------------------------------------------------------- the page
+
+
+def _figure(name: str, key: str, caption: str, numbers: str) -> str:
+    """A plot with its legend above, what it says below, and its numbers as a table."""
+    text = escape(caption[:1].upper() + caption[1:])
+    drawn = f'<div class="plot" role="img" aria-label="{text}">{place(name)}</div>'
+    return f"<figure>{key}{drawn}<figcaption>{text}</figcaption>{_details(numbers) if numbers else ''}</figure>"
+
+
+def _details(html: str, summary: str = "The numbers as a table") -> str:
+    return f"<details><summary>{escape(summary)}</summary>{html}</details>"
+
+
+def _nothing(why: str) -> str:
+    return f'<p class="note">{escape(why)}</p>'

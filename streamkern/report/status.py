@@ -1,0 +1,204 @@
+"""How a run stands: while it works, after it has ended, and after it has died without a word."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Any
+
+from streamkern.memory import format_bytes
+from streamkern.report.record import Record
+
+_RECENT = 30.0  # seconds over which the speed of a live run is taken
+
+
+def status(record: Record, now: float | None = None) -> dict[str, Any]:
+    """How a run stands, as JSON-serialisable data.
+
+    Args:
+        record: the run directory.
+        now: seconds since the epoch; the clock by default.
+
+    Returns:
+        ``state``, ``name``, ``run_dir``, ``advice`` (what to do, or None) and, as far as they are known: ``stage``,
+        ``stage_seconds``, ``fraction`` of the training rows, ``pass`` and ``step``, ``loss``, ``rows_per_second``,
+        ``eta_seconds``, ``memory`` (bytes), ``metrics``, ``error``, ``last_event``, ``seconds``, ``process``.
+    """
+    now = time.time() if now is None else now
+    found: dict[str, Any] = {"state": record.state, "name": record.name, "run_dir": str(record.folder)}
+    found["advice"] = advice(record)
+    if record.owner:
+        found["process"] = record.owner
+    began = record.of("run", "begin")
+    if began:
+        found["began"] = began[-1]["time"]
+        last = record.events[-1]
+        found["seconds"] = (now if record.state == "running" else last["time"]) - began[-1]["time"]
+        found["last_event"] = {"time": last["time"], "event": _in_words(last)}
+    found |= _stage(record, now) if record.state in ("running", "dead") else {}
+    found |= _progress(record)
+    found["memory"] = _memory(record)
+    if record.result is not None and record.state != "running":
+        found |= {key: record.result[key] for key in ("metrics", "error", "seconds") if key in record.result}
+    if record.earlier is not None and record.state != "done":
+        found["earlier_metrics"] = record.earlier.get("metrics")
+    found["warnings"] = [event.get("message", "") for event in record.of("warning")]
+    return found
+
+
+def advice(record: Record) -> str | None:
+    """What to do about a run, or None where nothing is to be done."""
+    folder = record.folder
+    match record.state:
+        case "running":
+            return None
+        case "done":
+            return f"streamkern report {folder} shows it; {folder / 'model.zarr'} is the model"
+        case "refused":
+            return "run again with what the error asks for; nothing has been computed"
+        case "diverged":
+            return "run again with what the error asks for; the stages before training are kept"
+        case "interrupted" | "dead":
+            return _go_on(record)
+        case _:
+            return f"mend what the error names; then {_go_on(record)}"
+
+
+def _go_on(record: Record) -> str:
+    if record.manifest.get("file"):
+        return f"streamkern resume {record.folder} goes on from what is kept"
+    return "sk.run with the same pipeline and run_dir goes on from what is kept"
+
+
+def status_text(found: dict[str, Any]) -> str:
+    """A status for people, a line for each thing."""
+    lines = [f"{found['name']}: {_headline(found)}"]
+
+    def add(label: str, value: str | None) -> None:
+        if value:
+            lines.append(f"  {label:<9}{value}")
+
+    if "fraction" in found and found["state"] != "done":
+        of = f" of {found['passes']}" if found["passes"] else ""
+        step = f", step {found['step']:,} of {found['steps']:,}" if found["steps"] else ""
+        add("progress", f"{found['fraction']:.0%} of training, pass {found['pass']}{of}{step}")
+        add("loss", f"{found['loss']:.4g}")
+        add("speed", f"{found['rows_per_second']:,.0f} rows/s, {found['waiting']:.0%} of the time waiting for data")
+        if found["state"] == "running":
+            add("left", f"about {duration(found['eta_seconds'])} of training")
+    for part, metrics in (found.get("metrics") or {}).items():
+        add(part, metrics_in_words(metrics))
+    add("memory", _memory_in_words(found["memory"]))
+    error = str(found.get("error") or "").splitlines()
+    add("error", "\n           ".join(line.strip() for line in error))
+    for warning in found["warnings"]:
+        add("warning", warning)
+    if found["state"] == "dead" and "last_event" in found:
+        add("last", f"{found['last_event']['event']}, {moment(found['last_event']['time'])}")
+    if found.get("earlier_metrics"):
+        kept = "; ".join(f"{part} {metrics_in_words(m)}" for part, m in found["earlier_metrics"].items())
+        add("kept", f"the model of the last complete run: {kept}")
+    add("do", found["advice"])
+    return "\n".join(lines) + "\n"
+
+
+def _headline(found: dict[str, Any]) -> str:
+    took = f" after {duration(found['seconds'])}" if "seconds" in found else ""
+    match found["state"]:
+        case "running":
+            who = f" (process {found['process']})" if "process" in found else ""
+            at = f", in {found['stage']} for {duration(found['stage_seconds'])}" if "stage" in found else ""
+            return f"running{who} for {duration(found['seconds'])}{at}" if "seconds" in found else f"starting{who}"
+        case "dead":
+            return f"dead: it ended without a result{took}" + (f", in {found['stage']}" if "stage" in found else "")
+        case state:
+            return f"{state}{took}"
+
+
+def metrics_in_words(metrics: dict[str, Any]) -> str:
+    """Metrics on a line: what a person looks at first comes first."""
+    numbers = [f"{name} {metrics[name]:.4g}" for name in ("accuracy", "r2", "mse") if name in metrics]
+    return f"{', '.join(numbers)} ({metrics['n']:,} rows)"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: ``4.2 s``, ``3:05``, ``1:02:03``."""
+    if seconds < 59.95:
+        return f"{max(0.0, seconds):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def moment(when: float) -> str:
+    """A time in the reader's zone."""
+    return datetime.fromtimestamp(when).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def _stage(record: Record, now: float) -> dict[str, Any]:
+    """The stage that has begun and not ended."""
+    at: dict[str, Any] | None = None
+    for event in record.of("stage"):
+        at = event if event.get("state") == "begin" else None
+    return {} if at is None else {"stage": at["name"], "stage_seconds": now - at["time"]}
+
+
+def _progress(record: Record) -> dict[str, Any]:
+    """What the last step said, and the speed of late."""
+    steps = record.steps
+    if not steps:
+        return {}
+    last = steps[-1]
+    total, rows = max(1, last["total_rows"]), last["rows"]
+    since = next(event for event in steps if last["time"] - event["time"] <= _RECENT)
+    lapse = last["time"] - since["time"]
+    speed = (rows - since["rows"]) / lapse if lapse > 1 else rows / max(1e-9, last["seconds"])
+    return {
+        "fraction": rows / total,
+        "rows": rows,
+        "total_rows": total,
+        "pass": last["pass_"] + 1,
+        "passes": (record.manifest.get("solver") or {}).get("epochs"),
+        "step": last["step"],
+        "steps": last["steps"],
+        "loss": last["loss"],
+        "rows_per_second": speed,
+        "waiting": last["wait"],
+        "eta_seconds": (total - rows) / speed if speed > 0 else 0.0,
+    }
+
+
+def _memory(record: Record) -> dict[str, int]:
+    """Bytes: allowed, projected, held now, and at the peak, as far as they are known."""
+    found: dict[str, int] = {}
+    planned = record.of("memory")
+    if planned:
+        found |= {"budget": planned[-1]["budget"], "projected": planned[-1]["projected"]}
+    elif "memory" in record.manifest:
+        found["budget"] = record.manifest["memory"]
+    held = [event for event in record.events if "resident" in event]
+    if held:
+        found |= {"resident": held[-1]["resident"], "peak": held[-1]["peak"]}
+    if record.result is not None and "peak_memory_bytes" in record.result:
+        found["peak"] = record.result["peak_memory_bytes"]
+    return found
+
+
+def _memory_in_words(memory: dict[str, int]) -> str:
+    words = {"resident": "held", "peak": "at the peak", "projected": "projected", "budget": "allowed"}
+    return ", ".join(f"{format_bytes(memory[key])} {word}" for key, word in words.items() if key in memory)
+
+
+def _in_words(event: dict[str, Any]) -> str:
+    """An event in a few words."""
+    match event["event"], event.get("state"):
+        case "stage", "begin":
+            return f"{event['name']} began"
+        case "stage", _:
+            return f"{event['name']} ended"
+        case "step", _:
+            return f"step {event['step']:,} of pass {event['pass_'] + 1}"
+        case "run", state:
+            return "the run began" if state == "begin" else f"the run ended: {state}"
+        case kind, _:
+            return str(kind)

@@ -1,0 +1,164 @@
+"""What a run has come to, in sentences: what was trained, how good it is and against what, and what to do next."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from streamkern.report.record import Record
+from streamkern.report.status import advice, duration
+from streamkern.types import Array
+
+_MUCH = 0.05  # a gap in accuracy, or a share of time, that is worth a word
+_FALLS = 0.97  # a loss below this share of the pass before it is still on its way down
+
+
+def verdict(record: Record) -> str:
+    """One sentence on the run."""
+    if record.state == "running":
+        return f"Still running: {_what(record)}."
+    if record.state == "dead":
+        return f"Dead: the process that was training {_what(record)} ended without a result."
+    assert record.result is not None
+    seconds = record.result.get("seconds")
+    took = "" if seconds is None else f", {duration(seconds)}"
+    if record.state != "done":
+        error = str(record.result.get("error") or "no reason is recorded").splitlines()[0].rstrip(".")
+        words = {"refused": "Refused before it began", "interrupted": "Interrupted", "diverged": "Diverged"}
+        return f"{words.get(record.state, 'Failed')}: {_what(record)}. {error}."
+    return f"Done: {_what(record)}{took}; {quality(record)}."
+
+
+def quality(record: Record) -> str:
+    """How good the model is, and against what."""
+    metrics = (record.result or {}).get("metrics") or {}
+    part = "test" if "test" in metrics else "train"
+    if part not in metrics:
+        return "no rows were scored"
+    found, n = metrics[part], metrics[part]["n"]
+    base = baseline(record, part)
+    if "accuracy" in found:
+        low, high = wilson(found["accuracy"], n)
+        against = "" if base is None else f", where always answering the commonest class is right on {base:.1%}"
+        return (
+            f"it is right on {found['accuracy']:.2%} of {n:,} {_part(part)} rows "
+            f"(95% interval {low:.2%} to {high:.2%}){against}"
+        )
+    against = "" if base is None else f", where always answering their mean has {base:.4g}"
+    r2 = f" (r² {found['r2']:.4f})" if "r2" in found else ""
+    return f"its root mean squared error on {n:,} {_part(part)} rows is {math.sqrt(found['mse']):.4g}{against}{r2}"
+
+
+def next_steps(record: Record) -> list[str]:
+    """What to do: the remedy of a failure, or what the numbers suggest."""
+    result = record.result or {}
+    steps = [f"{line.partition(':')[2].strip()}." for line in _error_lines(result) if line.startswith("do:")]
+    suggestion = advice(record)
+    if record.state != "done":
+        return [*steps, *([f"{suggestion}."] if suggestion else [])]
+    metrics, history = result.get("metrics") or {}, result.get("history") or []
+    train, test = metrics.get("train", {}), metrics.get("test", {})
+    if not test:
+        steps.append("No test rows: give Pipeline(test=...) to know how good the model is on rows it has not seen.")
+    base = baseline(record, "test")
+    if base is not None and "accuracy" in test and test["accuracy"] <= base + 0.01:
+        steps.append(
+            "No better than the commonest class: look at labels, scaling (standardise=True) and bandwidth first."
+        )
+    if "r2" in test and test["r2"] <= 0.01:
+        steps.append("No better than the mean: look at the target, scaling (standardise=True) and bandwidth first.")
+    if "accuracy" in train and "accuracy" in test and train["accuracy"] - test["accuracy"] > _MUCH:
+        gap = 100 * (train["accuracy"] - test["accuracy"])
+        steps.append(
+            f"Training rows score {gap:.1f} points above test rows: more rows, augmentation, a larger bandwidth, or "
+            "validation rows with a patience may close some of it."
+        )
+    losses = [entry["loss"] for entry in history]
+    if len(losses) > 1 and losses[-1] < _FALLS * losses[-2]:
+        steps.append(
+            f"The training loss still fell by {1 - losses[-1] / losses[-2]:.0%} in the last pass: more passes "
+            "(epochs) may help."
+        )
+    waiting, seconds = result.get("data_wait_fraction", 0.0), _seconds_of(result, "train")
+    if waiting > 4 * _MUCH and seconds > 10:
+        steps.append(f"Training waited for data {waiting:.0%} of the time: streamkern ingest gives a faster layout.")
+    return steps
+
+
+def baseline(record: Record, part: str) -> float | None:
+    """What a model that looks at no feature reaches: accuracy of the commonest class, or RMSE of the mean."""
+    metrics = ((record.result or {}).get("metrics") or {}).get(part, {})
+    if "accuracy" in metrics:
+        counts = record.evaluation[0].get(f"{part}_confusion")
+        return None if counts is None else float(counts.sum(axis=1).max() / counts.sum())
+    if metrics.get("r2", 1.0) < 1.0 and outputs(record) == 1:
+        return math.sqrt(metrics["mse"] / (1 - metrics["r2"]))
+    return None
+
+
+def outputs(record: Record) -> int | None:
+    """Outputs of the model: classes, or target columns."""
+    encoding = record.evaluation[1].get("encoding") or {}
+    values = encoding.get("values", encoding.get("mean"))
+    return None if values is None else len(values)
+
+
+def labels(record: Record) -> list[str]:
+    """The classes' labels in words; none for values."""
+    encoding = record.evaluation[1].get("encoding") or {}
+    return [str(value) for value in encoding.get("values", [])]
+
+
+def wilson(share: float, n: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share of n rows (1927); 95% at the default z."""
+    middle = share + z * z / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def mistakes(counts: Array, names: list[str], most: int = 5) -> list[tuple[str, str, int]]:
+    """The commonest pairs of (class, taken for), most frequent first."""
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+    pairs = (divmod(int(flat), len(counts)) for flat in order)
+    return [(names[i], names[j], int(wrong[i, j])) for i, j in pairs if wrong[i, j]]
+
+
+def _what(record: Record) -> str:
+    """What was to be trained."""
+    manifest, result = record.manifest, record.result or {}
+    solver = (manifest.get("solver") or {}).get("name", "a model")
+    rows = (manifest.get("train") or {}).get("rows")
+    on = "" if rows is None else f" on {rows:,} rows"
+    passes = len(result.get("history") or [])
+    on += f", {passes} {'pass' if passes == 1 else 'passes'}" if passes else ""
+    return f"{solver} with {basis(manifest, result)}{on}"
+
+
+def basis(manifest: dict[str, Any], result: dict[str, Any]) -> str:
+    """The functions the model is linear in: ``1,000 centers of a Laplace kernel (bandwidth 2)``."""
+    features = manifest.get("features")
+    if features:
+        return f"{features.get('name', 'features')} features"
+    kernel = manifest.get("kernel")
+    count = result.get("n_centers", (manifest.get("centers") or {}).get("p"))
+    name = "the default kernel" if not kernel else f"a {kernel.get('name')} kernel"
+    if kernel and "bandwidth" in kernel:
+        name += f" (bandwidth {kernel['bandwidth']:.4g})"
+    return f"{count:,} centers of {name}" if isinstance(count, int) else name
+
+
+def _part(part: str) -> str:
+    return {"train": "training"}.get(part, part)
+
+
+def _error_lines(result: dict[str, Any]) -> list[str]:
+    return [line.strip() for line in str(result.get("error") or "").splitlines()]
+
+
+def _seconds_of(result: dict[str, Any], stage: str) -> float:
+    return float(sum(entry["seconds"] for entry in result.get("stages", []) if entry["name"] == stage))

@@ -1,0 +1,73 @@
+"""Runs of three kinds, made once: digits, a few Fashion-MNIST images, and a regression set of 18 columns."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import streamkern as sk
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+def digits(epochs: int = 3) -> sk.Pipeline:
+    X, y = load_digits(return_X_y=True)
+    train, test = sk.from_arrays(X.astype("uint8"), y).scale(1 / 16).split(0.2)
+    return sk.Pipeline(
+        train.augment(sk.GaussianNoise(0.05), copies=2),
+        sk.Laplace(2.0),
+        sk.Uniform(200),
+        sk.EigenPro(epochs=epochs),
+        test=test,
+        name="digits",
+    )
+
+
+def fashion() -> sk.Pipeline:
+    def read(name: str, skip: int, n: int) -> np.ndarray:
+        with gzip.open(FASHION / name) as file:
+            return np.frombuffer(file.read(skip + n)[skip:], dtype=np.uint8)
+
+    n = 1500
+    X = read("train-images-idx3-ubyte.gz", 16, n * 784).reshape(n, 784)
+    words = np.array(["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"])
+    y = words[read("train-labels-idx1-ubyte.gz", 8, n)]
+    train, test = sk.from_arrays(X, y).scale(1 / 255).split(0.2)
+    crops = sk.RandomCrop((28, 28), padding=2)
+    return sk.Pipeline(
+        train.augment(crops, sk.GaussianNoise(0.1)), sk.Laplace(20.0), sk.Uniform(300), test=test, name="fashion"
+    )
+
+
+def columns() -> sk.Pipeline:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2000, 18))
+    y = 40 + 10 * (np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_normal(2000))
+    train, test = sk.from_arrays(X, y).split(0.2, seed=1)
+    train, validation = train.split(0.2, seed=2)
+    return sk.Pipeline(
+        train, sk.Laplace(6.0), sk.Uniform(150), sk.EigenPro(epochs=4), test=test, validation=validation,
+        task="regression", standardise=True, name="columns",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    made = {"digits": digits(), "digits-short": digits(epochs=1), "columns": columns()}
+    if FASHION.exists():
+        made["fashion"] = fashion()
+    for name, pipeline in made.items():
+        sk.run(pipeline, folder / name, memory="1GiB")
+    return {name: folder / name for name in made}
+
+
+@pytest.fixture(params=["digits", "fashion", "columns"])
+def finished(runs: dict[str, Path], request: pytest.FixtureRequest) -> Path:
+    if request.param not in runs:
+        pytest.skip("the Debian package dataset-fashion-mnist is not installed")
+    return runs[request.param]

@@ -1,0 +1,139 @@
+"""The page in a real browser: it draws, asks the network for nothing, and fits a phone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+from streamkern.report import read_run
+from streamkern.report.page import write_report
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = (
+    "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-component-update "
+    "disable-sync hide-scrollbars"
+)
+PHONE, DESK = 390, 1100
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason="the Debian packages chromium and chromium-driver are not installed"
+)
+
+# Figures lie in shadow roots: what is inside them is found by walking down.
+DRAWN = """
+const inside = (node, name) => [...node.querySelectorAll('*')].flatMap(
+  (e) => [...(e.matches(name) ? [e] : []), ...(e.shadowRoot ? inside(e.shadowRoot, name) : [])]);
+return [...document.querySelectorAll('.plot')].map((plot) => {
+  const canvas = inside(plot, 'canvas.bk-layer')[0], box = plot.getBoundingClientRect();
+  if (!canvas) return [0, box.width, box.right];
+  const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  const colours = new Set();
+  for (let i = 0; i < pixels.length; i += 4) if (pixels[i + 3] > 0) colours.add(pixels.slice(i, i + 3).join());
+  return [colours.size, box.width, box.right];
+});"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    for flag in FLAGS.split():
+        options.add_argument(f"--{flag}")
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+    options.add_argument("about:blank")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def show(browser: webdriver.Chrome, path: Path, width: int) -> list[list[float]]:
+    """Open the page and wait for its plots: (colours, width, right edge) of each."""
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width == PHONE}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    browser.get(path.resolve().as_uri())
+    deadline = time.monotonic() + 20
+    while True:
+        drawn: list[list[float]] = browser.execute_script(DRAWN)
+        if all(colours > 2 for colours, *_ in drawn) or time.monotonic() > deadline:
+            return drawn
+        time.sleep(0.05)
+
+
+def complaints(browser: webdriver.Chrome) -> list[Any]:
+    """What the console was told, other than information, and every address that was asked for but the page's own."""
+    said = [entry["message"] for entry in browser.get_log("browser") if entry["level"] not in ("INFO", "DEBUG")]
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert sum(url.startswith("file:") for url in asked) == 1, "the log of requests holds the page itself"
+    return said + [url for url in asked if not url.startswith(("file:", "data:"))]
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_a_run_is_drawn_without_the_network_and_without_an_error(
+    finished: Path, width: int, browser: webdriver.Chrome, tmp_path: Path
+):
+    path = write_report([read_run(finished)], tmp_path / "report.html")
+    drawn = show(browser, path, width)
+    assert len(drawn) >= 3  # learning curve, spectrum, memory; residuals
+    assert all(colours > 2 for colours, *_ in drawn)
+    assert all(right <= width for *_, right in drawn)
+    assert all(w > 0.8 * min(width, 960) for _, w, _ in drawn)
+    assert complaints(browser) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width  # nothing to the side
+    metrics = json.loads((finished / "result.json").read_text())["metrics"]["test"]
+    number = f"{metrics['accuracy']:.2%}" if "accuracy" in metrics else f"{metrics['mse'] ** 0.5:.4g}"
+    assert number in browser.execute_script("return document.body.innerText")
+    broken = "return [...document.images].filter((image) => !image.naturalWidth).length"
+    assert browser.execute_script(broken) == 0
+
+
+def test_a_comparison_is_drawn(runs: dict[str, Path], browser: webdriver.Chrome, tmp_path: Path):
+    path = write_report([read_run(runs["digits"]), read_run(runs["digits-short"])], tmp_path / "comparison.html")
+    drawn = show(browser, path, PHONE)
+    assert len(drawn) == 3
+    assert all(colours > 3 for colours, *_ in drawn)
+    assert complaints(browser) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= PHONE
+
+
+def test_every_link_table_and_fold_is_reached_by_keyboard(
+    runs: dict[str, Path], browser: webdriver.Chrome, tmp_path: Path
+):
+    show(browser, write_report([read_run(runs["digits"])], tmp_path / "report.html"), DESK)
+    wanted = browser.execute_script(
+        "return [...document.querySelectorAll('a, summary, .scroll')].filter((e) => e.checkVisibility()).length"
+    )
+    reached = set()
+    for _ in range(wanted + 5):
+        browser.switch_to.active_element.send_keys("\ue004")  # Tab
+        name = browser.execute_script(
+            "const all = [...document.querySelectorAll('a, summary, .scroll')];"
+            "return all.indexOf(document.activeElement)"
+        )
+        reached.add(name)
+    assert len(reached - {-1}) == wanted
+    browser.execute_script("document.querySelector('summary').focus()")
+    browser.switch_to.active_element.send_keys("\ue007")  # Enter
+    assert browser.execute_script("return document.querySelector('details').open")
+    missing = "return [...document.querySelectorAll('nav a')].filter((a) => !document.querySelector(a.hash)).length"
+    assert browser.execute_script(missing) == 0
+
+
+def test_what_a_page_asks_for_is_refused_and_seen(browser: webdriver.Chrome, runs: dict[str, Path], tmp_path: Path):
+    """The two tests above can fail: the policy of the page stops a request, and the console tells of it."""
+    path = write_report([read_run(runs["digits"])], tmp_path / "report.html")
+    html = path.read_text().replace("<body>", '<body><img src="http://127.0.0.1:9/pixel.png" alt="">')
+    path.write_text(html)
+    show(browser, path, DESK)
+    assert any("Content Security Policy" in text for text in complaints(browser))

@@ -1,0 +1,242 @@
+"""The page of a run: what it says, before any browser sees it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.cli import main
+from streamkern.report import read_run
+from streamkern.report.figures import bins, log_ticks, plain, short, ticks
+from streamkern.report.markup import bar, png, table
+from streamkern.report.page import page, write_report
+from streamkern.report.verdict import baseline, mistakes, next_steps, verdict, wilson
+from streamkern.storage.artifact import load_artifact
+
+
+class Words(HTMLParser):
+    """The text of a page, and the tags it opens."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text, self.tags, self._silent = "", [], 0
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._silent += tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._silent -= tag in ("script", "style")
+
+    def handle_data(self, data: str) -> None:
+        self.text += "" if self._silent else data + " "
+
+
+def evaluation(folder: Path) -> tuple[dict, dict]:
+    result = json.loads((folder / "result.json").read_text())
+    (name,) = [stage["artifact"] for stage in result["stages"] if stage["name"] == "evaluate"]
+    return load_artifact(folder / "stages" / name, "evaluate")
+
+
+def test_the_page_says_what_the_result_says(finished: Path):
+    result = json.loads((finished / "result.json").read_text())
+    said = Words(page([read_run(finished)])).text
+    test = result["metrics"]["test"]
+    expected = f"{test['accuracy']:.2%}" if "accuracy" in test else f"{np.sqrt(test['mse']):.4g}"
+    assert expected in said
+    assert result["weights_sha256"] in said
+    assert json.loads((finished / "manifest.json").read_text())["train"]["fingerprint"] in said
+    assert f"{result['solver_report']['q']:,} of" in said
+    for stage in result["stages"]:
+        assert stage["name"] in said
+    for name, version in json.loads((finished / "manifest.json").read_text())["versions"].items():
+        assert name in said
+        assert version in said
+    assert "1.0 GiB" in said  # the budget
+
+
+def test_classes_are_counted_against_one_another(runs: dict[str, Path]):
+    counts = evaluation(runs["digits"])[0]["test_confusion"]
+    html = page([read_run(runs["digits"])])
+    body = html[html.index('class="heat"') :]
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", body[: body.index("</table>")])
+    found = np.array([0 if cell == "·" else int(cell) for cell in cells]).reshape(10, 10)
+    np.testing.assert_array_equal(found, counts)
+    assert baseline(read_run(runs["digits"]), "test") == counts.sum(axis=1).max() / counts.sum()
+
+
+def test_residuals_are_told_with_their_quantiles(runs: dict[str, Path]):
+    arrays, _ = evaluation(runs["columns"])
+    said = Words(page([read_run(runs["columns"])])).text
+    error = arrays["test_predicted"] - arrays["test_actual"]
+    for q in (0.05, 0.5, 0.95):
+        assert f"{np.quantile(error, q):.4g}" in said
+    assert baseline(read_run(runs["columns"]), "test") == pytest.approx(arrays["test_actual"].std(), rel=1e-3)
+
+
+def test_rows_that_are_images_are_shown_with_their_copies_and_others_as_numbers(runs: dict[str, Path]):
+    images = [attrs for tag, attrs in Words(page([read_run(runs["digits"])])).tags if tag == "img"]
+    assert len(images) == 8 * 4
+    assert all(attrs["alt"] and attrs["src"].startswith("data:image/png;base64,") for attrs in images)
+    assert [tag for tag, _ in Words(page([read_run(runs["columns"])])).tags].count("img") == 0
+    assert "x18" in Words(page([read_run(runs["columns"])])).text
+    wide = Words(page([read_run(runs["digits"])], image_shape=(4, 16)))
+    assert {attrs["width"] for tag, attrs in wide.tags if tag == "img"} == {"16"}
+    if "fashion" in runs:
+        assert "RandomCrop" in Words(page([read_run(runs["fashion"])])).text
+
+
+def test_everything_that_comes_from_a_run_is_escaped(runs: dict[str, Path], tmp_path: Path):
+    shutil.copytree(runs["digits"], tmp_path / "run")
+    bad = "<script>alert(1)</script>"
+    manifest = json.loads((tmp_path / "run/manifest.json").read_text()) | {"name": bad, "file": bad, "scheduler": bad}
+    (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
+    with (tmp_path / "run/events.jsonl").open("a") as file:
+        file.write(json.dumps({"time": 1.0, "event": "warning", "message": bad}) + "\n")
+    html = page([read_run(tmp_path / "run")])
+    assert bad not in html
+    assert bad in Words(html).text
+
+
+def test_tables_can_be_reached_and_name_their_rows_and_columns():
+    tags = Words(table("A & B", ("", "x"), [("one", bar(0.5, "half")), ("two", "<i>")])).tags
+    names = [tag for tag, _ in tags]
+    assert tags[0] == ("div", {"class": "scroll", "role": "region", "tabindex": "0", "aria-label": "A & B"})
+    assert "caption" in names
+    assert [attrs.get("scope") for tag, attrs in tags if tag == "th"] == ["col", "col", "row", "row"]
+
+
+@pytest.mark.parametrize("state", ["running", "dead", "failed", "refused", "diverged", "interrupted"])
+def test_a_run_without_a_model_has_a_page_that_says_why_and_what_to_do(
+    state: str, runs: dict[str, Path], tmp_path: Path
+):
+    folder = tmp_path / "run"
+    shutil.copytree(runs["digits"], folder)
+    shutil.rmtree(folder / "stages")
+    (folder / "result.json").unlink()
+    if state not in ("running", "dead"):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        failure = {"status": state, "run": manifest["run"], "error": "Too much.\n  do: take less", "stages": []}
+        (folder / "result.json").write_text(json.dumps(failure))
+    record = read_run(folder)
+    if state == "running":
+        record.owner = 1
+    said = Words(page([record])).text
+    assert state in said
+    assert "training rows seen" not in said  # a plot's axis is drawn, not written
+    if state in ("failed", "refused", "diverged", "interrupted"):
+        assert "Too much." in verdict(record)
+        assert "take less." in next_steps(record)
+    if state in ("dead", "interrupted", "failed"):
+        assert "goes on from what is kept" in said
+
+
+def test_several_runs_are_compared_by_what_differs(runs: dict[str, Path]):
+    html = page([read_run(runs["digits"]), read_run(runs["digits-short"])])
+    differences = html[html.index('id="differences"') : html.index('id="learning"')]
+    assert "solver.epochs" in differences
+    assert "kernel.bandwidth" not in differences
+    said = Words(html).text
+    for name in ("digits", "digits-short"):
+        result = json.loads((runs[name] / "result.json").read_text())
+        assert f"accuracy {result['metrics']['test']['accuracy']:.4g}" in said
+        assert result["weights_sha256"][:12] in said
+    same = page([read_run(runs["digits"]), read_run(runs["digits"])])
+    assert "the runs have the same settings" in same
+
+
+def test_the_command_writes_the_page_where_it_says(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    digits = runs["digits"]
+    assert main(["report", str(digits)]) == 0
+    assert capsys.readouterr().out.strip() == str(digits / "report.html")
+    assert (digits / "report.html").stat().st_size > 100_000
+    assert main(["report", str(digits), str(runs["columns"]), "--out", str(tmp_path / "two.html")]) == 0
+    assert "Comparison" in (tmp_path / "two.html").read_text()
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", str(digits), "--image-shape", "8x8x2"])
+    with pytest.raises(sk.StorageError, match="cannot be written"):
+        write_report([read_run(digits)], tmp_path / "missing" / "page.html")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_the_numbers_suggest_is_said(runs: dict[str, Path]):
+    record = read_run(runs["digits"])
+    assert record.result is not None
+    record.result = record.result | {
+        "metrics": {"train": {"accuracy": 0.99, "n": 10}, "test": {"accuracy": 0.6, "n": 10, "mse": 1.0}},
+        "history": [{"pass": 1, "loss": 1.0, "rows": 1}, {"pass": 2, "loss": 0.5, "rows": 2}],
+        "data_wait_fraction": 0.5,
+        "stages": [*record.result["stages"], {"name": "train", "seconds": 20.0, "cached": False}],
+    }
+    said = " ".join(next_steps(record))
+    for part in ("39.0 points above", "fell by 50%", "waited for data 50%"):
+        assert part in said
+    record.result["metrics"] = {"train": {"accuracy": 0.99, "n": 10}}
+    assert "No test rows" in " ".join(next_steps(record))
+
+
+def test_intervals_are_wilsons():
+    assert wilson(0.5, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    low, high = wilson(1.0, 10)
+    assert high == 1.0
+    assert low == pytest.approx(0.7225, abs=1e-4)
+
+
+def test_commonest_mistakes_come_first():
+    counts = np.array([[5, 2, 0], [7, 9, 0], [0, 1, 3]])
+    assert mistakes(counts, ["a", "b", "c"]) == [("b", "a", 7), ("a", "b", 2), ("c", "b", 1)]
+
+
+def test_png_holds_the_pixels():
+    for pixels in (np.arange(12, dtype=np.uint8).reshape(3, 4), np.arange(36, dtype=np.uint8).reshape(3, 4, 3)):
+        data = png(pixels)
+        assert data.startswith(b"\x89PNG\r\n\x1a\n")
+        assert struct.unpack(">II", data[16:24]) == (4, 3)
+        at = data.index(b"IDAT")
+        (size,) = struct.unpack(">I", data[at - 4 : at])
+        lines = np.frombuffer(zlib.decompress(data[at + 4 : at + 4 + size]), np.uint8).reshape(3, -1)
+        assert not lines[:, 0].any()
+        np.testing.assert_array_equal(lines[:, 1:].reshape(pixels.shape), pixels)
+        (check,) = struct.unpack(">I", data[at + 4 + size : at + 8 + size])
+        assert check == zlib.crc32(data[at : at + 4 + size])
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.0, 117.0), (1e-7, 3e-7), (0, 3e9)])
+def test_ticks_are_few_round_and_inside(low: float, high: float):
+    for base in (2, 10):
+        found = ticks(low, high, base=base)
+        assert 2 <= len(found) <= 11
+        assert all(low - 1e-9 * high <= tick <= high * (1 + 1e-9) for tick in found)
+        assert np.allclose(np.diff(found), found[1] - found[0])
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (0.05, 1.0), (1e-6, 1e3), (1e-30, 1e30), (8.1, 8.2)])
+def test_ticks_of_a_logarithmic_axis_are_at_least_two(low: float, high: float):
+    found = log_ticks(low, high)
+    assert len(found) >= 2
+    assert all(low <= tick <= high for tick in found)
+
+
+def test_numbers_are_written_for_people():
+    assert [plain(v) for v in (0, 0.05, 1234.5, 1e-7, 2.5e9)] == ["0", "0.05", "1,234", "1e-7", "2.5e9"]
+    assert [short(v) for v in (7, 20_000, 1.5e6, 2e9)] == ["7", "20k", "1.5M", "2G"]
+
+
+def test_bins_hold_every_value():
+    rng = np.random.default_rng(0)
+    for values in (rng.standard_cauchy(1000), np.ones(5)):
+        edges, counts = bins(values)
+        assert counts.sum() == len(values)
+        assert len(edges) == len(counts) + 1
