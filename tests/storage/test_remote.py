@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def test_parquet_files_directories_globs_and_partitions_on_s3(tmp_path, upload, 
     for part in range(3):
         rows = slice(30 * part, 30 * part + 30)
         (folder / f"day={part}").mkdir(parents=True)
-        sk.write_parquet(folder / f"day={part}" / "part.parquet", X[rows], y[rows])
+        sk.write_parquet(folder / f"day={part}" / "part.parquet", X[rows], y[rows], row_group_rows=30)
     (folder / "_SUCCESS").touch()
     url = upload(folder, f"{next(_buckets)}/data")
     options = {"endpoint_url": s3_server}
@@ -125,7 +126,7 @@ def test_shards_and_large_label_chunks_over_http(http):
 
 
 def test_http_has_no_listing_and_says_so_where_one_is_needed(http):
-    sk.write_parquet(http.behind / "rows.parquet", X, y)
+    sk.write_parquet(http.behind / "rows.parquet", X, y, row_group_rows=30)
     for url in (f"{http.url}/*.parquet", f"{http.url}/"):
         with pytest.raises(StorageError, match="http has no listing"):
             open_source(url, format="parquet", retry=QUICK)
@@ -137,11 +138,18 @@ def test_http_has_no_listing_and_says_so_where_one_is_needed(http):
     np.testing.assert_array_equal(read_all(named).X, X[:, [1, 0]])
     with pytest.raises(StorageError, match=r"http has no listing(.|\n)*for zarr name target= and columns="):
         open_source(f"{http.url}/a.zarr", target="label")
+    # Consolidated metadata are a listing.
+    group = zarr.create_group(http.behind / "b.zarr", zarr_format=2)
+    for name, values in (("height", X[:, 0]), ("width", X[:, 1]), ("label", y)):
+        group.create_array(name, data=values, chunks=30)
+    zarr.consolidate_metadata(http.behind / "b.zarr", zarr_format=2)
+    listed = open_source(f"{http.url}/b.zarr", target="label")
+    np.testing.assert_array_equal(read_all(listed).X, X[:, [0, 1]])
 
 
 def test_a_server_without_ranges_is_told_apart(tmp_path):
-    sk.write_parquet(tmp_path / "rows.parquet", X, y)
-    sk.write_zarr(tmp_path / "rows.zarr", X, y)
+    sk.write_parquet(tmp_path / "rows.parquet", X, y, row_group_rows=30)
+    sk.write_zarr(tmp_path / "rows.zarr", X, y, chunk_rows=30)
     with FaultyServer(tmp_path, ranges=False) as server:
         with pytest.raises(StorageError, match="whole files where a part was asked for"):
             open_source(f"{server.url}/rows.parquet")
@@ -221,7 +229,7 @@ def contents(folder: Path) -> str:
 
 @pytest.mark.parametrize(("store", "broken"), [("s3", True), ("s3", False), ("signed", False), ("user", True)])
 def test_no_secret_is_written_anywhere(tmp_path, upload, s3_server, capfd, store, broken):
-    sk.write_parquet(tmp_path / "rows.parquet", X, y)
+    sk.write_parquet(tmp_path / "rows.parquet", X, y, row_group_rows=30)
     (tmp_path / "p.py").write_text(PIPELINE)
     upload(tmp_path / "rows.parquet", "secrets/rows.parquet")
     behind = s3_server if store == "s3" else tmp_path
@@ -253,3 +261,18 @@ def test_plain_parquet_columns_over_http(http):
     pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "c": y}), http.behind / "rows.pq", row_group_size=30)
     source = open_source(f"{http.url}/rows.pq", target="c", columns=["b"])
     np.testing.assert_array_equal(read_all(source).X, X[:, [1]])
+
+
+def test_the_examples_of_the_documentation_run(tmp_path, upload, s3_server, monkeypatch):
+    sk.write_zarr(tmp_path / "train.zarr", X, y, target="label", chunk_rows=30)
+    sk.write_parquet(tmp_path / "1.parquet", X, y, target="label", row_group_rows=30)
+    upload(tmp_path / "train.zarr", "example/train.zarr")
+    upload(tmp_path / "1.parquet", "example/days/1.parquet")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)  # as users of other stores than Amazon's set it
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, sk.Dataset] = {}
+    exec("\n".join(blocks), names)
+    assert len(names["train"]) == len(names["days"]) == len(X)
+    assert names["train"].target == names["days"].target
