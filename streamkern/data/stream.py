@@ -159,6 +159,8 @@ class Stream:
             side, and its order takes 8 bytes for each of their rows.
         seed: seed of the order.
         cache_bytes: bytes of stored chunks kept in memory by each process.
+        replacement: whether rows are drawn with replacement among the chunks that are mixed: a pass then has as many
+            rows, of which some are missing and others come twice.
 
     Raises:
         UsageError: a size is below 1.
@@ -172,6 +174,7 @@ class Stream:
     seed: int = 0
     cache_bytes: int = 64 << 20
     mix_chunks: int | None = None
+    replacement: bool = False
 
     def __post_init__(self) -> None:
         for name in ("lanes", "block_rows", "window_blocks", "run_rows", "mix_chunks"):
@@ -338,6 +341,8 @@ class Stream:
         ids = ranges(starts, stops)
         for rule in spec.rules:
             ids = ids[rule.keep(ids)]
+        if self.replacement and len(ids):
+            ids = ids[generator("replacement", self.seed, *name).integers(0, len(ids), len(ids))]
         return (ids,)
 
 

@@ -83,8 +83,8 @@ class Problem:
         """Rows of a dataset as the expansion wants them."""
         return Assembly(dataset, self.encoding, self.center, self.dtype)
 
-    def stream(self, batch: int) -> Stream:
-        """The order of the training rows, in steps of ``batch`` rows."""
+    def stream(self, batch: int, replacement: bool = False) -> Stream:
+        """The order of the training rows, in steps of ``batch`` rows; drawn with replacement if asked for."""
         return Stream(
             self.assembly(self.train),
             lanes=self.lanes,
@@ -93,6 +93,7 @@ class Problem:
             mix_chunks=self.mix_chunks,
             seed=self.seed,
             cache_bytes=self.cache_bytes,
+            replacement=replacement,
         )
 
     @property

@@ -48,6 +48,9 @@ class SGD:
         stages: (passes, step) pairs that follow one another, instead of ``step`` (Luo et al. 2022); the last goes on.
         ridge: λ of λ/2 ‖w‖².
         average: whether the weights are the polynomial-decay average of the iterates.
+        replacement: whether rows are drawn with replacement, as Carratino et al. analyse it; a pass then has as many
+            rows as otherwise, but not every one. Among all rows while they fit in memory, else among those of the
+            chunks that are read side by side.
         patience: with a validation set: stop after this many passes without improvement; None runs all.
 
     Raises:
@@ -62,6 +65,7 @@ class SGD:
     stages: tuple[tuple[int, float], ...] = ()
     ridge: float = 0.0
     average: bool = False
+    replacement: bool = False
     patience: int | None = None
 
     def __post_init__(self) -> None:
@@ -113,7 +117,7 @@ class SGD:
         """The iteration with the step that was measured."""
         rows = len(problem.train)
         batch = self.batch or max(problem.lanes, round(float(np.sqrt(rows))))
-        stream = problem.stream(batch)
+        stream = problem.stream(batch, self.replacement)
         size = prepared or self.prepare(problem)
         return SGDIteration(self, stream, problem.basis(), problem.encoding.outputs, size)
 
@@ -142,9 +146,9 @@ def corollary_1(regime: int, n: int) -> SGD:
     """
     root = max(1, round(float(np.sqrt(n))))
     regimes = {
-        1: SGD(batch=1, step=0.25 / n, epochs=root),
-        2: SGD(batch=1, step=0.25 / root, epochs=1),
-        3: SGD(batch=root, step=0.25, epochs=1),
+        1: SGD(batch=1, step=0.25 / n, epochs=root, replacement=True),
+        2: SGD(batch=1, step=0.25 / root, epochs=1, replacement=True),
+        3: SGD(batch=root, step=0.25, epochs=1, replacement=True),
         4: SGD(batch=n, step=0.25, epochs=root),
     }
     if regime not in regimes:

@@ -17,6 +17,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
+from streamkern.storage import ArraySource
 
 CODES = Classes(np.arange(10))
 
@@ -233,3 +234,27 @@ def test_label_sorted_rows_are_mixed_as_by_a_global_shuffle(cut_source):
     assert ratio(None, 64) < 16
     assert ratio(None, 64) < ratio(None, None) / 4
     assert ratio(30, 1) < ratio(5, 1) / 2  # more chunks side by side mix better
+
+
+def test_with_replacement_rows_are_independent_draws():
+    """As many rows a pass; each comes as often as a Poisson number says, in any chunks, and on any machine alike."""
+    n = 4000
+    X = np.arange(n, dtype=np.float32)[:, None]
+    for chunk in (n, 170):
+        data = Dataset(ArraySource(X, np.zeros(n, dtype=int), chunk_rows=chunk))
+        stream = stream_of(data, lanes=4, block_rows=25, run_rows=1, replacement=True)
+        passes = []
+        for pass_ in range(2):
+            ids = np.concatenate([stream.block(key).ids for key in keys(stream, pass_)])
+            assert len(ids) == n
+            times = np.bincount(np.bincount(ids, minlength=n), minlength=6)[:6] / n
+            np.testing.assert_allclose(times, [0.368, 0.368, 0.184, 0.061, 0.015, 0.003], atol=0.025)
+            passes.append(ids)
+        assert not np.array_equal(*passes)
+        again = pickle.loads(pickle.dumps(stream))
+        np.testing.assert_array_equal(again.block((1, 2, 7)).ids, stream.block((1, 2, 7)).ids)
+    few = stream_of(Dataset(ArraySource(X, np.zeros(n, dtype=int), chunk_rows=100)), mix_chunks=4, run_rows=1,
+                    replacement=True)  # fmt: skip
+    ids = np.concatenate([few.block(key).ids for key in keys(few, 0)])
+    # Of the chunks read side by side each gives as many rows as it has, give or take; none is left out.
+    assert np.unique(ids // 100).tolist() == list(range(40))

@@ -167,3 +167,14 @@ def test_every_solver_runs_is_saved_and_predicts(parts: dict[str, Any], tmp_path
     assert model.score(test_set) == result["metrics"]["test"]
     again = sk.run(pipeline, tmp_path / "run")
     assert [stage["name"] for stage in again["stages"] if not stage["cached"]] == ["save"]
+
+
+def test_sgd_with_replacement_draws_other_rows_and_approaches_the_same_solution():
+    exact = solve(sk.Direct(0.0), features=sk.Identity()).weights
+    once, drawn = (
+        solve(sk.SGD(epochs=30, average=True, replacement=replacement), features=sk.Identity()).weights
+        for replacement in (False, True)
+    )
+    assert not np.array_equal(once, drawn)
+    assert np.abs(drawn - exact).max() < 0.05
+    assert all(sk.corollary_1(regime, 100).replacement for regime in (1, 2, 3))
