@@ -90,6 +90,7 @@ class EigenPro2:
         (s, q), held = self.sizes(n), min(HELD_OUT, n)
         measured = held * (held + s) * (8 + b) + 3 * held * q * 8
         batch = self.batch or default_batch(0.0, n, size.lanes)
+        largest = self.batch or largest_batch(n, size.lanes)
         setup = Work(
             values=float(held) * (held + s),
             values64=triangle(s),
@@ -99,11 +100,14 @@ class EigenPro2:
         )
         return Cost(
             setup_bytes=s * q * 8 + max(3 * s * s * 8 + 2 * s * q * 8, measured) + 2 * s * d * b + 4 * n * 8,
-            resident_bytes=s * q * 8 + s * d * b + 4 * n * 8 + size.slots * CENTER_TILE * (2 * d + ROW_TILE) * b,
+            resident_bytes=s * q * 8
+            + s * d * b
+            + 4 * n * 8
+            + size.slots * (CENTER_TILE * (2 * d + ROW_TILE) + -(-largest // size.lanes) * s) * b,
             setup=setup,
-            row=Work(values=n + s, panel=2.0 * (n + s) * c),
+            row=Work(values=n, panel=2.0 * (n + s) * c),
             step=Work(thin64=4.0 * s * q * c, numbers=2.0 * n * c),
-            batch=self.batch or largest_batch(n, size.lanes),
+            batch=largest,
             passes=self.epochs,
             likely_batch=batch,
             reads=1.0 + size.lanes * -(-n // batch),
@@ -204,15 +208,18 @@ class Residual:
 
     Args:
         subsample: kernel and X_s.
+        ids: row ids of X_s, all of them among the rows.
         stream: whose rows X are, and whose cache they come through.
         tile_rows: most rows of a tile of X.
     """
 
     subsample: Expansion
+    ids: IntArray
     stream: Stream
     tile_rows: int = CENTER_TILE
 
     def __post_init__(self) -> None:
+        self.order = np.argsort(self.ids)
         self.scan = Scan(replace(self.stream.assembly, encoding=None), self.tile_rows)
 
     def __call__(self, block: Block, state: Array) -> Parts:
@@ -224,22 +231,27 @@ class Residual:
         r = np.zeros((len(X), state.shape[1]), dtype=state.dtype)
         scratch = np.empty((min(ROW_TILE, len(X)), self.tile_rows), dtype=state.dtype)
         self.scan.reader = self.stream.reader  # a process keeps stored rows once
+        chosen = self.ids[self.order]
+        kept = []  # K(X_m, X_s), whose columns come by in the tiles
         first = 0
         for index in range(len(self.scan) if len(X) else 0):
             tile = self.scan.block((index,))
             centers = Expansion(kernel, tile.X, backend)
             places = np.searchsorted(tile.ids, ids)
             own = np.take(tile.ids, places, mode="clip") == ids
+            here = slice(*np.searchsorted(chosen, [tile.ids[0], tile.ids[-1] + 1]))
+            columns = np.searchsorted(tile.ids, chosen[here])
             for rows in tiles(len(X), ROW_TILE):
                 K = centers.block(X[rows], out=scratch[: rows.stop - rows.start, : len(tile.X)])
                 mine = np.flatnonzero(own[rows])
                 K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
                 r[rows] += K @ state[first : first + len(tile.X)]
+                kept.append((rows, here, K[:, columns]))
             first += len(tile.X)
         residual(r, y)
-        g = np.zeros((self.subsample.p, state.shape[1]), dtype=state.dtype)
-        for rows, K in self.subsample.panels(X):
-            g += K.T @ r[rows]
+        g = np.zeros((len(chosen), state.shape[1]), dtype=state.dtype)
+        for rows, here, K in kept:
+            g[self.order[here]] += K.T @ r[rows]
         return Stack(((ids, r),)), g, float(np.sum(np.square(r, dtype=np.float64))), len(X)
 
 
@@ -269,7 +281,7 @@ class EigenPro2Iteration(OneByOne):
     def __post_init__(self) -> None:
         self.epochs = self.solver.epochs
         self.nystrom, self.size = self.prepared.nystrom, self.prepared.size
-        self.contribution = Residual(self.subsample, self.stream)
+        self.contribution = Residual(self.subsample, self.prepared.ids, self.stream)
         eigensystem = self.nystrom.eigensystem
         self.report: dict[str, Any] = {
             "s": self.subsample.p,
