@@ -57,6 +57,7 @@ def test_a_faster_decay_gains_more(results):
     linear, quadratic = (results[data]["ratios"] for data in ("linear", "quadratic"))
     assert quadratic[30] > 10 * linear[30] > 10
     assert linear[1] < linear[10] < linear[30] < linear[100]  # Figure 1 rises with k
+    assert linear[1] == pytest.approx(1)
     gain = {
         data: np.divide(*(found[name]["suboptimality"][-1] for name in ("plain", "preconditioned")))
         for data, found in results.items()
