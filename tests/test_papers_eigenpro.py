@@ -1,0 +1,94 @@
+"""Table 3 of the EigenPro paper and its overhead at reduced size, from the pipelines that make them at full size."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import streamkern as sk
+
+FOLDER = Path(__file__).parent.parent / "pipelines" / "papers"
+SMALL = {"rows": "600", "features": "400", "test_rows": "100", "batch": "64", "q": "40", "subsample": "500"}
+
+pytestmark = pytest.mark.skipif(
+    not Path("/usr/share/datasets/fashion-mnist").is_dir(), reason="Debian's package dataset-fashion-mnist is missing"
+)
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"papers_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory):
+    """A folder to run in, so that the images are written to zarr once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("eigenpro"))
+        yield
+
+
+def error(**settings: str) -> float:
+    """Mean squared error on the training images at the end."""
+    found = sk.run(sk.load_pipeline(FOLDER / "eigenpro.py", SMALL | settings), f"runs/{settings['method']}")
+    assert len(found["history"]) == int(settings["epochs"])
+    return float(found["metrics"]["train"]["mse"])
+
+
+@pytest.mark.parametrize("basis", ["kernel", "fourier"])
+def test_eigenpro_needs_an_eighth_of_the_epochs(place: None, basis: str):
+    """For the same error on the training images, in the same batches and averaged as well."""
+    assert error(basis=basis, method="eigenpro", epochs="2") < error(basis=basis, method="sgd-average", epochs="16")
+
+
+def test_the_table_is_printed(place: None, capsys: pytest.CaptureFixture[str]):
+    small = [
+        "--rows",
+        "300",
+        "--test-rows",
+        "200",
+        "--epochs",
+        "3",
+        "--sgd-epochs",
+        "4",
+        "--set",
+        "subsample=200",
+        "q=20",
+    ]
+    module("eigenpro").main([*small, "--ridges", "1e-5", "1e-4"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["lowest", "error", "ridge", "1e-05", "ridge", "0.0001"]
+    assert [line[:10].strip() for line in lines[1:6]] == ["exact", "SGD, last", "SGD, avera", "EigenPro,", "EigenPro,"]
+    assert Path("runs/eigenpro/kernel-exact-1e-05/result.json").exists()
+
+
+def test_epochs_are_counted_from_one():
+    paper = module("eigenpro")
+    scores = [{"accuracy": 0.5, "mse": 0.3}, {"accuracy": 0.7, "mse": 0.2}, {"accuracy": 0.7, "mse": 0.1}]
+    assert paper.epochs_to(scores, {"accuracy": 0.7, "mse": 0.1}) == (2, 3)
+    assert paper.epochs_to(scores, {"accuracy": 0.8, "mse": 0.05}) == (None, None)
+    assert paper.told(2, None, 3) == "2 (>3)"
+
+
+def test_an_unknown_method_or_basis_is_named():
+    with pytest.raises(sk.UsageError, match="sgd-average"):
+        sk.load_pipeline(FOLDER / "eigenpro.py", {"method": "adam"})
+    with pytest.raises(sk.UsageError, match="kernel or fourier"):
+        sk.load_pipeline(FOLDER / "eigenpro.py", {"basis": "wavelets"})
+
+
+@pytest.mark.parametrize("basis", ["kernel", "fourier"])
+def test_overhead_is_printed(place: None, basis: str, capsys: pytest.CaptureFixture[str]):
+    """Times themselves are for a quiet machine: here, that both sides train and that neither is many times slower."""
+    small = ["--rows", "600", "--features", "300", "--subsample", "300", "--batch", "128", "--pairs", "2", "--q", "20"]
+    module("eigenpro_overhead").main(["--basis", basis, *small])
+    text = capsys.readouterr().out
+    assert text.startswith(f"{basis}, k = 20: EigenPro takes ")
+    assert 0.02 < float(text.split("takes ")[1].split()[0]) < 50
