@@ -229,7 +229,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _held() -> dict[str, int]:
     """What every line of the event log says of memory, in bytes."""
-    return {"resident": resident(), "peak": peak_resident()}
+    return {"resident_bytes": resident(), "peak_bytes": peak_resident()}
 
 
 def _clear(folder: Path) -> None:

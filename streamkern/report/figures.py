@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from bokeh.embed import components
@@ -128,7 +128,7 @@ def plot(
             )
         )
     p.add_tools(HoverTool(tooltips=[("", "@name"), (x_label, "@x{0,0.[0000]}"), (y_label, "@y{0,0.[000000]}")]))
-    _dress(p, x_label, y_label, xs, ys, log_x, log_y, words, zero)
+    _dress(p, x_label, y_label, log_x, log_y, words)
     return p
 
 
@@ -146,7 +146,7 @@ def histogram(edges: Array, counts: Array, x_label: str) -> Plot:
     )  # fmt: skip
     p.add_layout(Span(location=0, dimension="height", line_color=COLOURS[6], line_dash=list(DASHES[1]), line_width=2))
     p.add_tools(HoverTool(tooltips=[("from", "@left{0.0000}"), ("to", "@right{0.0000}"), ("rows", "@top{0,0}")]))
-    _dress(p, x_label, "rows", edges.tolist(), [0, float(counts.max())], False, False, "", True)
+    _dress(p, x_label, "rows")
     return p
 
 
@@ -180,22 +180,18 @@ def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, fl
     return (0.0 if zero else low - edge), high + edge
 
 
-def _dress(
-    p: Plot, x_label: str, y_label: str, xs: list[float], ys: list[float], log_x: bool, log_y: bool, words: str,
-    zero: bool,
-) -> None:  # fmt: skip
+def _dress(p: Plot, x_label: str, y_label: str, log_x: bool = False, log_y: bool = False, words: str = "") -> None:
     """Labels and ticks that can be read on a phone."""
-    for axis, label, values, log, spell in (
-        (p.xaxis, x_label, xs, log_x, short if words == "rows" else plain),
-        (p.yaxis, y_label, ys, log_y, format_bytes if words == "bytes" else plain),
+    for axis, label, span, log, spell in (
+        (p.xaxis, x_label, p.x_range, log_x, short if words == "rows" else plain),
+        (p.yaxis, y_label, p.y_range, log_y, _bytes if words == "bytes" else plain),
     ):
-        low, high = _span(values, log, zero and axis is p.yaxis)
-        at = log_ticks(low, high) if log else ticks(low, high, base=2 if spell is format_bytes else 10)
+        assert isinstance(span, Range1d)
+        low, high = cast(float, span.start), cast(float, span.end)  # numbers here, never times
+        at = log_ticks(low, high) if log else ticks(low, high, base=2 if spell is _bytes else 10)
         axis.axis_label = label
         axis.ticker = FixedTicker(ticks=at)
-        axis.major_label_overrides = {
-            (int(t) if t == int(t) else t): spell(int(t) if spell is format_bytes else t) for t in at
-        }
+        axis.major_label_overrides = {(int(t) if t == int(t) else t): spell(t) for t in at}
         axis.axis_label_text_font_size = "14px"
         axis.axis_label_text_font_style = "normal"
         axis.axis_label_text_color = axis.major_label_text_color = "#222"
@@ -237,6 +233,10 @@ def plain(value: float) -> str:
         return f"{value:,.6g}" if abs(value) < 1000 else f"{value:,.0f}"
     mantissa, _, exponent = f"{value:.3g}".partition("e")
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def _bytes(value: float) -> str:
+    return format_bytes(int(value)).replace(".0 ", " ") if value else "0"
 
 
 def short(value: float) -> str:

@@ -21,6 +21,9 @@ _LARGEST_TABLE = 20  # classes of which every pair is shown
 _PLOTTED_OUTPUTS = 3
 _SMALLEST_SIDE = 8  # pixels; rows narrower than its square are no images unless something says so
 
+_NONE = "–"
+_BESIDE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # shown elsewhere
+
 Plots = dict[str, Plot]
 
 
@@ -438,11 +441,11 @@ def _memory(records: Sequence[Record], names_: Sequence[str], plots: Plots) -> s
     for number, (record, name) in enumerate(zip(records, names_, strict=True)):
         prefix = f"{name}: " if many else ""
         memory = status(record)["memory"]
-        held = [event for event in record.events if "resident" in event]
+        held = [event for event in record.events if "resident_bytes" in event]
         if held:
             start = held[0]["time"]
             lines.append(
-                Line([e["time"] - start for e in held], [e["resident"] for e in held], f"{prefix}held", number)
+                Line([e["time"] - start for e in held], [e["resident_bytes"] for e in held], f"{prefix}held", number)
             )
             entries.append(Entry(f"{prefix}held", number))
             if "projected" in memory:
@@ -482,7 +485,9 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
         }
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return {k: v for i, part in enumerate(value) for k, v in _flat(part, f"{name}[{i}]").items()}
-    return {name: "–" if value is None else f"{value:,}" if type(value) is int and abs(value) > 9999 else str(value)}
+    if value is None or value == []:
+        return {name: _NONE}
+    return {name: f"{value:,}" if type(value) is int and abs(value) > 9999 else str(value)}
 
 
 def _settings(record: Record) -> str:
@@ -491,11 +496,16 @@ def _settings(record: Record) -> str:
     if isinstance(manifest.get("memory"), int):
         manifest["memory"] = format_bytes(manifest["memory"])
     fingerprint = (manifest.get("train") or {}).get("fingerprint")
-    found = {k: v for k, v in _solver_report(record).items() if k not in ("spectrum", "eigenvalues", "time", "event")}
+    found = {k: v for k, v in _solver_report(record).items() if k not in _BESIDE}
     shown = {name: plain(v) if isinstance(v, float) else str(v) for name, v in _scalars(found).items()}
     result = record.result or {}
     prints = {"training data": fingerprint, "weights (SHA-256)": result.get("weights_sha256")}
-    pieces = [table("Settings", ("setting", "value"), list(_flat(manifest).items()), "text")]
+    settings = _flat(manifest)
+    left = [name for name, value in settings.items() if value == _NONE]
+    given = [[name, value] for name, value in settings.items() if value != _NONE]
+    pieces = [table("Settings", ("setting", "value"), given, "text")]
+    if left:
+        pieces.append(f'<p class="note">Not given, or none: {escape(", ".join(left))}.</p>')
     if shown:
         pieces.append(table("What the solver found out", ("quantity", "value"), list(shown.items()), "text"))
     known = [[name, value] for name, value in prints.items() if value]

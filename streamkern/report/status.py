@@ -176,9 +176,9 @@ def _memory(record: Record) -> dict[str, int]:
         found |= {"budget": planned[-1]["budget"], "projected": planned[-1]["projected"]}
     elif "memory" in record.manifest:
         found["budget"] = record.manifest["memory"]
-    held = [event for event in record.events if "resident" in event]
+    held = [event for event in record.events if "resident_bytes" in event]
     if held:
-        found |= {"resident": held[-1]["resident"], "peak": held[-1]["peak"]}
+        found |= {"resident": held[-1]["resident_bytes"], "peak": held[-1]["peak_bytes"]}
     if record.result is not None and "peak_memory_bytes" in record.result:
         found["peak"] = record.result["peak_memory_bytes"]
     return found
