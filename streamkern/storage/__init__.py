@@ -12,6 +12,7 @@ from streamkern.storage.arrays import ArraySource
 from streamkern.storage.base import Source
 from streamkern.storage.parquet import ParquetSource, open_parquet, write_parquet
 from streamkern.storage.parquet_files import SUFFIXES
+from streamkern.storage.record import is_shuffled
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, redacted
 from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr
 
@@ -65,13 +66,14 @@ def open_source(
     url = os.fspath(data)
     _require_finished(url)
     format = _format_of(url, storage_options, retry) if format is None else format
-    if format == "zarr":
-        return open_zarr(url, target, columns, storage_options, retry=retry)
-    if format == "parquet":
-        return open_parquet(url, target, columns, storage_options, retry=retry)
-    raise UsageError(
-        f"format {format!r} is not known", where=redacted(url), expected="'zarr' or 'parquet'", remedy="correct it"
-    )
+    if format not in ("zarr", "parquet"):
+        raise UsageError(
+            f"format {format!r} is not known", where=redacted(url), expected="'zarr' or 'parquet'", remedy="correct it"
+        )
+    open_it = open_zarr if format == "zarr" else open_parquet
+    source: ZarrSource | ParquetSource = open_it(url, target, columns, storage_options, retry=retry)
+    source.shuffled = is_shuffled(url)
+    return source
 
 
 def unfinished_folder(place: Path) -> Path:

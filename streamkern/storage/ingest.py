@@ -29,9 +29,10 @@ from streamkern.storage import unfinished_folder
 from streamkern.storage.base import Source, digest
 from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
+from streamkern.storage.record import RECORD, ingest_record
 from streamkern.storage.scatter import ROW_EXTRA, Runs
 from streamkern.storage.tables import open_tables
-from streamkern.storage.training_zarr import TrainingZarr, zarr_record
+from streamkern.storage.training_zarr import TrainingZarr
 from streamkern.types import Array, Rows, Target
 
 T = TypeVar("T")
@@ -43,9 +44,6 @@ PART_CHUNKS = 64
 
 OVERHEAD, THREAD = 48 << 20, 24 << 20
 """Bytes that decoders and codecs take once they are in use, and what every thread keeps of its own."""
-
-RECORD = "_streamkern.json"
-"""Where a parquet dataset says how it was made."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, rows done, and rows in all."""
@@ -178,16 +176,6 @@ def ingest(
         except OSError as error:
             raise _explained(error, job.folder) from error
     return job.result(began, kept)
-
-
-def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What ``ingest`` noted of the dataset it made: sources, options, version. None of any other dataset."""
-    place = Path(os.fspath(path).removeprefix("file://"))
-    try:
-        record = json.loads((place / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        record = zarr_record(place)
-    return record if isinstance(record, dict) and "fingerprint" in record else None
 
 
 class _Job:

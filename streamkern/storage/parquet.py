@@ -114,7 +114,13 @@ def open_parquet(
 
 
 class ParquetSource:
-    """Rows of parquet files; made by `open_parquet`. A chunk is a row group, or several small ones of one file."""
+    """Rows of parquet files; made by `open_parquet`. A chunk is a row group, or several small ones of one file.
+
+    Attributes:
+        shuffled: whether the rows are recorded to be in a uniformly random order.
+    """
+
+    shuffled = False
 
     def __init__(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +83,3 @@ class TrainingZarr:
             # A chunk that is not there is a lost chunk, whatever its values would be.
             config={"write_empty_chunks": True},
         )
-
-
-def zarr_record(place: Path) -> dict[str, Any] | None:
-    """What ``ingest`` noted with the data of a local group; None where it did not write it."""
-    try:
-        marks = json.loads((place / "zarr.json").read_text(encoding="utf-8"))["attributes"]["streamkern"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    record = marks.get("ingest") if isinstance(marks, dict) and marks.get("complete") is True else None
-    return record if isinstance(record, dict) else None

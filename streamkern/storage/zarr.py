@@ -110,7 +110,12 @@ class ZarrSource:
 
     A chunk is a stored chunk of the features along the first axis (inside a shard: an inner chunk), or several
     neighbours where they are small.
+
+    Attributes:
+        shuffled: whether the rows are recorded to be in a uniformly random order.
     """
+
+    shuffled = False
 
     def __init__(
         self,

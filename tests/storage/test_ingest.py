@@ -26,7 +26,8 @@ import streamkern as sk
 from streamkern.cli import main
 from streamkern.storage import ingest as ingest_module
 from streamkern.storage import layout, open_source, write_parquet, write_zarr
-from streamkern.storage.ingest import ingest, ingest_record, unfinished_folder
+from streamkern.storage.ingest import ingest, unfinished_folder
+from streamkern.storage.record import ingest_record
 from streamkern.testing.source import read_all
 
 FORMATS = ("zarr", "parquet")

@@ -1,0 +1,205 @@
+"""Shuffle quality: how much more the labels of batches vary than those of randomly drawn ones.
+
+The rows of a batch that come from one place of a sorted store are alike, and what a step learns from them is nearly
+what it would learn from one. The measure is the variance of the batches' label means over what it is for a global
+shuffle: 1 is as good as random, and m is the worst there is for batches of m rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.split import chosen
+from streamkern.data.stream import Raw
+from streamkern.rng import generator
+from streamkern.types import Array
+
+WARN_ABOVE = 2.0
+"""Ratio from which training is warned of."""
+
+BATCH = 256
+"""Rows of the batches that the stored order is measured with."""
+
+MAX_CLASSES = 1000
+"""Different labels up to which whole numbers are taken as classes."""
+
+_CHUNKS = 64
+
+
+@dataclass(eq=False)
+class Spread:
+    """Contributes what the labels of neighbouring rows vary by: for classes, and for numbers about a pivot.
+
+    Each run of ``batch`` rows within a block is a batch. Sums: batches, rows, label counts, Σ_b Σ_k n_bk²/n_b over
+    batches and classes, Σ_b n_b ‖ȳ_b − p‖², Σ (y − p), Σ ‖y − p‖².
+
+    Args:
+        pivot: p, shape (c,), a target among the rows; None for labels that are not numbers.
+        batch: rows of a batch.
+    """
+
+    pivot: Array | None
+    batch: int = BATCH
+
+    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+        """Sums over one block."""
+        y = block[0].y
+        assert y is not None
+        n = len(y)
+        starts = np.arange(0, n, self.batch)
+        sizes = np.diff(np.append(starts, n))
+        labels, between = Labels.none(), 0.0
+        if y.ndim == 1:
+            values, codes = np.unique(y.astype(str) if y.dtype == object else y, return_inverse=True)
+            if len(values) <= MAX_CLASSES:
+                cells = np.repeat(np.arange(len(starts)), sizes) * len(values) + codes
+                counts = np.bincount(cells, minlength=len(starts) * len(values)).reshape(len(starts), -1)
+                between = float((np.square(counts, dtype=np.float64).sum(axis=1) / np.maximum(sizes, 1)).sum())
+                labels = Labels(Counter(dict(zip(values.tolist(), counts.sum(axis=0).tolist(), strict=True))))
+            else:
+                labels = Labels(None)
+        zero = np.zeros(1)
+        if self.pivot is None:
+            return len(starts), n, labels, between, 0.0, zero, 0.0
+        centred = np.where(np.isfinite(y), y, 0).astype(np.float64).reshape(n, -1) - self.pivot
+        sums = np.add.reduceat(centred, starts, axis=0) if n else np.zeros((0, len(self.pivot)))
+        ahead = float((np.square(sums).sum(axis=1) / np.maximum(sizes, 1)).sum())
+        return len(starts), n, labels, between, ahead, centred.sum(axis=0), float(np.square(centred).sum())
+
+
+class Labels:
+    """Rows of each label; None where there are too many to count. Adds.
+
+    Args:
+        counts: by label.
+    """
+
+    def __init__(self, counts: Counter[Any] | None) -> None:
+        self.counts = counts
+
+    @classmethod
+    def none(cls) -> Labels:
+        """No rows."""
+        return cls(Counter())
+
+    def __add__(self, other: Labels) -> Labels:
+        if self.counts is None or other.counts is None:
+            return Labels(None)
+        total = self.counts + other.counts
+        return Labels(total if len(total) <= MAX_CLASSES else None)
+
+
+def stored_ratio(sums: tuple[Any, ...]) -> float:
+    """Variance of batch label means in stored order, over its expectation for a random order of the same rows.
+
+    With K batches, the between-batch sum of squares has the expectation (K − 1) S² under a random order (the analysis
+    of variance), S² being the variance of all labels, whatever the batches' sizes.
+
+    Args:
+        sums: of ``Spread`` over all rows.
+    """
+    batches, n, labels, between, ahead, first, second = sums
+    if batches < 2 or n < 2:
+        return 1.0
+    if labels.counts:
+        squares = sum(count * count for count in labels.counts.values()) / n
+        between, total = between - squares, n - squares
+    else:
+        shift = float(np.square(first).sum()) / n
+        between, total = ahead - shift, second - shift
+    return float(between / (batches - 1) / (total / (n - 1))) if total > 1e-12 * n else 1.0
+
+
+def stream_ratio(
+    dataset: Dataset, mix_chunks: int, lanes: int, batch: int, chunks: int = _CHUNKS, seed: int = 0
+) -> float | None:
+    """The ratio for the batches that training will draw, estimated from a sample of chunks.
+
+    A batch has ``batch / lanes`` rows of each lane, and a lane draws from ``mix_chunks`` chunks at a time, chosen at
+    random and mixed row by row. So a batch mean varies as its rows do within what is mixed, and besides as the means of
+    lanes' mixtures do, which the chunks' means tell.
+
+    Args:
+        dataset: rows to be trained on.
+        mix_chunks: chunks whose rows a lane mixes; ``Problem.mix_chunks``.
+        lanes: of the stream.
+        batch: rows of a step.
+        chunks: how many are read, at most.
+        seed: which.
+
+    Returns:
+        The ratio; None where there is no target, or no more than one chunk.
+
+    Raises:
+        StorageError: a chunk cannot be read.
+    """
+    source, bounds = dataset.source, dataset.source.bounds
+    taken = np.flatnonzero(dataset.counts)
+    if source.target is None or len(taken) < 2:
+        return None
+    if mix_chunks >= len(taken):
+        return 1.0
+    picks = generator("quality", seed).permutation(len(taken))[:chunks]
+    parts = []
+    for chunk in np.sort(taken[picks]).tolist():
+        y = source.read(chunk).y
+        ids = chosen(dataset.rules, int(bounds[chunk]), int(bounds[chunk + 1]))
+        assert y is not None
+        parts.append(y if ids is None else y[ids - int(bounds[chunk])])
+    means, sizes, total = _label_means(parts)
+    if total <= 0:
+        return 1.0
+    within = total - float(np.average(np.square(means - np.average(means, axis=0, weights=sizes)).sum(axis=1),
+                                      weights=sizes))  # fmt: skip
+    # The means of chunks of few rows differ by chance, which is no fault of the order.
+    apart = max(0.0, float(np.square(means - means.mean(axis=0)).sum() / (len(means) - 1)) - within / sizes.mean())
+    groups = lanes * max(1.0, batch / lanes / (mix_chunks * sizes.mean()))
+    mixed = apart / mix_chunks * (len(taken) - mix_chunks) / (len(taken) - 1)
+    return float((batch / groups * mixed + total - mixed) / total) if batch > groups else 1.0
+
+
+def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> str | None:
+    """A warning before training where batches will be too much alike; None where they are not.
+
+    A shuffle that ``ingest`` recorded is trusted, and nothing is read.
+
+    Args:
+        dataset: rows to be trained on.
+        mix_chunks: chunks whose rows a lane mixes; ``Problem.mix_chunks``.
+        lanes: of the stream.
+        batch: rows of a step.
+
+    Raises:
+        StorageError: a chunk cannot be read.
+    """
+    if getattr(dataset.source, "shuffled", False):
+        return None
+    ratio = stream_ratio(dataset, mix_chunks, lanes, batch)
+    if ratio is None or ratio <= WARN_ABOVE:
+        return None
+    return (
+        f"the labels of batches vary {ratio:.1f} times as much as those of randomly drawn ones: the rows are stored in "
+        "an order that says much about them. Shuffle them once, for instance with: streamkern ingest SOURCE TARGET "
+        "--shuffle"
+    )
+
+
+def _label_means(parts: list[Array]) -> tuple[Array, Array, float]:
+    """Mean label of each part, shape (k, c); rows of each; variance of all. One-hot where labels are classes."""
+    sizes = np.array([len(part) for part in parts])
+    y = np.concatenate(parts)
+    if y.ndim == 1 and (y.dtype.kind in "OU" or y.dtype.kind in "biu"):
+        values, codes = np.unique(y.astype(str) if y.dtype == object else y, return_inverse=True)
+        if y.dtype == object or len(values) <= MAX_CLASSES:
+            cells = np.repeat(np.arange(len(parts)), sizes) * len(values) + codes
+            counts = np.bincount(cells, minlength=len(parts) * len(values)).reshape(len(parts), -1)
+            shares = counts.sum(axis=0) / len(y)
+            return counts / sizes[:, None], sizes, float(1 - np.square(shares).sum())
+    rows = np.where(np.isfinite(y), y, 0).astype(np.float64).reshape(len(y), -1)
+    means = np.add.reduceat(rows, np.append(0, np.cumsum(sizes)[:-1]), axis=0) / sizes[:, None]
+    return means, sizes, float(rows.var(axis=0).sum())

@@ -1,0 +1,240 @@
+"""What is in a data set: schema, sketches of columns, classes, order; by two sweeps over it in bounded memory."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.quality import BATCH, WARN_ABOVE, Spread, stored_ratio
+from streamkern.data.sketch import Columns, ColumnSums, Histogram, finish
+from streamkern.data.statistics import RawScan
+from streamkern.data.stream import Assembly, Scan
+from streamkern.execute import Executor, open_executor
+from streamkern.memory import format_bytes
+from streamkern.storage.record import ingest_record
+from streamkern.storage.tables import open_tables
+from streamkern.sweep import Work, sweep
+
+SHOWN = 24
+"""Columns and classes that the text shows; JSON has all."""
+
+_RAMP = " .:-=+*#%@"
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """What a look at every row of a data set tells.
+
+    Attributes:
+        facts: JSON-serialisable: schema, chunks, bytes, classes, order, and where the rows come from.
+        columns: sketches of the columns.
+        names: of the columns.
+    """
+
+    facts: dict[str, Any]
+    columns: Columns
+    names: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything; numbers that do not exist are null."""
+        c = self.columns
+        sketches = [
+            {
+                "name": name,
+                "mean": _number(c.mean[j]),
+                "std": _number(c.std[j]),
+                "min": _number(c.low[j]),
+                "max": _number(c.high[j]),
+                "missing": int(c.missing[j]),
+                "infinite": int(c.infinite[j]),
+                "histogram": c.histogram[j].tolist(),
+            }
+            for j, name in enumerate(self.names)
+        ]
+        return {**self.facts, "columns": sketches}
+
+    def text(self) -> str:
+        """For people."""
+        facts, c = self.facts, self.columns
+        chunks, size = facts["chunks"], facts["bytes"]
+        stored = "" if size["stored"] is None else f", {format_bytes(size['stored'])} on disk"
+        lines = [
+            facts["path"],
+            f"  rows      {facts['rows']:,} of {facts['n_features']:,} features ({facts['dtype']})",
+            f"  bytes     {format_bytes(size['decoded'])} decoded{stored}",
+            f"  chunks    {chunks['count']:,} of {chunks['min_rows']:,} to {chunks['max_rows']:,} rows "
+            f"({format_bytes(chunks['max_bytes'])})",
+            f"  range     {_range(c)}",
+            f"  missing   {int(c.missing.sum()):,} values in {int((c.missing > 0).sum()):,} columns"
+            + (f", {int(c.infinite.sum()):,} infinite" if c.infinite.any() else ""),
+        ]
+        target = facts["target"]
+        if target is not None:
+            lines.append(f"  target    {target['name']} ({target['dtype']}{target['outputs'] or ''})")
+        if facts["classes"] is not None:
+            counts = sorted(facts["classes"], key=lambda pair: -pair[1])
+            listed = [f"{label} {count / facts['rows']:.1%}" for label, count in counts[:SHOWN]]
+            more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
+            lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{more}")
+        order = facts["order"]
+        if order["ratio"] is not None:
+            lines.append(f"  order     labels of {BATCH} neighbours vary {order['ratio']:.2f} times as in random order")
+        if order["recorded"] is not None:
+            lines.append(f"            recorded: {order['recorded']} shuffle")
+        if facts["ingested"] is not None:
+            made = facts["ingested"]
+            lines.append(f"  ingested  by streamkern {made['version']} from {', '.join(made['sources'][:3])}")
+        width = max([6, *(len(name) for name in self.names[:SHOWN])])
+        heads = "  ".join(f"{head:>10}" for head in ("mean", "std", "min", "max"))
+        lines.append(f"  {'column':<{width}}  {heads}  {'missing':>8}  sketch")
+        for j, name in enumerate(self.names[:SHOWN]):
+            numbers = "  ".join(f"{value:>10.4g}" for value in (c.mean[j], c.std[j], c.low[j], c.high[j]))
+            lines.append(f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(c.histogram[j])}|")
+        if len(self.names) > SHOWN:
+            lines.append(f"  and {len(self.names) - SHOWN:,} more columns: --json has them")
+        return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
+
+
+def inspect(
+    path: Any,
+    target: str | Sequence[str] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    executor: Executor | None = None,
+    header: bool = True,
+    storage_options: dict[str, Any] | None = None,
+) -> Inspection:
+    """Look at every row of a data set, twice.
+
+    Args:
+        path: whatever ``ingest`` takes: a path, glob or URL, arrays, frames.
+        target: the column of targets, or several; for what ``ingest`` has made, what it noted.
+        columns: features to look at.
+        executor: where chunks are read; this process's threads by default.
+        header: whether the first line of a text table names its columns.
+        storage_options: for fsspec.
+
+    Raises:
+        StorageError: a chunk cannot be read.
+        DataError: what is there cannot be rows.
+    """
+    if executor is None:
+        with open_executor() as threads:
+            return inspect(
+                path, target, columns=columns, executor=threads, header=header, storage_options=storage_options
+            )
+    dataset = Dataset(open_tables([path], target, columns, header, storage_options))
+    dataset.require_rows()
+    source = dataset.source
+    d = source.n_features
+    scan = RawScan(Scan(Assembly(dataset), int(np.clip((16 << 20) // (8 * d), 1, 4096))))
+    first = scan.block((0,))[0]
+    pivot = np.where(np.isfinite(first.X[0]), first.X[0], 0).astype(np.float64)
+    pivots = None
+    if first.y is not None and first.y.dtype != object:
+        pivots = np.where(np.isfinite(first.y[0]), first.y[0], 0).astype(np.float64).reshape(-1)
+    look = _Both(ColumnSums(pivot), None if first.y is None else Spread(pivots))
+    sums = sweep(executor, Work(scan, look))
+    low, high = sums[3].low, sums[3].high
+    empty = low > high
+    histogram = Histogram(np.where(empty, 0.0, low), np.where(empty, 0.0, high))
+    (counts,) = sweep(executor, Work(scan, histogram))
+    sketches = finish(sums[:6], pivot, counts)
+    names = [f"f{j}" for j in range(d)] if source.columns is None else list(source.columns)
+    facts = _facts(dataset, path, sums[6:])
+    facts["advice"] = _advice(sketches, names, facts)
+    return Inspection(facts, sketches, names)
+
+
+@dataclass(eq=False)
+class _Both:
+    """Contributes sums over columns, and over labels where there are any."""
+
+    columns: ColumnSums
+    labels: Spread | None
+
+    def __call__(self, block: Any, state: Any) -> tuple[Any, ...]:
+        sums = self.columns(block, state)
+        return sums if self.labels is None else (*sums, *self.labels(block, state))
+
+
+def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, Any]:
+    source = dataset.source
+    sizes = np.diff(source.bounds)
+    row = source.n_features * source.dtype.itemsize
+    named = isinstance(path, str | os.PathLike)
+    record = ingest_record(path) if named else None
+    classes = None
+    if labels and labels[2].counts is not None and source.target is not None and source.target.dtype.kind != "f":
+        classes = [[label, count] for label, count in sorted(labels[2].counts.items())]
+    target = source.target
+    return {
+        "path": os.fspath(path) if named else f"{type(path).__name__} in memory",
+        "rows": len(dataset),
+        "n_features": source.n_features,
+        "dtype": source.dtype.name,
+        "target": None
+        if target is None
+        else {"name": target.name, "dtype": target.dtype.name, "outputs": list(target.outputs)},
+        "chunks": {
+            "count": len(sizes),
+            "min_rows": int(sizes.min()),
+            "max_rows": int(sizes.max()),
+            "max_bytes": int(sizes.max()) * row,
+        },
+        "bytes": {"decoded": len(dataset) * row, "stored": _stored_bytes(path) if named else None},
+        "classes": classes,
+        "order": {
+            "ratio": stored_ratio(labels) if labels else None,
+            "batch": BATCH,
+            "recorded": None if record is None else record.get("shuffle"),
+        },
+        "fingerprint": source.fingerprint,
+        "ingested": record,
+    }
+
+
+def _advice(columns: Columns, names: list[str], facts: dict[str, Any]) -> list[str]:
+    advice = []
+    constant = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low == high]
+    if constant:
+        shown = ", ".join(constant[:5]) + (", ..." if len(constant) > 5 else "")
+        advice.append(f"{len(constant)} column(s) never vary: {shown}")
+    if columns.missing.any() or columns.infinite.any():
+        advice.append("missing and infinite values are errors in training: fill them first")
+    ratio = facts["order"]["ratio"]
+    if ratio is not None and ratio > WARN_ABOVE:
+        advice.append("the rows are stored in an order that tells their labels: streamkern ingest --shuffle")
+    scales = columns.std[columns.std > 0]
+    if len(scales) and scales.max() > 1e3 * scales.min():
+        advice.append("the scales of columns differ more than a thousandfold: standardise them")
+    return advice
+
+
+def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
+    place = Path(os.fspath(path).removeprefix("file://"))
+    if place.is_file():
+        return place.stat().st_size
+    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) if place.is_dir() else None
+
+
+def _range(columns: Columns) -> str:
+    low, high = float(columns.low.min()), float(columns.high.max())
+    return "no finite value" if low > high else f"{low:.6g} to {high:.6g}"
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _drawn(counts: Any) -> str:
+    """Counts as a line of marks; any that is not zero is seen."""
+    top = max(1, int(counts.max()))
+    return "".join(_RAMP[0 if not n else 1 + (len(_RAMP) - 2) * int(n) // top] for n in counts)

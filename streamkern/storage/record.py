@@ -1,0 +1,35 @@
+"""What is noted with a data set that ``ingest`` has made: where its rows come from, and in which order they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+RECORD = "_streamkern.json"
+"""Where a parquet dataset has its record; a zarr group has it among its attributes."""
+
+
+def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What ``ingest`` noted of a local data set: sources, options, version. None of any other.
+
+    Args:
+        path: the data set's directory.
+    """
+    place = Path(os.fspath(path).removeprefix("file://"))
+    try:
+        if (place / RECORD).exists():
+            record = json.loads((place / RECORD).read_text(encoding="utf-8"))
+        else:
+            marks = json.loads((place / "zarr.json").read_text(encoding="utf-8"))["attributes"]["streamkern"]
+            record = marks["ingest"] if marks["complete"] is True else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if isinstance(record, dict) and "fingerprint" in record else None
+
+
+def is_shuffled(path: str | os.PathLike[str]) -> bool:
+    """Whether the rows at a path are recorded to be in a uniformly random order."""
+    record = ingest_record(path)
+    return record is not None and record.get("shuffle") == "global"
