@@ -43,6 +43,7 @@ from streamkern.kernels import (
 )
 from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline import Pipeline, Plan, load_pipeline, plan, run
+from streamkern.pipeline.inspect import Inspection, inspect
 from streamkern.solvers import (
     SGD,
     SVRG,
@@ -93,6 +94,7 @@ __all__ = [
     "HorizontalFlip",
     "Identity",
     "Ingested",
+    "Inspection",
     "KMeans",
     "Kernel",
     "KernelClassifier",
@@ -126,6 +128,7 @@ __all__ = [
     "default_features",
     "from_arrays",
     "ingest",
+    "inspect",
     "load_model",
     "load_pipeline",
     "open_dataset",

@@ -32,6 +32,7 @@ from streamkern.memory import default_budget, format_bytes
 from streamkern.model import load_model
 from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
 from streamkern.pipeline.checkpoints import INTERVAL
+from streamkern.pipeline.inspect import inspect as inspect_data
 from streamkern.pipeline.plan import gemm_rate
 from streamkern.report import read_run, status, status_text
 from streamkern.storage.ingest import ingest
@@ -168,6 +169,15 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
     command.add_argument("--overwrite", action="store_true", help="replace what ingest has made there")
     command.set_defaults(command=_ingest)
+
+    command = commands.add_parser("inspect", help="look at every row of a data set: columns, classes, order")
+    command.add_argument("data", metavar="DATA", help="a table of any kind, or a glob")
+    command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
+    command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="columns to look at")
+    command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
+    command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(command=_inspect)
 
     command = commands.add_parser("doctor", help="show what this machine offers, and what would make it faster")
     command.set_defaults(command=_doctor)
@@ -353,6 +363,12 @@ def _ingest(args: argparse.Namespace) -> None:
     finally:
         display.close()
     _say(f"{made}\n")
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    with open_executor("threads", args.threads) as executor:
+        found = inspect_data(args.data, args.target, columns=args.columns, executor=executor, header=not args.no_header)
+    _say((json.dumps(found.to_json()) if args.json else found.text()) + "\n")
 
 
 def _doctor(args: argparse.Namespace) -> None:
