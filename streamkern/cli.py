@@ -31,9 +31,9 @@ from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes
 from streamkern.model import load_model
 from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
+from streamkern.pipeline.calibrate import gemm_rate
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.inspect import inspect as inspect_data
-from streamkern.pipeline.plan import gemm_rate
 from streamkern.report import read_run, status, status_text
 from streamkern.storage.ingest import ingest
 

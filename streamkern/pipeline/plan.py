@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from streamkern.centers import KMeans, RPCholesky
 from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
+from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
+from streamkern.solvers.cost import Cost, Size, Work
 from streamkern.solvers.eigenpro import HELD_OUT
 from streamkern.solvers.fit import OUTPUTS_GUESS, centers_bytes, width
 from streamkern.solvers.footprint import Footprint, footprint
+
+LIKELY_CLASSES = 10
+"""Outputs of a classifier that seconds are predicted for, before the labels are known."""
+
+_HASHED = 4e-8  # seconds in which the draw hashes and sorts a row id
+_LOADED = 0.2  # seconds in which compiled code and libraries load on first use
 
 
 @dataclass(frozen=True)
@@ -25,14 +32,16 @@ class PlannedStage:
     Attributes:
         name: the stage.
         rows: rows it goes over, counting every pass.
+        passes: times it goes over its rows.
         flops: floating-point operations.
         bytes_read: decoded bytes read from the source.
         memory: projected peak of the process, in bytes.
-        seconds: predicted, from the measured rate of matrix products.
+        seconds: predicted, from the calibration of this machine.
     """
 
     name: str
     rows: int
+    passes: int
     flops: float
     bytes_read: int
     memory: int
@@ -48,17 +57,26 @@ class Plan:
         choices: what was chosen and why, one sentence each.
         footprint: projected memory.
         budget: bytes the process may hold.
+        solver: name of the solver.
     """
 
     stages: tuple[PlannedStage, ...]
     choices: tuple[str, ...]
     footprint: Footprint
     budget: int
+    solver: str
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of all stages."""
+        return sum(stage.seconds for stage in self.stages)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON-serialisable data."""
         return {
             "stages": [vars(stage) for stage in self.stages],
+            "seconds": self.seconds,
+            "solver": self.solver,
             "choices": list(self.choices),
             "projected_memory_bytes": self.footprint.peak,
             "memory_budget_bytes": self.budget,
@@ -66,87 +84,139 @@ class Plan:
 
     def text(self) -> str:
         """The plan as a table for a terminal."""
-        lines = [f"{'stage':<12}{'rows':>15}{'GFLOP':>13}{'read':>12}{'memory':>12}{'seconds':>10}"]
+        lines = [f"{'stage':<12}{'rows':>15}{'passes':>8}{'GFLOP':>13}{'read':>12}{'memory':>12}{'seconds':>10}"]
         for stage in self.stages:
             lines.append(
-                f"{stage.name:<12}{stage.rows:>15,}{stage.flops / 1e9:>13,.1f}{format_bytes(stage.bytes_read):>12}"
-                f"{format_bytes(stage.memory):>12}{stage.seconds:>10,.1f}"
+                f"{stage.name:<12}{stage.rows:>15,}{stage.passes:>8,}{stage.flops / 1e9:>13,.1f}"
+                f"{format_bytes(stage.bytes_read):>12}{format_bytes(stage.memory):>12}{stage.seconds:>10,.1f}"
             )
-        total = sum(stage.seconds for stage in self.stages)
         lines.append(
-            f"{'total':<12}{'':>15}{sum(s.flops for s in self.stages) / 1e9:>13,.1f}{'':>12}"
-            f"{format_bytes(self.footprint.peak):>12}{total:>10,.1f}"
+            f"{'total':<12}{'':>15}{'':>8}{sum(s.flops for s in self.stages) / 1e9:>13,.1f}"
+            f"{format_bytes(sum(s.bytes_read for s in self.stages)):>12}{format_bytes(self.footprint.peak):>12}"
+            f"{self.seconds:>10,.1f}"
         )
         lines.append(f"memory: {format_bytes(self.footprint.peak)} of {format_bytes(self.budget)}")
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])
 
 
 def plan(
-    pipeline: Pipeline, *, memory: str | int | None = None, threads: int | None = None, rate: float | None = None
+    pipeline: Pipeline,
+    *,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    prices: Prices | None = None,
 ) -> Plan:
-    """Cost of a pipeline on this machine, with threads.
+    """Cost of a pipeline on this machine, with threads. Reads no row.
 
     Args:
         pipeline: the definition.
         memory: as for ``run``.
         threads: as for ``run``.
-        rate: float32 operations per second of one thread's matrix products; measured (a fifth of a second) by default.
+        prices: what operations take; by default this machine's, measured for a few seconds once and kept.
 
     Raises:
         PlanRefusedError: it would not fit; says what would make it fit.
         DataError: the training set is empty, or has fewer rows than centers.
     """
+    pipeline.train.require_rows()
     data, solver = pipeline.train, pipeline.solver
-    data.require_rows()
     p, d, slots = width(pipeline), data.n_features, threads or default_threads()
     if pipeline.centers is not None:
         data.draw(pipeline.centers.count(data))
     budget = default_budget() if memory is None else parse_bytes(memory)
-    itemsize = 4 if pipeline.dtype == "float32" else 8
+    dtype = np.dtype(pipeline.dtype)
     fits = footprint(
         data, p, OUTPUTS_GUESS, solver, budget=budget, baseline=resident(), slots=slots, lanes=pipeline.lanes,
-        itemsize=itemsize, validate=pipeline.validation is not None, centers_bytes=centers_bytes(pipeline, slots),
+        itemsize=dtype.itemsize, validate=pipeline.validation is not None,
+        centers_bytes=centers_bytes(pipeline, slots),
     )  # fmt: skip
-    rate = (rate or gemm_rate()) * slots * (1.0 if itemsize == 4 else 0.5)
-    cost = fits.cost
-    stored = int(data.source.bounds[-1])
-    row_bytes = d * data.source.dtype.itemsize
-    rows = cost.passes * len(data)
-    entry = 2.0 * d + 10
-    tests = min(len(data), TRAIN_SAMPLE) + (0 if pipeline.test is None else len(pipeline.test))
-    cached = fits.cache_bytes >= stored * row_bytes
-    read = stored * row_bytes if cached else rows * row_bytes
-    costs = [
-        ("statistics", stored, stored * d * 4.0, stored * row_bytes),
-        ("centers", p, 0.0, stored * row_bytes),
-        ("eigensystem", min(HELD_OUT, len(data)), cost.setup.flops(entry), 0),
-        ("train", rows, cost.training(len(data)).flops(entry), read),
-        ("evaluate", tests, tests * p * (2.0 * d + 10 + 2 * OUTPUTS_GUESS), tests * row_bytes),
-    ]
-    stages = tuple(
-        PlannedStage(name, n, flops, size, fits.baseline + fits.stages[name], flops / rate + size / 1e9)
-        for name, n, flops, size in costs
-    )
+    outputs = _outputs(pipeline)
+    size = Size(len(data), p, d, outputs, dtype.itemsize, pipeline.lanes, slots, fits.solver_bytes)
+    if prices is None:
+        count = 0 if pipeline.centers is None else pipeline.centers.count(data)
+        shapes = Shapes(pipeline.kernel, pipeline.features, count, d, outputs, dtype, pipeline.lanes)
+        prices = Calibration(slots).prices(shapes, pipeline.train)
+    stages = _stages(pipeline, fits, solver.cost(size), size, prices)
+    stored = int(data.source.bounds[-1]) * data.source.n_features * data.source.dtype.itemsize
     choices = (
-        f"solver {solver.to_json()['name']}, {cost.passes} pass(es) at most over {len(data):,} rows",
-        *cost.reasons,
-        f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {rate / slots / 1e9:.0f} GFLOP/s a thread",
-        f"stored rows {'stay in memory' if cached else 'are read again each pass'} "
-        f"({format_bytes(fits.cache_bytes)} of {format_bytes(stored * row_bytes)} cached)",
+        f"solver {solver.to_json()['name']}, {fits.cost.passes} pass(es) at most over {len(data):,} rows",
+        *fits.cost.reasons,
+        f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
+        f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
+        f"({format_bytes(fits.cache_bytes)} of {format_bytes(stored)} cached)",
     )
-    return Plan(stages, choices, fits, budget)
+    return Plan(stages, choices, fits, budget, solver.to_json()["name"])
 
 
-def gemm_rate() -> float:
-    """Single-precision operations per second of one thread's matrix products, measured for about 0.2 s."""
-    A = np.ones((256, 784), dtype=np.float32)
-    B = np.ones((784, 2048), dtype=np.float32)
-    out = np.empty((256, 2048), dtype=np.float32)
-    best = np.inf
-    with threadpool_limits(1, user_api="blas"):
-        end = time.perf_counter() + 0.2
-        while time.perf_counter() < end:
-            start = time.perf_counter()
-            np.matmul(A, B, out=out)
-            best = min(best, time.perf_counter() - start)
-    return 2.0 * A.size * B.shape[1] / best
+def _outputs(pipeline: Pipeline) -> int:
+    """Outputs that seconds are predicted for."""
+    target = pipeline.train.target
+    if pipeline.task == "regression" and target is not None:
+        return max(1, int(np.prod(target.outputs)))
+    return LIKELY_CLASSES
+
+
+def _stages(pipeline: Pipeline, fits: Footprint, cost: Cost, size: Size, prices: Prices) -> tuple[PlannedStage, ...]:
+    data, n, slots = pipeline.train, size.n, size.slots
+    stored = int(data.source.bounds[-1])
+    row_bytes = data.source.n_features * data.source.dtype.itemsize
+    whole = stored * row_bytes
+    entry = float(size.entry)
+    cores = max(slots, default_threads())
+
+    def seconds(work: Work, rows: float, read: float, ahead: bool = False) -> float:
+        """Operations on all threads, with rows read and assembled in them or, ``ahead`` of them, on one thread more."""
+        busy, reading = work.priced(prices.work), rows * prices.row + read * prices.byte
+        if not ahead:
+            return busy + reading / slots
+        return max(busy, reading, (busy * slots + reading) / min(cores, slots + 1))
+
+    def stage(name: str, rows: int, passes: int, work: Work, read: int, took: float, held: str = "") -> PlannedStage:
+        return PlannedStage(
+            name, rows, passes, work.flops(entry), read, fits.baseline + fits.stages[held or name], took
+        )
+
+    reads, setup_sweeps = cost.reads * cost.passes, 1 + int(cost.setup_reads)
+    read = whole if fits.cache_bytes >= whole else int(reads * n * row_bytes)
+    predicting = Work(values=size.p, panel=2.0 * size.p * size.outputs)
+    validation = 0 if pipeline.validation is None else cost.passes * len(pipeline.validation)
+    training = cost.training(n) + float(validation) * predicting
+    scored = min(n, TRAIN_SAMPLE) + (0 if pipeline.test is None else len(pipeline.test))
+    choosing = _choosing(pipeline, size)
+    scanned = _LOADED + stored * prices.moments + whole * prices.byte / slots
+    trained = seconds(training, reads * n + validation, read, ahead=cost.likely_batch > 0)
+    trained += prices.step * cost.steps(n) * (cost.likely_batch > 0)
+    scanning = Work(numbers=3.0 * stored * size.d)
+    return (
+        stage("statistics", stored, 1, scanning, whole, scanned),
+        stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
+        stage(
+            "eigensystem",
+            int(cost.setup_reads * n) or min(HELD_OUT, n),
+            setup_sweeps,
+            cost.setup,
+            whole * setup_sweeps,
+            seconds(cost.setup, cost.setup_reads * n, whole * setup_sweeps),
+        ),
+        stage("train", cost.passes * n, cost.passes, training, read, trained),
+        stage(
+            "evaluate",
+            scored,
+            1,
+            float(scored) * predicting,
+            scored * row_bytes,
+            seconds(float(scored) * predicting, scored, scored * row_bytes),
+        ),
+    )
+
+
+def _choosing(pipeline: Pipeline, size: Size) -> Work:
+    """Operations that the choice of centers takes: sweeps of k-means at most, pivots of RPCholesky."""
+    centers = pipeline.centers
+    if isinstance(centers, KMeans):
+        swept = min(pipeline.train.base_rows, centers.batch or max(256 * centers.p, 1 << 16))
+        return Work(values=float(centers.iterations) * swept * centers.p)
+    if isinstance(centers, RPCholesky):
+        drawn = min(pipeline.train.base_rows, centers.subsample or max(10 * centers.p, 10_000))
+        return Work(values=float(drawn) * centers.p, gemm=float(drawn) * centers.p**2)
+    return Work()

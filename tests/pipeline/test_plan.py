@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.pipeline.plan import gemm_rate
+from streamkern.pipeline.calibrate import Calibration, Prices, Shapes, gemm_rate
+from streamkern.solvers.cost import Work
 
 Make = Callable[..., sk.Pipeline]
-RATE = 1e10
+PRICES = Prices(Work(*[1e-10] * 11), step=1e-4, row=1e-7, moments=1e-7, byte=1e-9)
 
 
 def test_a_plan_names_every_stage_of_a_run(make: Make, tmp_path: Path):
-    stages = [stage.name for stage in sk.plan(make(), rate=RATE).stages]
+    stages = [stage.name for stage in sk.plan(make(), prices=PRICES).stages]
     assert stages == [stage["name"] for stage in sk.run(make(), tmp_path / "run")["stages"]][:-1]
 
 
@@ -24,12 +28,12 @@ def test_a_plan_reads_and_writes_nothing(make: Make, tmp_path: Path, monkeypatch
     pipeline = make()
     monkeypatch.setattr(type(pipeline.train.source), "read", lambda *args: pytest.fail("a plan has read rows"))
     before = sorted(tmp_path.rglob("*"))
-    sk.plan(pipeline, rate=RATE)
+    sk.plan(pipeline, prices=PRICES)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_passes_multiply_the_work_and_not_the_memory(make: Make):
-    one, four = (sk.plan(make(solver=sk.EigenPro(epochs=n)), rate=RATE, threads=1) for n in (1, 4))
+    one, four = (sk.plan(make(solver=sk.EigenPro(epochs=n)), prices=PRICES, threads=1) for n in (1, 4))
     train = [next(stage for stage in p.stages if stage.name == "train") for p in (one, four)]
     assert train[1].rows == 4 * train[0].rows == 7200
     assert train[1].flops == pytest.approx(4 * train[0].flops)
@@ -37,19 +41,67 @@ def test_passes_multiply_the_work_and_not_the_memory(make: Make):
 
 
 def test_more_centers_take_more_of_everything(make: Make):
-    few, many = (sk.plan(make(centers=sk.Uniform(p)), rate=RATE, threads=1) for p in (20, 500))
-    assert sum(s.flops for s in many.stages) > 10 * sum(s.flops for s in few.stages)
+    few, many = (sk.plan(make(centers=sk.Uniform(p)), prices=PRICES, threads=1) for p in (20, 500))
+    assert sum(s.flops for s in many.stages) > 5 * sum(s.flops for s in few.stages)
     assert many.footprint.stages["train"] > few.footprint.stages["train"]
 
 
-def test_time_is_work_over_the_rate(make: Make):
-    slow, fast = (sk.plan(make(), rate=rate, threads=1) for rate in (1e6, 1e7))
-    total = [sum(s.seconds for s in p.stages) for p in (slow, fast)]
-    assert total[0] == pytest.approx(10 * total[1], rel=0.01)
+def test_time_is_work_at_its_price(make: Make):
+    slow, fast = (
+        sk.plan(make(centers=sk.Uniform(500)), prices=Prices(Work(*[price] * 11), 0, 0, 0, 0), threads=1)
+        for price in (1e-7, 1e-8)
+    )
+    for one, other in zip(slow.stages[2:], fast.stages[2:], strict=True):
+        assert one.seconds == pytest.approx(10 * other.seconds)
+    assert slow.seconds == sum(stage.seconds for stage in slow.stages)
+
+
+def test_threads_share_what_is_read_in_them(make: Make):
+    free = Work(*[1e-30] * 11)
+    reading = [sk.plan(make(), prices=Prices(free, 0, 1e-3, 1e-9, 1e-6), threads=n).stages for n in (1, 4)]
+    one, four = ({stage.name: stage.seconds for stage in stages} for stages in reading)
+    assert four["evaluate"] == pytest.approx(one["evaluate"] / 4)
+    assert four["train"] == pytest.approx(one["train"])  # rows of minibatches are read on a thread of their own
+
+
+def test_passes_that_do_not_stay_in_memory_are_read_again():
+    X = np.zeros((60_000, 400), dtype=np.float32)
+    data = sk.from_arrays(X, np.arange(60_000) % 2)
+    job = sk.Pipeline(train=data, kernel=sk.Laplace(1.0), centers=sk.Uniform(10), solver=sk.EigenPro(epochs=4))
+    for memory, times in (("4GiB", 1), ("700MiB", 4)):
+        (train,) = [s for s in sk.plan(job, memory=memory, prices=PRICES, threads=1).stages if s.name == "train"]
+        assert train.passes == 4
+        assert train.bytes_read == times * X.nbytes
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"solver": sk.Direct()},
+        {"solver": sk.Falkon(epochs=3)},
+        {"solver": sk.SVRG(epochs=2)},
+        {"solver": sk.SGD(), "features": sk.RandomFourier(sk.Gaussian(2.0), 64), "centers": None},
+        {"centers": sk.KMeans(30)},
+        {"centers": sk.RPCholesky(30, sk.Gaussian(2.0))},
+        {"validation": True, "solver": sk.EigenPro(epochs=3, patience=1)},
+        {"dtype": "float64"},
+        {"task": "regression"},
+    ],
+    ids=str,
+)
+def test_any_pipeline_has_a_plan_with_every_number(make: Make, parts: dict[str, Any]):
+    if parts.get("validation"):
+        parts = parts | {"validation": make().test}
+    made = sk.plan(make(**parts), prices=PRICES)
+    for stage in made.stages:
+        assert stage.seconds >= 0
+        assert stage.memory <= made.footprint.peak
+    assert made.seconds > 0
+    assert made.solver == type(parts.get("solver", sk.EigenPro())).__name__
 
 
 def test_the_table_and_the_json_say_the_same(make: Make):
-    plan = sk.plan(make(), rate=RATE, memory="2GiB")
+    plan = sk.plan(make(), prices=PRICES, memory="2GiB")
     data = json.loads(json.dumps(plan.to_json()))
     assert data["memory_budget_bytes"] == 2 << 30
     assert data["projected_memory_bytes"] == plan.footprint.peak == max(s["memory"] for s in data["stages"])
@@ -63,26 +115,69 @@ def test_the_table_and_the_json_say_the_same(make: Make):
 
 def test_a_plan_that_cannot_fit_says_what_would(make: Make):
     with pytest.raises(sk.PlanRefusedError) as caught:
-        sk.plan(make(), memory="20MB", rate=RATE)
+        sk.plan(make(), memory="20MB", prices=PRICES)
     error = caught.value
     assert error.exit_status == 2
     assert error.remedy is not None
     assert error.expected is not None
     needed = error.expected.removeprefix("a budget of at least ")
-    assert sk.plan(make(), memory="4GiB", rate=RATE).budget == 4 << 30
+    assert sk.plan(make(), memory="4GiB", prices=PRICES).budget == 4 << 30
     assert needed.endswith("MiB")
 
 
 def test_fewer_rows_than_centers_are_refused(make: Make):
     with pytest.raises(sk.DataError, match="600"):
-        sk.plan(make(centers=sk.Uniform(601)), rate=RATE)
+        sk.plan(make(centers=sk.Uniform(601)), prices=PRICES)
 
 
 @pytest.mark.parametrize("size", ["lots", "-1", "0", "5 PiB", "GiB"])
 def test_a_memory_that_is_no_size_is_refused(make: Make, size: str):
     with pytest.raises(sk.UsageError):
-        sk.plan(make(), memory=size, rate=RATE)
+        sk.plan(make(), memory=size, prices=PRICES)
 
 
 def test_the_rate_of_matrix_products_is_a_rate():
     assert 1e8 < gemm_rate() < 1e13
+
+
+# ------------------------------------------------------------------------------------------------------- calibration
+
+
+@pytest.fixture
+def shapes() -> Shapes:
+    return Shapes(sk.Laplace(2.0), None, 40, 6, 2, np.dtype(np.float32), 4)
+
+
+def test_a_calibration_measures_once_and_is_kept(
+    make: Make, shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("streamkern.pipeline.calibrate.TIMED", 0.002)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = Calibration(2).prices(shapes, make().train)
+    for price in (*astuple(first.work), first.step, first.row, first.moments, first.byte):
+        assert 0 < price < 1
+    (file,) = (tmp_path / "cache/streamkern").iterdir()
+    assert file.name.startswith("calibration-")
+    again = Calibration(2)
+    monkeypatch.setattr(again, "_timed", lambda *args: pytest.fail("measured again"))
+    assert again.prices(shapes, make().train) == first
+    assert Calibration(1).path != file  # other threads, other prices
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "other")
+    assert Calibration(2).path != file
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1]", b'"x"', b'{"gemm": "fast", "eigen": -1, "numbers": NaN, "byte": 0}', b"\xff\xfe"]
+)
+def test_a_damaged_calibration_is_measured_again(tmp_path: Path, content: bytes):
+    path = Calibration(1, tmp_path).path
+    path.write_bytes(content)
+    damaged = Calibration(1, tmp_path)
+    assert damaged.seconds == {}
+    assert damaged.measured("gemm", lambda: 2.0) == 2.0
+    assert Calibration(1, tmp_path).seconds == {"gemm": 2.0}
+
+
+def test_a_calibration_that_cannot_be_kept_is_used_all_the_same(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    assert Calibration(1, tmp_path / "file" / "below").measured("gemm", lambda: 2.0) == 2.0
