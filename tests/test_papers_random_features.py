@@ -1,0 +1,93 @@
+"""SGD with random features: the claims of its paper at reduced size, from the pipeline that makes its tables."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+
+FILE = Path(__file__).parent.parent / "pipelines" / "papers" / "random_features.py"
+
+
+@pytest.fixture(scope="module")
+def paper() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("papers_random_features", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_synthetic_target_has_variance_one_and_is_one_function(paper: ModuleType):
+    X, y = paper.points(20_000, 0.0, "train", 3)
+    assert X.shape == (20_000, 3)
+    assert abs(X).max() <= 1
+    assert y.std() == pytest.approx(1, abs=0.05)
+    noisy = paper.points(20_000, 0.5, "train", 3)
+    np.testing.assert_array_equal(noisy[0], X)
+    assert (noisy[1] - y).std() == pytest.approx(0.5, abs=0.02)
+
+
+def test_features_beyond_root_n_log_n_gain_little(paper: ModuleType):
+    n = 1024
+    few, enough, many = (
+        paper.errors(2, rows=n, features=M, passes=5, test_rows=2000)[:, -1].mean() for M in (8, 222, 4 * 222)
+    )
+    assert few > 1.5 * enough
+    assert many > 0.85 * enough
+
+
+def test_a_batch_beyond_root_n_needs_more_than_one_pass(paper: ModuleType):
+    """At the best of all steps, the largest of which diverge."""
+    small, large = (
+        np.min(
+            [paper.errors(1, rows=1024, batch=b, step=s, passes=8, test_rows=2000)[0] for s in (0.5, 2.0, 8.0)], axis=0
+        )
+        for b in (32, 256)
+    )
+    assert large[0] > 2 * small[0]
+    assert large[7] < 1.5 * small[0]
+
+
+def test_the_four_regimes_reach_the_same_error(paper: ModuleType):
+    found = [paper.errors(1, rows=256, regime=regime, test_rows=2000)[0, -1] for regime in (1, 2, 3, 4)]
+    assert max(found) < 1.05 * min(found)
+    assert max(found) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "lines"),
+    [
+        ("features", ["--ratios", "0.5", "2", "--passes", "1"], 4),
+        ("batch", ["--ratios", "1", "99", "--passes", "2", "--steps", "0.5", "1000"], 8),
+        ("regimes", ["--longest", "16"], 5),
+    ],
+)
+def test_the_tables_are_printed(
+    paper: ModuleType, capsys: pytest.CaptureFixture[str], table: str, more: list[str], lines: int
+):
+    paper.main([table, "--rows", "16", "64", "--seeds", "1", *more])
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) == lines
+    assert "inf" not in text
+    assert "nan" not in text
+
+
+def test_images_are_classified(paper: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if not Path("/usr/share/datasets/fashion-mnist").is_dir():
+        pytest.skip("Debian's package dataset-fashion-mnist is missing")
+    monkeypatch.chdir(tmp_path)
+    errors = paper.errors(1, data="fashion", rows=1000, features=200, test_rows=1000, passes=2)
+    assert errors.shape == (1, 2)
+    assert errors[0, 1] < 0.4
+
+
+def test_unknown_data_are_named():
+    with pytest.raises(sk.UsageError, match="synthetic or fashion"):
+        sk.load_pipeline(FILE, {"data": "susy"})
