@@ -9,6 +9,7 @@ from streamkern.centers import Centers, CenterSet, Given, KMeans, RPCholesky, Un
 from streamkern.data import Dataset, Quarantined, from_arrays, open_dataset
 from streamkern.data.augment import Augmentation, Custom, FeatureDropout, GaussianNoise, MixUp
 from streamkern.data.images import HorizontalFlip, RandomCrop, RandomErasing
+from streamkern.data.preprocess import Impute, Normalise, OneHot, Ordinal, RandomProjection, Standardise, UnitRange
 from streamkern.errors import (
     BusyError,
     CorruptChunkError,
@@ -42,7 +43,7 @@ from streamkern.kernels import (
     ReLUFeatures,
 )
 from streamkern.model import KernelMachine, load_model
-from streamkern.pipeline import Pipeline, Plan, load_pipeline, plan, run
+from streamkern.pipeline import Pipeline, Plan, load_pipeline, plan, resume, run
 from streamkern.pipeline.inspect import Inspection, inspect
 from streamkern.solvers import (
     SGD,
@@ -74,8 +75,8 @@ __all__ = [
     "Cauchy",
     "CenterSet",
     "Centers",
-    "Custom",
     "CorruptChunkError",
+    "Custom",
     "DataError",
     "Dataset",
     "Direct",
@@ -93,6 +94,7 @@ __all__ = [
     "GradientDescent",
     "HorizontalFlip",
     "Identity",
+    "Impute",
     "Ingested",
     "Inspection",
     "KMeans",
@@ -106,8 +108,11 @@ __all__ = [
     "Matern",
     "MixUp",
     "ModelFormatError",
+    "Normalise",
     "NumericalError",
     "Nystrom",
+    "OneHot",
+    "Ordinal",
     "Pipeline",
     "Plan",
     "PlanRefusedError",
@@ -118,11 +123,14 @@ __all__ = [
     "RandomCrop",
     "RandomErasing",
     "RandomFourier",
+    "RandomProjection",
     "ReLUFeatures",
     "Retry",
+    "Standardise",
     "StorageError",
     "StreamkernError",
     "Uniform",
+    "UnitRange",
     "UsageError",
     "corollary_1",
     "default_features",
@@ -134,6 +142,7 @@ __all__ = [
     "open_dataset",
     "open_executor",
     "plan",
+    "resume",
     "run",
     "write_parquet",
     "write_zarr",

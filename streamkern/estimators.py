@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
+from streamkern.data.preprocess import Step, require_steps
 from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
 from streamkern.execute import open_executor
@@ -54,6 +56,7 @@ class _Recipe:
     lanes: int
     dtype: str
     features: FeatureMap | None = None
+    preprocess: tuple[Step, ...] = ()
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
@@ -69,6 +72,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         *,
         memory: str | int | None = None,
         scaling: str | None = None,
+        preprocess: Sequence[Step] | None = None,
         validation: float | Dataset | None = None,
         dtype: str = "auto",
         lanes: int = 4,
@@ -81,6 +85,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.solver = solver
         self.memory = memory
         self.scaling = scaling
+        self.preprocess = preprocess
         self.validation = validation
         self.dtype = dtype
         self.lanes = lanes
@@ -159,7 +164,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             data = X
         else:
             data = from_arrays(X, y)
-        self.n_features_in_ = data.n_features
+        self.n_features_in_ = data.source.n_features
         if data.source.columns is not None:
             self.feature_names_in_ = np.array(data.source.columns, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -188,6 +193,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         require(self.kernel is None or isinstance(self.kernel, Kernel), "kernel", "a kernel such as sk.Laplace(10)")
         require(self.solver is None or hasattr(self.solver, "setup"), "solver", "a solver such as sk.EigenPro(...)")
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
+        require_steps(self.preprocess or (), f"{type(self).__name__}(preprocess=...)")
         require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
         require(_is_count(self.lanes), "lanes", "at least 1")
         require(self.threads is None or _is_count(self.threads), "threads", "at least 1")
@@ -227,6 +233,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             seed,
             int(self.lanes),
             dtype if self.dtype == "auto" else self.dtype,
+            preprocess=tuple(self.preprocess or ()),
         )
 
 
@@ -242,6 +249,8 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None takes rows as they are.
+        preprocess: steps such as ``Impute("mean")`` or ``OneHot((3,))``, fitted to the training rows in this order,
+            before ``scaling``; the model keeps them and applies them in prediction.
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
             may bring no improvement is the solver's ``patience``, 3 by default.
         dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32.
@@ -290,6 +299,7 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         solver: see there.
         memory: see there.
         scaling: see there.
+        preprocess: see there.
         validation: see there.
         dtype: see there.
         lanes: see there.

@@ -14,6 +14,7 @@ from streamkern.backends import get_backend
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
+from streamkern.data.transforms import Transform, dump, load
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
@@ -37,11 +38,12 @@ class KernelMachine:
         Z: centers, shape (p, d), in scaled units.
         weights: α, shape (p, c).
         encoding: classes, or the mean that was subtracted from the targets.
-        factor: multiplies stored features: a number or shape (d,).
+        factor: multiplies features, after the transforms: a number or shape (d,).
         shift: added after the factor: a number or shape (d,).
         columns: names of the features, or None.
         metadata: JSON-serialisable facts about the training.
         features: the feature map φ of f(x) = Σ_j w_j φ_j(x), instead of kernel values; Z is what it is made from.
+        transforms: fitted preprocessing of stored rows, in order.
     """
 
     kernel: Kernel
@@ -53,6 +55,7 @@ class KernelMachine:
     columns: tuple[str, ...] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     features: FeatureMap | None = None
+    transforms: tuple[Transform, ...] = ()
 
     @classmethod
     def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
@@ -69,12 +72,13 @@ class KernelMachine:
             problem.train.source.columns,
             facts | metadata,
             problem.features,
+            problem.train.transforms,
         )
 
     @property
     def n_features(self) -> int:
-        """Width d of a row."""
-        return int(self.Z.shape[1])
+        """Width of a stored row; after preprocessing it is that of Z."""
+        return self.transforms[0].n_in if self.transforms else int(self.Z.shape[1])
 
     @property
     def weights_sha256(self) -> str:
@@ -158,15 +162,17 @@ class KernelMachine:
             "factor": np.asarray(self.factor, dtype=np.float64),
             "shift": np.asarray(self.shift, dtype=np.float64),
         }
+        described, fitted = dump(self.transforms)
         metadata = {
             "kernel": self.kernel.to_json(),
             "features": None if self.features is None else self.features.to_json(),
             "encoding": encoding_to_json(self.encoding),
+            "transforms": described,
             "columns": None if self.columns is None else list(self.columns),
             "weights_sha256": self.weights_sha256,
             "training": self.metadata,
         }
-        save_artifact(path, KIND, arrays, metadata)
+        save_artifact(path, KIND, arrays | fitted, metadata)
         return Path(path)
 
     def _basis(self) -> Basis:
@@ -174,11 +180,11 @@ class KernelMachine:
         if self.features is None:
             return Expansion(self.kernel, self.Z - center)
         Z = self.Z if self.features.needs_centers else None
-        return self.features.basis(self.n_features, self.Z.dtype, Z, center)
+        return self.features.basis(self.Z.shape[1], self.Z.dtype, Z, center)
 
     def _center(self) -> Array:
         if not (self.features or self.kernel).translation_invariant or not len(self.Z):
-            return np.zeros(self.n_features, dtype=self.Z.dtype)
+            return np.zeros(self.Z.shape[1], dtype=self.Z.dtype)
         return np.asarray(self.Z.mean(axis=0, dtype=np.float64), dtype=self.Z.dtype)
 
     def _with_target(self, dataset: Dataset) -> Assembly:
@@ -200,10 +206,10 @@ class KernelMachine:
             names = getattr(X, "columns", None)  # of a data frame
             named = names is not None and all(isinstance(name, str) for name in names)
             dataset = Dataset(open_source(X, target=y, columns=list(names) if named and names is not None else None))
-        if dataset.n_features != self.n_features:
+        if dataset.source.n_features != self.n_features:
             raise DataError(
-                f"X has {dataset.n_features} features, but KernelMachine is expecting {self.n_features} features as "
-                "input",
+                f"X has {dataset.source.n_features} features, but KernelMachine is expecting {self.n_features} "
+                "features as input",
                 expected=f"{self.n_features} features",
                 remedy="give the columns the model was trained on, in their order",
             )
@@ -216,15 +222,14 @@ class KernelMachine:
                 expected=", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else ""),
                 remedy="open the data with columns=[...] as in training",
             )
-        scaled = np.any(np.asarray(dataset.factor) != 1.0) or np.any(np.asarray(dataset.shift) != 0.0)
-        same = np.array_equal(dataset.factor, self.factor) and np.array_equal(dataset.shift, self.shift)
-        if scaled and not same:
+        prepared = replace(dataset, transforms=self.transforms, factor=self.factor, shift=self.shift)
+        if dataset.settled().transforms and prepared.fingerprint != dataset.fingerprint:
             raise UsageError(
                 "The data set is scaled in another way than the training data.",
                 expected="stored rows: the model scales them itself",
                 remedy="pass the data set without .scale(...)",
             )
-        return replace(dataset, factor=self.factor, shift=self.shift)
+        return prepared
 
 
 def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
@@ -250,6 +255,9 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
             raise KeyError("shapes")
         if encoding.outputs != weights.shape[1]:
             raise KeyError("outputs")
+        transforms = load(metadata.get("transforms", []), arrays)
+        if transforms and transforms[-1].n_out != Z.shape[1]:
+            raise KeyError("transforms")
         return KernelMachine(
             kernel or kernel_from_json(metadata["kernel"]),
             Z,
@@ -260,6 +268,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
             None if columns is None else tuple(columns),
             metadata["training"],
             features,
+            transforms,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFormatError(
@@ -279,7 +288,7 @@ def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding
             "A feature is NaN or infinity.",
             where=f"{_place(scan.assembly.dataset.source)}, row {int(block.ids[bad])}",
             expected="finite numbers; Input X contains NaN or infinity",
-            remedy="fill or leave out the rows with missing values",
+            remedy="leave those rows out, or fill them; a model trained with sk.Impute fills them itself",
         )
     outputs = basis.predict(block.X, weights)
     if isinstance(encoding, Continuous):

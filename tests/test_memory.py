@@ -34,6 +34,7 @@ class Recipe:
     features: None = None
     task: str = "classification"
     standardise: bool = False
+    preprocess: tuple[Any, ...] = ()
     seed: int = 0
     lanes: int = 4
     dtype: str = "float32"

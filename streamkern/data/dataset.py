@@ -13,6 +13,7 @@ from streamkern.data.augment import Augmentation
 from streamkern.data.quarantine import Quarantined
 from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, Without, count_chosen, sample_rule, smallest
 from streamkern.data.subsample import stratified, weighted
+from streamkern.data.transforms import Affine, Names, Transform, dump
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
 from streamkern.types import Array, IntArray, Target
@@ -28,7 +29,8 @@ class Dataset:
     Args:
         source: the stored rows.
         rules: which rows take part; all, if empty.
-        factor: multiplies each feature: a number or shape (d,).
+        transforms: fitted preprocessing of stored rows, in order; it makes the d features.
+        factor: multiplies each feature after the transforms: a number or shape (d,).
         shift: added after the factor: a number or shape (d,).
         augmentations: applied in order to scaled rows.
         virtual_rows: how many rows a pass has; None for each chosen row once.
@@ -38,6 +40,7 @@ class Dataset:
 
     source: Source
     rules: tuple[Chooser, ...] = ()
+    transforms: tuple[Transform, ...] = ()
     factor: float | Array = 1.0
     shift: float | Array = 0.0
     augmentations: tuple[Augmentation, ...] = ()
@@ -61,8 +64,16 @@ class Dataset:
 
     @property
     def n_features(self) -> int:
-        """Width d of a row."""
-        return self.source.n_features
+        """Width d of a row, after the transforms."""
+        return self.transforms[-1].n_out if self.transforms else self.source.n_features
+
+    @property
+    def columns(self) -> Names:
+        """Names of the d features, or None where they have none."""
+        names = self.source.columns
+        for transform in self.transforms:
+            names = transform.names(names)
+        return names
 
     @property
     def target(self) -> Target | None:
@@ -86,6 +97,7 @@ class Dataset:
         return digest(
             self.source.fingerprint,
             [rule.to_json() for rule in self.rules],
+            *self._described_transforms(),
             np.asarray(self.factor, dtype=np.float64).tolist(),
             np.asarray(self.shift, dtype=np.float64).tolist(),
             [augmentation.to_json() for augmentation in self.augmentations],
@@ -114,6 +126,40 @@ class Dataset:
                     expected=f"a finite number or {self.n_features} of them",
                 )
         return self._with(factor=self.factor * arrays[0], shift=self.shift * arrays[0] + arrays[1])
+
+    def transform(self, transform: Transform) -> Dataset:
+        """Features through one more fitted transform, after any scaling the dataset has.
+
+        Raises:
+            UsageError: the dataset is augmented already, or the transform was fitted for another width.
+        """
+        if self.augmentations:
+            raise UsageError("The dataset is augmented already.", where="transform", remedy="transform, then augment")
+        if transform.n_in != self.n_features:
+            raise UsageError(
+                f"The transform takes {transform.n_in} features and the rows have {self.n_features}.",
+                where="transform",
+                expected=f"one that was fitted to {self.n_features} features",
+            )
+        settled = self.settled()
+        return settled._with(transforms=(*settled.transforms, transform))
+
+    def settled(self) -> Dataset:
+        """The same rows, with the scaling as the last of the transforms."""
+        factor, shift = (np.broadcast_to(np.asarray(v, np.float64), self.n_features) for v in (self.factor, self.shift))
+        if np.all(factor == 1) and np.all(shift == 0):
+            return self
+        scaled = Affine(factor.copy(), shift.copy())
+        return self._with(transforms=(*self.transforms, scaled), factor=1.0, shift=0.0)
+
+    @property
+    def widest(self) -> int:
+        """Features of a row where it is widest on its way through the transforms."""
+        return max(self.source.n_features, *(transform.n_out for transform in self.transforms), 1)
+
+    def prepared_like(self, other: Dataset) -> Dataset:
+        """These rows with the transforms and the scaling of another dataset, in place of their own."""
+        return self._with(transforms=other.transforms, factor=other.factor, shift=other.shift)
 
     def augment(
         self, *augmentations: Augmentation, copies: int | None = None, rows: int | None = None, seed: int | None = None
@@ -262,6 +308,10 @@ class Dataset:
 
     def _sample_key(self, *name: Any) -> tuple[int, ...]:
         return (_SAMPLE, self.seed, *(int(digest(part)[:15], 16) for part in name))
+
+    def _described_transforms(self) -> list[Any]:
+        described, arrays = dump(self.transforms)
+        return [described, {name: digest(array.tolist()) for name, array in arrays.items()}] if described else []
 
     def _with(self, **changes: Any) -> Dataset:
         """A copy with changes that leave the rules alone; rows that were counted are not counted again."""

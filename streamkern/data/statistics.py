@@ -53,6 +53,19 @@ class RawScan:
 
 
 @dataclass(eq=False)
+class TransformedScan(RawScan):
+    """The blocks of a scan as the dataset's transforms leave them, before its factor and shift."""
+
+    def block(self, key: tuple[int, ...]) -> tuple[Raw, str]:
+        """Transformed rows of block (index,)."""
+        raw, where = self.scan.raw(key)
+        assembly = self.scan.assembly
+        if assembly.dataset.transforms:
+            raw = raw._replace(X=assembly.transformed(raw.X, raw.ids, where))
+        return raw, where
+
+
+@dataclass(eq=False)
 class Moments:
     """Contributes rows, extremes, Σ(x − c), Σ(x − c)², label counts, Σ(y − c₁) and finite checks of stored rows.
 
@@ -88,7 +101,7 @@ class Moments:
                     f"A feature is {'NaN' if np.isnan(value) else 'infinity'}.",
                     where=f"{where}, row {int(raw.ids[bad])}, feature {column}",
                     expected="finite numbers; Input X contains NaN or infinity",
-                    remedy="fill or leave out the rows with missing values",
+                    remedy='fill missing values: preprocess=(sk.Impute("mean"),), or leave those rows out',
                 )
         centred = X.astype(np.float64) - self.pivot
         labels: Counter[Any] = Counter()
@@ -144,11 +157,11 @@ def _labels(raw: Raw, where: str) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Facts about the stored rows of a dataset.
+    """Facts about the rows of a dataset, after its transforms and before its factor and shift.
 
     Attributes:
         n: rows.
-        low: lowest value of each feature, shape (d,), as stored.
+        low: lowest value of each feature, shape (d,).
         high: highest value of each feature, shape (d,).
         mean: shape (d,), float64.
         variance: shape (d,), float64, over n.

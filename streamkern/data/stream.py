@@ -25,6 +25,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.reader import Reader, rows_of
 from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
+from streamkern.data.transforms import through, working_dtype
 from streamkern.errors import UsageError
 from streamkern.rng import generator
 from streamkern.types import Array, IntArray
@@ -60,7 +61,7 @@ class Raw(NamedTuple):
 
 @dataclass(eq=False)
 class Assembly:
-    """From stored rows to arithmetic: gather, scale, augment, shift, encode.
+    """From stored rows to arithmetic: gather, transform, scale, augment, shift, encode.
 
     Args:
         dataset: gives scaling and augmentations.
@@ -92,7 +93,10 @@ class Assembly:
         """Rows ``index`` of ``raw`` as a block."""
         data = self.dataset
         ids, copies = raw.ids[index], raw.copies[index]
-        X = np.empty((len(index), raw.X.shape[1]), dtype=self.dtype)
+        rows, order = raw.X, index
+        if data.transforms:
+            rows, order = self.transformed(rows[index], ids, where), np.arange(len(index), dtype=np.int64)
+        X = np.empty((len(index), data.n_features), dtype=self.dtype)
         augmentations = data.augmentations
         # Only noise commutes with the shift to the centre; anything else sees rows as the user scaled them.
         simple = X.dtype == np.float32 and all(isinstance(a, GaussianNoise) for a in augmentations)
@@ -101,14 +105,14 @@ class Assembly:
             first = augmentations[0] if augmentations else None
             if isinstance(first, GaussianNoise):
                 self.backend.assemble_noisy(
-                    raw.X, index, X, scale=data.factor, offset=shift, row_ids=ids, copies=copies, seed=data.seed,
+                    rows, order, X, scale=data.factor, offset=shift, row_ids=ids, copies=copies, seed=data.seed,
                     sigma=first.sigma,
                 )  # fmt: skip
                 augmentations = augmentations[1:]
             else:
-                self.backend.assemble(raw.X, index, X, scale=data.factor, offset=shift)
+                self.backend.assemble(rows, order, X, scale=data.factor, offset=shift)
         else:
-            X[:] = raw.X[index]
+            X[:] = rows[order]
             X *= data.factor
             X += shift
         y = None
@@ -125,6 +129,11 @@ class Assembly:
         if not simple and np.any(self.center):
             X -= np.asarray(self.center, dtype=self.dtype)
         return Block(X, y, ids, key)
+
+    def transformed(self, X: Array, ids: IntArray, where: str) -> Array:
+        """Stored rows (b, n_stored) through the dataset's transforms, shape (b, d), float32 or float64."""
+        dtype = working_dtype(X.dtype, self.dtype)
+        return through(self.dataset.transforms, np.array(X, dtype=dtype), ids, where)
 
     def _bank(self, number: int, rows: int) -> Bank:
         """The rows that augmentation ``number`` mixes others with, read when they are first asked for."""
@@ -247,7 +256,7 @@ class Stream:
     def window_bytes(self) -> int:
         """Bytes of the stored rows in one window, of which each lane holds one (and makes the next)."""
         data = self.assembly.dataset
-        return self.window_blocks * self.block_rows * (data.n_features * data.source.dtype.itemsize + 32)
+        return self.window_blocks * self.block_rows * (data.source.n_features * data.source.dtype.itemsize + 32)
 
     @property
     def order_bytes(self) -> int:

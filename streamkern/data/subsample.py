@@ -90,8 +90,8 @@ def weighted(
 ) -> IntArray:
     """A sample without replacement, each next row drawn in proportion to its weight among those left.
 
-    Efraimidis and Spirakis (2006), "Weighted random sampling with a reservoir": the rows of smallest −ln(u)/w, where u is
-    uniform and a function of the row id. One pass; memory is O(rows).
+    Efraimidis and Spirakis (2006), "Weighted random sampling with a reservoir": the rows of smallest −ln(u)/w, where u
+    is uniform and a function of the row id. One pass; memory is O(rows).
 
     Args:
         source: the stored rows.

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from streamkern.centers import Centers
 from streamkern.data.dataset import Dataset
+from streamkern.data.preprocess import Step, require_steps
 from streamkern.errors import UsageError
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.solvers import EigenPro, Solver
@@ -35,8 +36,10 @@ class Pipeline:
         test: rows for the final metrics, or None.
         validation: rows to stop early on, or None.
         task: ``classification`` or ``regression``.
-        standardise: scale every feature to mean 0 and variance 1 over the stored training rows; augmentations come
-            after, so that noise is in units of standard deviations.
+        preprocess: steps such as ``Impute``, ``OneHot`` or ``UnitRange``, fitted to the training rows in this order
+            and applied to test rows and in prediction; augmentations come after.
+        standardise: then scale every feature to mean 0 and variance 1 over the training rows, so that noise is in
+            units of standard deviations: short for ``Standardise()`` as the last step.
         seed: seed of the order of rows.
         lanes: blocks of a step; fixes the order of sums, so runs with other lanes have other bits.
         dtype: ``float32`` or ``float64`` arithmetic.
@@ -56,6 +59,7 @@ class Pipeline:
     test: Dataset | None = None
     validation: Dataset | None = None
     task: str = "classification"
+    preprocess: tuple[Step, ...] = ()
     standardise: bool = False
     seed: int = 0
     lanes: int = 4
@@ -73,6 +77,7 @@ class Pipeline:
                 raise UsageError(
                     f"The {name} is {value!r}.", where=f"Pipeline({name}=...)", expected=" or ".join(allowed)
                 )
+        require_steps(self.preprocess, "Pipeline(preprocess=...)")
         if self.lanes < 1:
             raise UsageError(f"lanes is {self.lanes}.", where="Pipeline(lanes=...)", expected="at least 1")
 

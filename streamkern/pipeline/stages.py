@@ -14,8 +14,10 @@ from typing import Any, TypeVar, cast
 
 from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
+from streamkern.data.preprocess import Learning
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import encoding_from_json, encoding_to_json
+from streamkern.data.transforms import Transform, dump, load
 from streamkern.errors import StorageError
 from streamkern.events import EventLog
 from streamkern.execute.base import Executor
@@ -24,7 +26,7 @@ from streamkern.pipeline.checkpoints import INTERVAL, Checkpoints
 from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import Outcome, Problem, train
-from streamkern.solvers.fit import choose_centers, require_success, statistics
+from streamkern.solvers.fit import choose_centers, learn, require_success, statistics, steps
 from streamkern.solvers.footprint import Footprint
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
@@ -122,6 +124,17 @@ class Stages:
         self.timings.append({"name": name, "seconds": seconds, "cached": cached, **kept})
         self.events.emit("stage", name=name, state="end", seconds=seconds, cached=cached)
 
+    def learn(self, dataset: Dataset, step: Learning) -> Transform:
+        """What a step of preprocessing comes to."""
+        described = step.to_json()
+        return self.run(
+            f"preprocess-{described['name'].lower()}",
+            _key(_stored_rows(dataset), described),
+            lambda: learn(dataset, step, self.executor),
+            _dump_transform,
+            lambda arrays, facts: load(facts["transforms"], arrays)[0],
+        )
+
     def statistics(self, dataset: Dataset) -> Statistics:
         """Ranges, moments and labels of the training rows."""
         task = self.pipeline.task
@@ -201,8 +214,8 @@ class Stages:
         Kept beside them for reports: confusion counts or a sample of predictions, and a few rows as training saw them.
         """
         test = self.pipeline.test
-        if test is not None and self.pipeline.standardise:
-            test = replace(test, factor=train_set.factor, shift=train_set.shift)
+        if test is not None and steps(self.pipeline):
+            test = test.prepared_like(train_set)
 
         def compute() -> tuple[dict[str, Array], dict[str, Any]]:
             plain = train_set.plain()
@@ -263,6 +276,11 @@ def _artifact(name: str, key: str) -> str:
 def _stored_rows(dataset: Dataset) -> str:
     """Digest of the stored rows that take part and their scaling, whatever varies them in training."""
     return replace(dataset.plain(), seed=0).fingerprint
+
+
+def _dump_transform(made: Transform) -> tuple[dict[str, Array], dict[str, Any]]:
+    described, arrays = dump((made,))
+    return arrays, {"transforms": described}
 
 
 def _dump_statistics(facts: Statistics) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -103,7 +103,7 @@ class Problem:
         Elsewhere a lane reads that many side by side, so their number is what ``MIX_BYTES`` holds for all lanes.
         """
         sizes = np.diff(self.train.source.bounds)
-        row = self.train.n_features * self.train.source.dtype.itemsize
+        row = self.train.source.n_features * self.train.source.dtype.itemsize
         if int(sizes.sum()) * row <= self.cache_bytes:
             return int(np.clip(len(sizes), 1, MIX_CHUNKS))
         return max(1, MIX_BYTES // ((self.lanes + 1) * int(sizes.max()) * row))

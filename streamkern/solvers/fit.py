@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,8 +11,10 @@ import numpy as np
 from streamkern.backends import get_backend
 from streamkern.centers import Centers, CenterSet
 from streamkern.data.dataset import Dataset
-from streamkern.data.statistics import Moments, RawScan, Statistics, summarise
+from streamkern.data.preprocess import Learning, Scaling, Standardise, Step, expected, learning_bytes, scale
+from streamkern.data.statistics import Moments, Statistics, TransformedScan, summarise
 from streamkern.data.stream import Assembly, Scan
+from streamkern.data.transforms import Transform
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
@@ -30,7 +32,7 @@ OUTPUTS_GUESS = 16
 
 
 def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
-    """One sweep over the stored rows: ranges, moments, labels; refuses rows that cannot be used.
+    """One sweep over the rows, transformed but not scaled: ranges, moments, labels; refuses rows that cannot be used.
 
     Args:
         dataset: training rows; augmentations do not matter.
@@ -50,7 +52,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
             remedy='name it: sk.open_dataset(path, target="label"), or give y',
         )
     plain = dataset.plain()
-    scan = RawScan(Scan(Assembly(plain), scan_rows(dataset.n_features)))
+    scan = TransformedScan(Scan(Assembly(plain), scan_rows(dataset.widest)))
     first, _ = next(raw for raw in map(scan.block, ((i,) for i in range(len(scan)))) if len(raw[0].ids))
     pivot = np.asarray(first.X[0], dtype=np.float64)
     pivot = np.where(np.isfinite(pivot), pivot, 0.0)
@@ -76,15 +78,51 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     return summarise(sums, moments, flat=not target.outputs, has_target=True)
 
 
-def standardise(dataset: Dataset, facts: Statistics) -> Dataset:
-    """The dataset with every stored feature at mean 0 and variance 1; a constant feature is only shifted.
+def learn(dataset: Dataset, step: Learning, executor: Executor) -> Transform:
+    """The transform that a step of preprocessing comes to: one sweep over the rows, or none.
 
-    Augmentations come after: noise is then in units of standard deviations.
+    Args:
+        dataset: training rows; augmentations do not matter.
+        step: the step.
+        executor: where chunks are read.
+
+    Raises:
+        UsageError: the step does not fit the rows, such as a column that is not there.
+        DataError: the rows do not allow it.
     """
-    spread = np.sqrt(facts.variance)
-    factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
-    scaled = dataset.plain().scale(factor, -facts.mean * factor)
-    return replace(dataset, factor=scaled.factor, shift=scaled.shift)
+    dataset.require_rows()
+    plain = dataset.plain().settled()
+    contribution = step.contribution(plain)
+    if contribution is None:
+        return step.fitted(plain, None)
+    scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain.widest), only=step.only(plain)))
+    return step.fitted(plain, sweep(executor, Work(scan, contribution)))
+
+
+def prepare(recipe: Recipe, stages: Stages) -> tuple[Dataset, Statistics]:
+    """The training rows after preprocessing, and their statistics before the scaling that is left at the end.
+
+    Scaling needs statistics only, which are taken once after the last step that learns anything else.
+    """
+    data, facts = recipe.train, None
+    for step in steps(recipe):
+        if isinstance(step, Scaling):
+            facts = facts or stages.statistics(data)
+            data = scale(data, step, facts)
+        else:
+            data, facts = data.prepared_like(data.plain().transform(stages.learn(data, step))), None
+        release()
+    return data, facts or stages.statistics(data)
+
+
+def steps(recipe: Recipe) -> tuple[Step, ...]:
+    """The preprocessing of a recipe."""
+    return (*recipe.preprocess, *((Standardise(),) if recipe.standardise else ()))
+
+
+def planned(recipe: Recipe) -> Dataset:
+    """The training rows as wide as preprocessing is expected to make them: for projections, not for reading."""
+    return expected(recipe.train, steps(recipe))
 
 
 def require_success(outcome: Outcome) -> None:
@@ -136,8 +174,13 @@ class Recipe(Protocol):
         ...
 
     @property
+    def preprocess(self) -> tuple[Step, ...]:
+        """Steps of preprocessing, in order."""
+        ...
+
+    @property
     def standardise(self) -> bool:
-        """Whether every feature is scaled to mean 0 and variance 1 over the training rows."""
+        """Whether every feature is then scaled to mean 0 and variance 1 over the training rows."""
         ...
 
     @property
@@ -158,6 +201,10 @@ class Recipe(Protocol):
 
 class Stages(Protocol):
     """How each stage of a fit is carried out: at once, or taken from an earlier run."""
+
+    def learn(self, dataset: Dataset, step: Learning) -> Transform:
+        """What a step of preprocessing comes to."""
+        ...
 
     def statistics(self, dataset: Dataset) -> Statistics:
         """Ranges, moments and labels of the training rows."""
@@ -185,6 +232,10 @@ class AtOnce:
     recipe: Recipe
     executor: Executor
     on_step: Callable[[Progress], None] = lambda progress: None
+
+    def learn(self, dataset: Dataset, step: Learning) -> Transform:
+        """What a step of preprocessing comes to."""
+        return learn(dataset, step, self.executor)
 
     def statistics(self, dataset: Dataset) -> Statistics:
         """Ranges, moments and labels of the training rows."""
@@ -252,27 +303,25 @@ def fit(
             where="patience",
             remedy="give validation rows, or leave patience out",
         )
-    p = width(recipe)
 
-    def project(outputs: int) -> Footprint:
+    def project(rows: Dataset, outputs: int) -> Footprint:
         return footprint(
-            data, p, outputs, recipe.solver, budget=budget, baseline=baseline, slots=executor.slots,
+            rows, width(recipe, rows), outputs, recipe.solver, budget=budget, baseline=baseline, slots=executor.slots,
             lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize, validate=recipe.validation is not None,
-            centers_bytes=centers_bytes(recipe, executor.slots),
+            centers_bytes=centers_bytes(recipe, executor.slots, rows),
+            learning_bytes=learning_bytes(data, steps(recipe)),
         )  # fmt: skip
 
-    projected = project(OUTPUTS_GUESS)
+    guess = planned(recipe)
+    projected = project(guess, OUTPUTS_GUESS)
     on_plan(projected)
-    facts = stages.statistics(data)
+    scaled, facts = prepare(recipe, stages)
     assert facts.encoding is not None
     release()
-    if facts.encoding.outputs > OUTPUTS_GUESS:
-        projected = project(facts.encoding.outputs)
+    if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features:
+        projected = project(scaled, max(facts.encoding.outputs, OUTPUTS_GUESS))
         on_plan(projected)
-    scaled = standardise(data, facts) if recipe.standardise else data
-    validation = recipe.validation
-    if validation is not None:
-        validation = replace(validation, factor=scaled.factor, shift=scaled.shift)
+    validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
     centers = stages.centers(scaled)
     release()
     problem = Problem(
@@ -294,26 +343,28 @@ def fit(
     return Fitted(problem, outcome, report, projected)
 
 
-def width(recipe: Recipe) -> int:
-    """Functions of the basis that a recipe asks for: centers, or features.
+def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
+    """Functions of the basis that a recipe asks for on these rows, by default ``planned``: centers, or features.
 
     Raises:
         UsageError: there are neither centers nor features that do without them.
     """
-    p = 0 if recipe.centers is None else recipe.centers.count(recipe.train)
+    dataset = planned(recipe) if dataset is None else dataset
+    p = 0 if recipe.centers is None else recipe.centers.count(dataset)
     if recipe.features is None or recipe.features.needs_centers:
         if recipe.centers is None:
             raise UsageError("There are no centers.", where="centers", remedy="give centers, such as sk.Uniform(1000)")
         if recipe.features is None:
             return p
-    return recipe.features.width(recipe.train.n_features, p)
+    return recipe.features.width(dataset.n_features, p)
 
 
-def centers_bytes(recipe: Recipe, slots: int) -> int:
-    """What choosing the centers of a recipe holds at its peak, beyond reading rows."""
+def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) -> int:
+    """What choosing centers among these rows, by default ``planned``, holds at its peak, beyond reading rows."""
     if recipe.centers is None:
         return 0
-    return recipe.centers.setup_bytes(recipe.train, np.dtype(recipe.dtype).itemsize, slots)
+    dataset = planned(recipe) if dataset is None else dataset
+    return recipe.centers.setup_bytes(dataset, np.dtype(recipe.dtype).itemsize, slots)
 
 
 def choose_centers(recipe: Recipe, dataset: Dataset, executor: Executor) -> CenterSet:

@@ -67,6 +67,7 @@ def footprint(
     itemsize: int = 4,
     validate: bool = False,
     centers_bytes: int = 0,
+    learning_bytes: int = 0,
     model_rows: int = 1024,
 ) -> Footprint:
     """Project the memory of a fit.
@@ -83,6 +84,7 @@ def footprint(
         itemsize: bytes of the arithmetic's numbers.
         validate: whether there are validation rows.
         centers_bytes: what choosing the centers holds at its peak, beyond reading rows.
+        learning_bytes: what preprocessing holds of the rows it learns from.
         model_rows: rows of a block of an evaluation.
 
     Raises:
@@ -90,7 +92,7 @@ def footprint(
     """
     project = partial(
         _project, dataset, p, outputs, solver, baseline=baseline, slots=slots, lanes=lanes, itemsize=itemsize,
-        validate=validate, centers_bytes=centers_bytes, model_rows=model_rows,
+        validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes, model_rows=model_rows,
     )  # fmt: skip
     result = project(budget=budget)
     if result.peak <= budget:
@@ -120,17 +122,19 @@ def _project(
     itemsize: int,
     validate: bool,
     centers_bytes: int,
+    learning_bytes: int,
     model_rows: int,
 ) -> Footprint:
     """The projection for a budget, whether it fits or not; parameters as in ``footprint``."""
-    source, d = dataset.source, dataset.n_features
+    source, d, widest = dataset.source, dataset.n_features, dataset.widest
+    stored = source.n_features * source.dtype.itemsize
     sizes = np.diff(source.bounds)
     stored_rows, chunk_rows = int(source.bounds[-1]), int(sizes.max(initial=1))
-    row = d * source.dtype.itemsize + 40  # with target, id and copy number
+    row = stored + 40  # with target, id and copy number
     view = _is_view(source)
     # A reading thread holds the decoded pieces, the chunk made of them, and the chunk before it.
     read = 0 if view else 3 * chunk_rows * row
-    features = stored_rows * d * source.dtype.itemsize
+    features = stored_rows * stored
     held = min(HELD_OUT, dataset.base_rows)
     Z = p * d * itemsize
 
@@ -142,13 +146,13 @@ def _project(
     batch = max(cost.batch, lanes)
     small = features <= budget // 8
     # A group of chunks whose rows are mixed, as ``Problem.mix_chunks`` and ``Stream`` choose it.
-    mix = MIX_CHUNKS if small else max(1, MIX_BYTES // ((lanes + 1) * chunk_rows * d * source.dtype.itemsize))
+    mix = MIX_CHUNKS if small else max(1, MIX_BYTES // ((lanes + 1) * chunk_rows * stored))
     group = min(stored_rows, mix * chunk_rows)
     walked = min(lanes, -(-stored_rows // group)) + 1 if group else 1
     needed = stored_rows * row if small else walked * group * row  # bytes of chunks that must stay in memory
 
     ids = 40 * min(stored_rows, _IDS)
-    scan = slots * (read + 3 * min(scan_rows(d), chunk_rows) * d * 8) + _READER
+    scan = slots * (read + 3 * min(scan_rows(widest), chunk_rows) * widest * 8) + _READER
     gather = slots * (read + 2 * min(_GATHER_ROWS, chunk_rows) * d * itemsize) + _READER
     # Centers as they are, less their mean, and one copy in float64 while kernel matrices are made.
     fixed = 4 * Z
@@ -159,7 +163,7 @@ def _project(
     reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row + 8 * (_ORDER_ROWS + walked * group)
     evaluation = slots * (read + size.panel + 2 * min(model_rows, chunk_rows) * (d + outputs) * itemsize) + _READER
     stages = {
-        "statistics": scan + ids,
+        "statistics": scan + ids + learning_bytes,
         "centers": gather + ids + 4 * Z + centers_bytes,
         "eigensystem": fixed + gather + 3 * held * d * itemsize + cost.setup_bytes,
         "train": fixed + cost.resident_bytes + slots * size.panel + sums + read + reading,
@@ -168,6 +172,9 @@ def _project(
     if validate:
         stages["train"] += evaluation + Z
     baseline += _LIBRARIES + slots * _THREAD
+    if dataset.transforms:  # each thread's rows before and after the widest of them
+        longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)
+        baseline += slots * 2 * longest * widest * 8
     cache = needed
     if not view:
         if not small:  # beyond what is needed, chunks are kept as far as there is room
