@@ -1,0 +1,17 @@
+"""Mutated models and checkpoints, some of them: see tests/fuzz_artifacts.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_a_mutated_file_is_an_error_or_a_correct_load():
+    script = Path(__file__).parent / "fuzz_artifacts.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--files", "400", "--seed", "1"],
+        capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "an error" in done.stdout
