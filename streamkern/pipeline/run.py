@@ -201,6 +201,9 @@ def _train(
 _STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (KeyboardInterrupt, "interrupted"))
 
 
+_GLANCE = 0.2  # seconds; whoever asks how a run stands shares its lock for a moment
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the directory. The lock goes with the process, so that a dead run never leaves one behind."""
@@ -210,7 +213,11 @@ def _locked(folder: Path) -> Iterator[None]:
         raise _unwritable(folder, error) from error
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_GLANCE)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             owner = os.read(handle, 20).decode() or "unknown"
             raise BusyError(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -112,6 +114,16 @@ def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told
     }
     assert main(["status", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "dead"
+
+
+def test_who_looks_at_a_run_does_not_keep_another_from_beginning(runs: dict[str, Path], tmp_path: Path):
+    folder = edited(runs["digits"], tmp_path / "run", "manifest.json", file="digits.py", settings={})
+    with (folder / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # in the middle of a look
+        release = threading.Timer(0.05, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
+        release.start()
+        assert sk.resume(folder)["status"] == "done"
+        release.join()
 
 
 def test_a_refused_run_says_what_would_make_it_fit(tmp_path: Path):
