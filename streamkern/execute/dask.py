@@ -67,12 +67,19 @@ def local(processes: int | None = None, threads: int | None = None) -> Iterator[
         processes: how many; the cores of this process by default.
         threads: threads of this process, for host-side linear algebra.
     """
-    cluster = LocalCluster(  # type: ignore[no-untyped-call]
-        n_workers=processes or default_threads(),
-        threads_per_worker=1,
-        memory_limit=0,
-        dashboard_address="127.0.0.1:0",
-    )
+    try:
+        cluster = LocalCluster(  # type: ignore[no-untyped-call]
+            n_workers=processes or default_threads(),
+            threads_per_worker=1,
+            memory_limit=0,
+            dashboard_address="127.0.0.1:0",
+        )
+    except RuntimeError as error:  # a worker's process ended before it was one
+        raise UsageError(
+            "The worker processes did not start.",
+            where="processes",
+            expected='a script that starts them under if __name__ == "__main__":, because each imports it again',
+        ) from error
     with (
         cluster,
         Client(cluster, set_as_default=False, direct_to_workers=True) as client,  # type: ignore[no-untyped-call]
@@ -406,7 +413,7 @@ class Lanes:
         deadline = time.monotonic() + executor.step_timeout
         calls = [(placed, _ask(placed, message)) for placed in self._actors]
         for placed, call in calls:
-            done: Nodes = _opened(self._answer(placed, call, deadline))
+            done: Nodes = _opened(self._answer(placed, call, deadline), placed.address)
             for (level, index), parts in done.sums.items():
                 tree.put(level, index, parts)
             shares.append(Share(placed.address, len(placed.mine), done.wait, done.compute))
@@ -513,11 +520,18 @@ def _packed(compute: Callable[[], Any]) -> bytes:
             return dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
-def _opened(answer: bytes) -> Any:
+def _opened(answer: bytes, worker: str | None = None) -> Any:
+    """What was returned; what was raised is raised."""
     done, value = loads(answer)
-    if not done:
-        raise value
-    return value
+    if done:
+        return value
+    if isinstance(value, MemoryError):
+        raise StorageError(
+            f"A worker has no memory left: {value}",
+            where=worker,
+            remedy="give it more, start workers with fewer threads, or lower --memory",
+        ) from value
+    raise value
 
 
 def _gives_up(what: str) -> StorageError:
@@ -531,10 +545,11 @@ def _connect(address: str) -> Client:
     try:
         return Client(address, timeout=_CONNECT, set_as_default=False)  # type: ignore[no-untyped-call]
     except OSError as error:
+        secure = ", and that both sides' certificates are of the authority in distributed.comm.tls.ca-file"
         raise StorageError(
             f"No Dask scheduler answered within {_CONNECT:g} seconds.",
             where=address,
-            remedy="start one (dask scheduler), or check the address",
+            remedy="start one (dask scheduler), or check the address" + secure * address.startswith("tls:"),
         ) from error
     except (ValueError, TypeError, RuntimeError) as error:
         raise UsageError(

@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import psutil
 import pytest
@@ -18,16 +21,25 @@ ROOT = Path(__file__).parents[2]
 
 
 class Cluster:
-    """``dask scheduler`` and ``dask worker`` on this machine, at ports of their choosing."""
+    """``dask scheduler`` and ``dask worker`` on this machine, at ports of their choosing.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: where it runs and logs.
+        protocol: ``tcp`` or ``tls``.
+        environment: further variables of its processes: Dask's own settings.
+    """
+
+    def __init__(
+        self, folder: Path, protocol: str = "tcp", environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.folder = folder
+        self.environment = environment
         self.file = folder / "scheduler.json"
         self.log = (folder / "log").open("wb")
         self.workers: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start(
             "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file),
-            "--idle-timeout", "10 minutes",
+            "--idle-timeout", "10 minutes", "--protocol", protocol,
         )  # fmt: skip
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
@@ -35,7 +47,7 @@ class Cluster:
         return subprocess.Popen(
             [sys.executable, "-m", "dask", *arguments],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, **self.environment},
             stdout=self.log,
             stderr=self.log,
         )
@@ -51,11 +63,12 @@ class Cluster:
                 assert time.monotonic() < start + 30, (self.folder / "log").read_text()
                 time.sleep(0.05)
 
-    def add(self, threads: int = 1) -> subprocess.Popen[bytes]:
-        """Start a worker without a nanny, so that what is killed stays dead."""
+    def add(self, threads: int = 1, memory: str | None = None) -> subprocess.Popen[bytes]:
+        """Start a worker: without a nanny, so that what is killed stays dead; with one where its memory is limited."""
+        guard = ["--no-nanny", "--memory-limit", "0"] if memory is None else ["--nanny", "--memory-limit", memory]
         worker = self._start(
-            "worker", "--scheduler-file", str(self.file), "--nthreads", str(threads), "--no-nanny", "--no-dashboard",
-            "--host", "127.0.0.1", "--memory-limit", "0", "--death-timeout", "60",
+            "worker", "--scheduler-file", str(self.file), "--nthreads", str(threads), "--no-dashboard",
+            "--host", "127.0.0.1", "--death-timeout", "60", *guard,
         )  # fmt: skip
         self.workers.append(worker)
         return worker
@@ -82,14 +95,30 @@ class Cluster:
     def kill(self) -> None:
         """Leave no process, however it fares."""
         for process in (*self.workers, self.scheduler):
+            children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
             process.kill()
             process.wait()
+            for child in children:  # of a nanny
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
         self.log.close()
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Cluster]]:
+    """Starts clusters without workers, which end with the module."""
+    clusters = []
+
+    def start(*arguments: Any) -> Cluster:
+        clusters.append(Cluster(tmp_path_factory.mktemp("cluster"), *arguments))
+        return clusters[-1]
+
+    yield start
+    for cluster in clusters:
+        cluster.kill()
+
+
+@pytest.fixture(scope="module")
+def cluster(new_cluster: Callable[..., Cluster]) -> Cluster:
     """A cluster without workers."""
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    yield cluster
-    cluster.kill()
+    return new_cluster()

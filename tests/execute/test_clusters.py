@@ -1,0 +1,149 @@
+"""The same bits on 1, 2 and 4 workers and on threads, in every stage; workers of any size that come and go."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.errors import StorageError
+from streamkern.execute import dask as cluster_module
+from streamkern.execute import open_executor
+from streamkern.execute.base import Stack
+from streamkern.execute.dask import DaskExecutor
+from streamkern.testing.executor import Rounding, expected_step, expected_weights, small_weights
+
+
+def rows():
+    rng = np.random.default_rng(5)
+    codes = rng.integers(0, 4, 4000)
+    return (rng.normal(size=(4, 12))[codes] + rng.normal(size=(4000, 12))).astype(np.float32), codes
+
+
+PIPELINES = {
+    "kmeans": {"centers": sk.KMeans(60, iterations=3), "solver": sk.EigenPro(epochs=2, batch=256)},
+    "rpcholesky": {"centers": sk.RPCholesky(60, sk.Laplace(4.0)), "solver": sk.Falkon(ridge=1e-5)},
+    "delayed": {"centers": sk.Uniform(200), "solver": sk.EigenPro(epochs=2, batch=64, projection="delayed")},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    X, y = rows()
+    place = tmp_path_factory.mktemp("data") / "rows.zarr"
+    sk.write_zarr(place, X, y, target="label", chunk_rows=500)
+    return sk.open_dataset(place, target="label")
+
+
+def everything(name, data, folder, scheduler, threads):
+    """What a run and a prediction give: centers, weights, metrics, scores."""
+    pipeline = sk.Pipeline(
+        train=data, test=data, kernel=sk.Laplace(4.0), standardise=True, name=name, **PIPELINES[name]
+    )
+    result = sk.run(pipeline, folder, scheduler=scheduler, threads=threads)
+    model = sk.load_model(folder / "model.zarr")
+    with open_executor(scheduler, threads) as executor:
+        scores = model.decision_function(rows()[0][:1000], executor=executor)
+    return model.Z.tobytes(), result["weights_sha256"], result["metrics"], scores.tobytes()
+
+
+@pytest.fixture(scope="module")
+def on_one_thread(data, tmp_path_factory):
+    return {name: everything(name, data, tmp_path_factory.mktemp(name), "threads", 1) for name in PIPELINES}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_every_stage_gives_the_bits_of_one_thread(workers, cluster, data, on_one_thread, tmp_path):
+    cluster.keep(workers)
+    for name in PIPELINES:
+        assert everything(name, data, tmp_path / name, cluster.address, 2) == on_one_thread[name], name
+
+
+def test_two_threads_give_the_bits_of_one(data, on_one_thread, tmp_path):
+    for name in PIPELINES:
+        assert everything(name, data, tmp_path / name, "threads", 2) == on_one_thread[name], name
+
+
+def test_workers_of_any_size_that_join_and_leave_change_no_bit(cluster, monkeypatch):
+    monkeypatch.setattr(cluster_module, "_LOOK", 0.0)
+    cluster.keep(1)
+    with DaskExecutor(cluster.address, 1) as executor:
+        (first,) = cluster.workers
+
+        def until(condition):
+            start = time.monotonic()
+            while not condition():
+                assert time.monotonic() < start + 60
+                time.sleep(0.05)
+                executor.look()
+
+        def on_step(progress):
+            if (progress.pass_, progress.step) == (0, 2):
+                cluster.add(threads=3)
+                until(lambda: sorted(executor.workers.values()) == [1, 3])
+            if (progress.pass_, progress.step) == (1, 2):
+                first.terminate()  # as a batch system does
+                until(lambda: list(executor.workers.values()) == [3])
+
+        np.testing.assert_array_equal(small_weights(executor, "exact", on_step), expected_weights("exact"))
+        assert executor.losses == 1
+
+
+class Greedy(Rounding):
+    """Holds more memory than there is, the first time."""
+
+    def __init__(self, once, bytes_):
+        super().__init__()
+        self.once, self.bytes_ = once, bytes_
+
+    def contribute(self, block, state):
+        try:
+            self.once.touch(exist_ok=False)
+            held = np.ones(self.bytes_, dtype=np.uint8)
+            time.sleep(30)
+            del held
+        except FileExistsError:
+            pass
+        return super().contribute(block, state)
+
+
+def test_a_worker_killed_for_memory_changes_no_bit(cluster, tmp_path):
+    cluster.keep(0)
+    nanny = cluster.add(memory="600MB")  # kills its worker at 95% of it, and starts another
+    with DaskExecutor(cluster.address, 1) as executor:
+        placement = executor.place(Greedy(tmp_path / "once", 1 << 30), 2)
+        result = placement.step((0, 0), 1.0)
+        placement.close()
+        np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 2, (0, 0), 1.0)[0])
+        assert (result.retries, executor.losses) == (1, 1)
+    nanny.terminate()
+    nanny.wait()
+
+
+class Endless(Rounding):
+    """Asks for more memory than any machine has."""
+
+    def contribute(self, block, state):
+        return (np.ones(1 << 46), Stack())
+
+
+def test_a_worker_without_memory_is_a_clear_error(cluster):
+    cluster.keep(1)
+    with DaskExecutor(cluster.address, 1) as executor:
+        placement = executor.place(Endless(), 1)
+        with pytest.raises(StorageError, match=r"(?s)no memory left.*where: tcp://.*fewer threads"):
+            placement.step((0, 0), 1.0)
+        placement.close()
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("from streamkern.execute import open_executor\nwith open_executor('processes:1'):\n    pass\n")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "UsageError: The worker processes did not start." in done.stderr
+    assert '__name__ == "__main__"' in done.stderr
