@@ -117,7 +117,7 @@ class Runs:
             for values in (run.X, run.y, hashes):
                 if values is not None:
                     for start in range(0, n, step):
-                        stream.write(values[order[start : start + step]].data)
+                        stream.write(np.take(values, order[start : start + step], axis=0).data)
         os.replace(unfinished, path)
 
     def shuffled(self, start: int, bucket_rows: int) -> Iterator[Rows]:
@@ -151,12 +151,12 @@ class Runs:
             order = np.argsort(hashes[:size])
             for first in range(max(0, start - begin), size, step):
                 part = order[first : first + step]
-                y = None if bucket.y is None else bucket.y[part]
+                y = None if bucket.y is None else np.take(bucket.y, part, axis=0)
                 if y is not None and self.target is not None and self.target.dtype == object:
                     run = np.searchsorted(np.cumsum(counts), part, side="right")
                     names = [labels[r][code] for r, code in zip(run.tolist(), y.tolist(), strict=True)]
                     y = np.array(names, dtype=object)
-                yield Rows(bucket.X[part], y)
+                yield Rows(np.take(bucket.X, part, axis=0), y)
 
     def _fill(self, span: tuple[int, int], low: int, sections: list[Array]) -> None:
         """Fill arrays with the rows from ``low`` on of a run's sections."""

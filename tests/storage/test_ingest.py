@@ -68,7 +68,7 @@ def every_file(folder: Path, X, y, rows: int):
     return sorted(path for path in folder.iterdir() if not path.name.endswith(".out"))
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     n=st.integers(1, 60),
     d=st.integers(1, 4),
@@ -144,7 +144,7 @@ def test_the_order_is_the_same_for_any_memory_threads_and_chunks(tmp_path, monke
     assert rows_of(tmp_path / "three") != rows_of(tmp_path / "one")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_shuffle_passes_a_chi_squared_test_on_position(tmp_path, seed):
     n, parts = 100_000, 20
     ingest(np.arange(n, dtype=np.int32)[:, None], tmp_path / "out", shuffle=True, seed=seed, memory=BUDGET)
@@ -260,8 +260,8 @@ for name, more in json.loads(sys.argv[3]).items():
 
 
 def test_killed_at_any_moment_and_repeated_completes_without_a_wrong_row(tmp_path):
-    X = np.random.default_rng(0).normal(size=(60_000, 8)).astype(np.float32)
-    X[:, 0] = np.arange(60_000)
+    X = np.random.default_rng(0).normal(size=(40_000, 8)).astype(np.float32)
+    X[:, 0] = np.arange(40_000)
     write_parquet(tmp_path / "rows.parquet", X, X[:, 0] % 10, target="label", row_group_rows=500)
     jobs = {
         "a.zarr": {"shuffle": True},
@@ -269,7 +269,7 @@ def test_killed_at_any_moment_and_repeated_completes_without_a_wrong_row(tmp_pat
         "c.parquet": {"shuffle": True, "threads": 2},
         "d.zarr": {"shuffle": True, "shard": 1 << 17},
     }
-    program = [sys.executable, "-c", KILLED, str(tmp_path), "10", json.dumps(jobs)]
+    program = [sys.executable, "-c", KILLED, str(tmp_path), "6", json.dumps(jobs)]
     out = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     told = [json.loads(line) for line in out.splitlines()]
     assert [name for name, _, _ in told] == list(jobs)
@@ -393,11 +393,10 @@ print(made.decoded_bytes, peak_resident(), budget)
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_memory_stays_within_the_budget(tmp_path, threads):
+def test_memory_stays_within_the_budget(tmp_path):
     block = np.random.default_rng(0).normal(size=(30_000, 18)).astype(np.float32)
     write_parquet(tmp_path / "rows.parquet", ((block, block[:, 0]) for _ in range(100)))
-    program = [sys.executable, "-c", MEASURED, str(tmp_path), "180", str(threads)]
+    program = [sys.executable, "-c", MEASURED, str(tmp_path), "180", "2"]
     out = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     decoded, peak, budget = map(int, out.split())
     assert decoded > 210e6

@@ -1,0 +1,76 @@
+"""Speed of ingest on one thread, by kind of source, with and without the global shuffle: decoded float32 a second.
+
+    python tests/benchmarks/ingest.py [--rows 3000000] [--columns 18] [--memory 1GiB] [--repeats 3]
+
+CPU seconds are those of the whole process, helpers' threads included; 150 MB a CPU second is the aim for parquet of
+fixed-size binary rows. The rows are random numbers, which do not compress; the operating system's page cache is warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv, feather
+
+import streamkern as sk
+from streamkern.memory import format_bytes, parse_bytes, peak_resident
+
+
+def write_sources(folder: Path, rows: int, columns: int) -> dict[str, Path]:
+    """The same rows in files of several kinds; text has a tenth of them."""
+    X = np.random.default_rng(0).normal(size=(rows, columns)).astype(np.float32)
+    y = np.arange(rows) % 10
+    paths = {name: folder / f"rows-{name.replace(' ', '-')}" for name in ("parquet binary", "parquet columns")}
+    paths = {name: path.with_suffix(".parquet") for name, path in paths.items()}
+    sk.write_parquet(paths["parquet binary"], X, y, target="label")
+    table = pa.table({**{f"c{j}": X[:, j] for j in range(columns)}, "label": y})
+    pq.write_table(table, paths["parquet columns"], row_group_size=100_000)
+    paths |= {"feather": folder / "rows.feather", "npz": folder / "rows.npz", "csv": folder / "rows.csv"}
+    feather.write_feather(table, str(paths["feather"]), compression="uncompressed", chunksize=100_000)
+    np.savez(paths["npz"], X=X, label=y)
+    csv.write_csv(table.slice(0, rows // 10), paths["csv"])
+    return paths
+
+
+def main() -> None:
+    """Print MB of decoded float32 a second of CPU and of the clock, medians of the repeats."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--columns", type=int, default=18)
+    parser.add_argument("--memory", default="1GiB")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        paths = write_sources(Path(name), options.rows, options.columns)
+        out = Path(name) / "out"
+        print(f"{options.rows:,} rows of {options.columns}, memory {options.memory}, one thread")
+        print(f"{'source':<18}{'target':<10}{'order':<12}{'MB/CPU s':>10}{'MB/s':>10}")
+        budget = parse_bytes(options.memory) + peak_resident()  # what making the sources left behind is not ingest's
+        for source, path in paths.items():
+            for format in ("zarr", "parquet"):
+                for shuffle in (False, True):
+                    cpu, wall = [], []
+                    for _ in range(options.repeats):
+                        start, began = time.process_time(), time.perf_counter()
+                        made = sk.ingest(path, out, target="label", shuffle=shuffle, format=format, dtype="float32",
+                                         memory=budget, threads=1)  # fmt: skip
+                        size = made.rows * options.columns * 4 / 1e6
+                        cpu.append(size / (time.process_time() - start))
+                        wall.append(size / (time.perf_counter() - began))
+                        shutil.rmtree(out)
+                    order = "shuffled" if shuffle else "as it was"
+                    numbers = f"{statistics.median(cpu):>10.0f}{statistics.median(wall):>10.0f}"
+                    print(f"{source:<18}{format:<10}{order:<12}{numbers}", flush=True)
+        print(f"peak memory {format_bytes(peak_resident())} of {format_bytes(budget)}")
+
+
+if __name__ == "__main__":
+    main()
