@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.augment import Augmentation
+from streamkern.data.augment import Augmentation, MixUp
 from streamkern.data.quarantine import Quarantined
 from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, Without, count_chosen, sample_rule, smallest
 from streamkern.data.subsample import stratified, weighted
-from streamkern.data.transforms import Affine, Names, Transform, dump
+from streamkern.data.transforms import Affine, Names, Project, Transform, dump
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
 from streamkern.types import Array, IntArray, Target
@@ -156,6 +156,23 @@ class Dataset:
     def widest(self) -> int:
         """Features of a row where it is widest on its way through the transforms."""
         return max(self.source.n_features, *(transform.n_out for transform in self.transforms), 1)
+
+    def held_bytes(self, itemsize: int, outputs: int) -> int:
+        """Bytes that making rows holds in a process: rows that others are mixed with, and random projections.
+
+        Args:
+            itemsize: bytes of the arithmetic's numbers.
+            outputs: values of a target.
+        """
+        banks = [min(a.bank, self.base_rows) for a in self.augmentations if isinstance(a, MixUp)]
+        stored = self.source.n_features * self.source.dtype.itemsize
+        matrices = [t.n_in * t.n_out * itemsize for t in self.transforms if isinstance(t, Project)]
+        # While they are made: a bank's stored rows beside the scaled ones, and a matrix in float64.
+        return (
+            sum(banks) * (self.n_features * itemsize + 8 * outputs + stored)
+            + sum(matrices)
+            + 3 * max(matrices, default=0)
+        )
 
     def prepared_like(self, other: Dataset) -> Dataset:
         """These rows with the transforms and the scaling of another dataset, in place of their own."""

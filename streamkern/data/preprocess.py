@@ -496,7 +496,9 @@ def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
     for step in steps:
         if isinstance(step, Learning):
             wide = step.width(d)
-            dataset = replace(dataset, transforms=(*dataset.transforms, Expected(d, wide)), factor=1.0, shift=0.0)
+            # A projection learns nothing: it is what it will be.
+            known = step.fitted(dataset, None) if isinstance(step, RandomProjection) else Expected(d, wide)
+            dataset = replace(dataset, transforms=(*dataset.transforms, known), factor=1.0, shift=0.0)
             d = wide
     return dataset
 

@@ -101,7 +101,7 @@ class Moments:
                     f"A feature is {'NaN' if np.isnan(value) else 'infinity'}.",
                     where=f"{where}, row {int(raw.ids[bad])}, feature {column}",
                     expected="finite numbers; Input X contains NaN or infinity",
-                    remedy='fill missing values: preprocess=(sk.Impute("mean"),), or leave those rows out',
+                    remedy='fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
                 )
         centred = X.astype(np.float64) - self.pivot
         labels: Counter[Any] = Counter()

@@ -23,7 +23,7 @@ from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.stages import Stages
-from streamkern.solvers.fit import fit
+from streamkern.solvers.fit import fit, steps
 from streamkern.solvers.footprint import Footprint
 from streamkern.storage.remote import redacted
 
@@ -165,6 +165,8 @@ def _train(
     checkpoint_seconds: float,
 ) -> dict[str, Any]:
     with open_executor(scheduler, threads) as executor:
+        if executor.dashboard is not None:
+            events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
         stages = Stages(pipeline, executor, events, folder / "stages", timings, checkpoint_seconds)
 
         def on_plan(projected: Footprint) -> None:
@@ -285,6 +287,7 @@ def _manifest(
         "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
         "features": None if pipeline.features is None else pipeline.features.to_json(),
         "solver": pipeline.solver.to_json(),
+        "preprocess": [step.to_json() for step in steps(pipeline)],
         "seed": pipeline.seed,
         "lanes": pipeline.lanes,
         "dtype": pipeline.dtype,

@@ -171,7 +171,7 @@ def _project(
     }
     if validate:
         stages["train"] += evaluation + Z
-    baseline += _LIBRARIES + slots * _THREAD
+    baseline += _LIBRARIES + slots * _THREAD + dataset.held_bytes(itemsize, outputs)
     if dataset.transforms:  # each thread's rows before and after the widest of them
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)
         baseline += slots * 2 * longest * widest * 8

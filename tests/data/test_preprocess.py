@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +18,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import expected
 from streamkern.data.statistics import TransformedScan
 from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.data.targets import Classes
 from streamkern.data.transforms import Encode, dump, load, projection
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.threads import ThreadsExecutor
@@ -361,11 +364,28 @@ def test_a_plan_and_a_footprint_know_the_projected_width(tmp_path):
     pipe = sk.Pipeline(sk.from_arrays(X, y), centers=sk.Uniform(50), preprocess=(sk.RandomProjection(3),))
     result = sk.run(pipe, tmp_path / "run", memory="2GiB", threads=1)
     assert result["status"] == "done"
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["preprocess"] == [{"name": "RandomProjection", "components": 3, "density": None, "seed": 0}]
     with pytest.raises(sk.PlanRefusedError):
         sk.run(
             sk.Pipeline(pipe.train, centers=sk.Uniform(50), preprocess=(sk.RandomProjection(40_000_000),)),
             tmp_path / "wide", memory="2GiB", threads=1,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("density", [None, 0.1])
+def test_what_making_rows_holds_is_foreseen(density):
+    X = np.zeros((4000, 500), np.uint8)
+    data = sk.from_arrays(X, np.arange(4000) % 2).augment(sk.MixUp(0.3, bank=3000))
+    data = expected(data, (sk.RandomProjection(700, density=density),))
+    assembly = Assembly(data, Classes(np.arange(2)))
+    scan = Scan(assembly, 8)
+    projection.cache_clear()
+    tracemalloc.start()
+    scan.block((0,))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 0.3 * data.held_bytes(4, 2) < peak < data.held_bytes(4, 2) + 3000 * 8 * 1200
 
 
 def test_a_run_keeps_what_it_learnt_and_predicts_alike(tmp_path):
