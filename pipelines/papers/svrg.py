@@ -33,7 +33,7 @@ from streamkern.solvers.svrg import SVRG
 
 IMAGES = Path(__file__).parents[1] / "fashion_mnist.py"
 DECAYS = {"linear": 1, "quadratic": 2}
-THRESHOLDS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
+THRESHOLDS = (1e-1, 1e-2, 5e-3, 2e-3, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 RANKS = (1, 10, 30, 100)
 
 
@@ -229,6 +229,8 @@ def main(arguments: list[str] | None = None) -> None:
     for threshold in THRESHOLDS:
         reached = [epochs_to(run["suboptimality"], threshold) for run in both]
         print(f"{threshold:>14.0e} " + " ".join(f"{'-' if epoch is None else epoch:>8}" for epoch in reached))
+    last = both[0]["suboptimality"][-1]
+    print(f"{last:>14.1e} {options['epochs']:>8} {epochs_to(both[1]['suboptimality'], last) or '-':>8}")
 
 
 if __name__ == "__main__":
