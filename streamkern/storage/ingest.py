@@ -160,7 +160,9 @@ def ingest(
     job = _Job(source, place, out, kept_target, record, threads, on_progress)
     present = ingest_record(place)
     if present is not None and present["fingerprint"] == record["fingerprint"] and not overwrite:
-        shutil.rmtree(job.folder, ignore_errors=True)  # a process was killed after it put the result in place
+        if job.folder.exists():  # a process was killed after it put the result in place
+            with _held(job.folder):
+                _discard(job.folder)
         return job.result(began, kept=job.n)
     if os.path.lexists(place) and not (overwrite and present is not None):
         raise StorageError(
@@ -252,12 +254,18 @@ class _Job:
         not all may have reached the disk.
         """
         path = self.folder / "plan.json"
-        fresh = {"fingerprint": self.record["fingerprint"], "boot": _boot(), "pieces": 0}
+        fresh = {
+            "fingerprint": self.record["fingerprint"],
+            "version": self.record["version"],
+            "boot": _boot(),
+            "piece_rows": self._piece_rows,
+            "pieces": 0,
+        }
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             state = {}
-        if {**state, "pieces": 0} != fresh:
+        if {**state, "pieces": 0} != fresh or (state["pieces"] and not (self.folder / "data").exists()):
             shutil.rmtree(self.folder / "runs", ignore_errors=True)
             state = fresh
         if not state["pieces"]:
@@ -365,7 +373,7 @@ class _Job:
         os.rename(data, self.place)
         with contextlib.suppress(OSError):  # some file systems do not sync directories
             _sync(self.place.parent)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _discard(self.folder)
 
     def _read(self, chunk: int) -> Rows:
         X, y = self.source.read(chunk)
@@ -463,6 +471,12 @@ def _described(source: Any) -> str:
     return f"{type(source).__module__}.{type(source).__qualname__}"
 
 
+def _discard(folder: Path) -> None:
+    """Remove the directory of an ingest, first what says that there is something in it to go on with."""
+    (folder / "plan.json").unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _boot() -> str:
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -501,7 +515,11 @@ def _held(folder: Path) -> Iterator[None]:
             raise BusyError(
                 "Another process is ingesting to this place.", where=str(folder), remedy="wait for it, or end it"
             ) from error
-        yield
+        try:
+            yield
+        finally:
+            if not (folder / "plan.json").exists():  # refused before it began: there is nothing to go on with
+                shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(handle)
 

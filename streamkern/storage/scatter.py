@@ -75,18 +75,20 @@ class Runs:
     @property
     def done(self) -> int:
         """Rows [0, done) are in runs."""
-        end = 0
-        for a, b in self.spans:
-            if a != end:
-                break
-            end = b
-        return end
+        return max((b for _, b in self.spans), default=0)
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """(a, b) of the runs that are there, ascending."""
+        """(a, b) of the runs that are there, ascending. They are written in order, so none is missing between two.
+
+        Raises:
+            OSError: one is missing all the same.
+        """
         names = sorted(path.name.split("-") for path in self.folder.glob("run-*-*"))
-        return [(int(a), int(b)) for _, a, b in names]
+        spans = [(int(a), int(b)) for _, a, b in names]
+        if any(a != b for (a, _), (_, b) in zip(spans, [(0, 0), *spans], strict=False)):
+            raise OSError(f"a run is missing in {self.folder}: remove the directory, and begin again")
+        return spans
 
     @property
     def _target_dtype(self) -> np.dtype[Any]:

@@ -128,7 +128,7 @@ def test_a_model_trained_on_what_was_ingested_has_the_labels_of_the_source(tmp_p
 
 @pytest.mark.parametrize("memory", ["few", "many"])
 def test_the_order_is_the_same_for_any_memory_threads_and_chunks(tmp_path, monkeypatch, memory):
-    X, y = table(3000)
+    X, y = table(1500)
     monkeypatch.setattr(layout, "CHUNK_BYTES", 1000)
     ingest((X, y), tmp_path / "one", shuffle=True, seed=3, memory=BUDGET)
     monkeypatch.setattr(layout, "CHUNK_BYTES", 333)
@@ -265,9 +265,8 @@ def test_killed_at_any_moment_and_repeated_completes_without_a_wrong_row(tmp_pat
     write_parquet(tmp_path / "rows.parquet", X, X[:, 0] % 10, target="label", row_group_rows=500)
     jobs = {
         "a.zarr": {"shuffle": True},
-        "b.zarr": {"threads": 2},
+        "b.zarr": {"threads": 2, "shard": 1 << 17},
         "c.parquet": {"shuffle": True, "threads": 2},
-        "d.zarr": {"shuffle": True, "shard": 1 << 17},
     }
     program = [sys.executable, "-c", KILLED, str(tmp_path), "6", json.dumps(jobs)]
     out = subprocess.run(program, capture_output=True, text=True, check=True).stdout
@@ -330,6 +329,29 @@ def test_work_from_before_the_machine_was_started_is_not_trusted(tmp_path, small
     monkeypatch.setattr(ingest_module, "_boot", lambda: "another")
     assert ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET).kept == 0
     assert sorted(rows_of(tmp_path / "out")) == sorted(rows_of_arrays(table()))
+
+
+@pytest.mark.parametrize("left", ["all", "no plan"])
+def test_killed_while_it_puts_the_result_in_place_it_is_done_or_begins_anew(tmp_path, small_chunks, monkeypatch, left):
+    monkeypatch.setattr(
+        ingest_module, "_discard", lambda folder: None if left == "all" else (folder / "plan.json").unlink()
+    )
+    ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET)
+    monkeypatch.undo()
+    os.rename(tmp_path / "out", tmp_path / "elsewhere")
+    assert ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET).kept == 0
+    assert sorted(rows_of(tmp_path / "out")) == sorted(rows_of_arrays(table()))
+
+
+def test_a_lost_run_is_an_error_and_no_loss_of_rows(tmp_path, small_chunks, monkeypatch):
+    monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 100)
+    with pytest.raises(Stop):
+        ingest(table(), tmp_path / "out", shuffle=True, on_progress=stopping(18), memory=BUDGET)
+    runs = sorted((unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
+    assert len(runs) > 2
+    runs[1].unlink()
+    with pytest.raises(sk.StorageError, match="a run is missing"):
+        ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET)
 
 
 def test_two_at_a_time_are_refused(tmp_path, small_chunks):
@@ -407,7 +429,7 @@ def test_too_little_memory_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(sk.PlanRefusedError, match="too little") as error:
         ingest(table(), tmp_path / "out", shuffle=True, memory="20MiB")
     assert "at least" in error.value.expected
-    assert not (tmp_path / "out").exists()
+    assert list(tmp_path.iterdir()) == []
     asked = error.value.expected.removeprefix("at least ").partition(" with")[0]
     assert ingest(table(), tmp_path / "out", shuffle=True, memory=asked).rows == 500
 
