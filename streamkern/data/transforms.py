@@ -252,7 +252,8 @@ class Project:
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
         """Multiply."""
-        return np.asarray(X @ projection(self.n_in, self.n_out, self.density, self.seed, X.dtype))
+        # A product with a sparse matrix comes transposed.
+        return np.ascontiguousarray(X @ projection(self.n_in, self.n_out, self.density, self.seed, X.dtype))
 
     def names(self, names: Names) -> Names:
         """None."""
