@@ -445,6 +445,8 @@ class Display:
                     f"projection {fields['projection']}, batch {fields['batch']:,} rows "
                     f"(critical: {fields['critical_batch']:,.0f}), step {fields['step']:.4g}"
                 )
+            case "cluster", _:
+                self._line(f"cluster: {fields['slots']} threads, {fields['dashboard']}")
             case "resume", _:
                 self._line(fields["message"])
             case "warning", _:

@@ -23,6 +23,7 @@ class EventLog:
     """Appends events to a file and tells listeners. Steps go to listeners at once, and to the file once a second.
 
     Early steps go there more often, as ``OFTEN`` says: a loss falls fast at first, and a short run has a curve too.
+    A line has the field ``timeline`` of all steps since the one before it, added up, so that lines sum to the run.
 
     Args:
         path: the file; None keeps nothing.
@@ -40,6 +41,7 @@ class EventLog:
         self._listeners = listeners
         self._facts = facts
         self._first_step, self._last_step = math.inf, -math.inf
+        self._step: dict[str, Any] | None = None  # seen, and not written yet
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Record an event."""
@@ -47,17 +49,31 @@ class EventLog:
             listener(kind, fields)
         if self._file is None:
             return
-        now = time.monotonic()
+        line = {"time": time.time(), "event": kind, **fields}
         if kind == "step":
+            now = time.monotonic()
+            if "timeline" in line and self._step is not None:
+                line["timeline"] = added(self._step.get("timeline", {}), line["timeline"])
+            self._step = line
             self._first_step = min(self._first_step, now)
             due = min(1.0, OFTEN * (now - self._first_step))
             if now - self._last_step < due and fields.get("rows") != fields.get("total_rows"):
                 return
             self._last_step = now
+        self._flush()
+        if kind != "step":
+            self._write(line)
+
+    def _flush(self) -> None:
+        line, self._step = self._step, None
+        if line is not None:
+            self._write(line)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._file is None:
+            return
         try:
-            self._file.write(
-                json.dumps({"time": time.time(), "event": kind, **fields, **self._facts()}, default=str) + "\n"
-            )
+            self._file.write(json.dumps({**line, **self._facts()}, default=str) + "\n")
             self._file.flush()
         except OSError as error:
             # Losing the log must not cost the run; where the disk is full, the next result says so as an error.
@@ -76,4 +92,17 @@ class EventLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._flush()
         self._close()
+
+
+def added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of two nested mappings, added up name by name; a name of one stays as it is."""
+    total = dict(a)
+    for name, value in b.items():
+        before = total.get(name)
+        if before is None:
+            total[name] = value
+        else:
+            total[name] = added(before, value) if isinstance(value, dict) else before + value
+    return total

@@ -131,6 +131,11 @@ class Executor(Protocol):
         """Blocks that run at a time."""
         ...
 
+    @property
+    def dashboard(self) -> str | None:
+        """Where workers can be watched, or None."""
+        ...
+
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
         """``fn(item, *shared)`` in the order of the items, with a bounded number in flight.
 

@@ -156,9 +156,10 @@ class DaskExecutor:
         return str(self.client.scheduler.address)
 
     @property
-    def dashboard(self) -> str:
-        """Address of Dask's dashboard."""
-        return str(self.client.dashboard_link)
+    def dashboard(self) -> str | None:
+        """Address of Dask's dashboard; None where the scheduler has none."""
+        known = "dashboard" in self.client.scheduler_info(n_workers=0).get("services", {})
+        return str(self.client.dashboard_link) if known else None
 
     @property
     def workers(self) -> dict[str, int]:

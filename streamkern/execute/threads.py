@@ -34,6 +34,7 @@ class ThreadsExecutor:
     """
 
     name = "threads"
+    dashboard = None
 
     def __init__(self, threads: int | None = None) -> None:
         self.slots = threads or default_threads()

@@ -23,6 +23,7 @@ from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.stages import Stages
+from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.fit import fit, steps
 from streamkern.solvers.footprint import Footprint
 from streamkern.storage.remote import redacted
@@ -164,6 +165,9 @@ def _train(
     timings: list[dict[str, Any]],
     checkpoint_seconds: float,
 ) -> dict[str, Any]:
+    pipeline, reason = resolved(pipeline, budget)
+    if reason:
+        events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
     with open_executor(scheduler, threads) as executor:
         if executor.dashboard is not None:
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
@@ -286,7 +290,7 @@ def _manifest(
         "kernel": None if pipeline.kernel is None else pipeline.kernel.to_json(),
         "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
         "features": None if pipeline.features is None else pipeline.features.to_json(),
-        "solver": pipeline.solver.to_json(),
+        "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
         "preprocess": [step.to_json() for step in steps(pipeline)],
         "seed": pipeline.seed,
         "lanes": pipeline.lanes,

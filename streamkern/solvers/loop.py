@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +38,8 @@ class Progress:
         loss: mean squared residual a row, smoothed.
         seconds: since training began.
         wait: share of the slots' time spent waiting for rows.
+        timeline: where the time of this step went, as ``StepResult.timeline`` tells, and seconds of the update on the
+            host; empty after a whole-data sweep.
     """
 
     pass_: int
@@ -48,6 +50,7 @@ class Progress:
     loss: float
     seconds: float
     wait: float
+    timeline: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -250,10 +253,13 @@ class _Loop:
         failure = _failed(mean, rows, scale, position)
         if failure:
             return failure
+        started = time.perf_counter()
+        state = iteration.update(now.state, result.parts, position)
+        timeline = result.timeline() | {"update": time.perf_counter() - started}
         self._advance(
             replace(
                 now,
-                state=iteration.update(now.state, result.parts, position),
+                state=state,
                 position=(position[0], position[1] + 1),
                 rows=now.rows + rows,
                 loss=mean if now.rows == 0 else 0.9 * now.loss + 0.1 * mean,
@@ -263,7 +269,8 @@ class _Loop:
                 seconds=self.seconds,
                 waited=now.waited + result.wait,
                 computed=now.computed + result.compute,
-            )
+            ),
+            timeline,
         )
         return None
 
@@ -277,7 +284,7 @@ class _Loop:
             state = iteration.settle(state)
             weights = iteration.weights(state)
             before = time.perf_counter()
-            metrics = score(problem.executor, problem.assembly(problem.validation), problem.basis(), weights)
+            metrics = score(problem.executor, problem.assembly(problem.validation), problem.predictor(), weights)
             scoring += time.perf_counter() - before
             entry["validation"], entry["scoring_seconds"] = metrics, scoring
             if best is None or metrics["mse"] < best[1]:
@@ -292,10 +299,14 @@ class _Loop:
         if self.keeper is not None:
             self.keeper.offer(self.now)
 
-    def _advance(self, now: Checkpoint) -> None:
+    def _advance(self, now: Checkpoint, timeline: dict[str, Any] | None = None) -> None:
         self.now = now
         pass_, step = now.position
-        self.on_step(Progress(pass_, step, self.steps, now.rows, self.total_rows, now.loss, now.seconds, now.wait))
+        self.on_step(
+            Progress(
+                pass_, step, self.steps, now.rows, self.total_rows, now.loss, now.seconds, now.wait, timeline or {}
+            )
+        )
         if self.keeper is not None:
             self.keeper.offer(now)
 
