@@ -167,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
     command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
+    command.add_argument("--missing", choices=("error", "nan"), default="error", help="missing features: (error)")
     command.add_argument("--overwrite", action="store_true", help="replace what ingest has made there")
     command.set_defaults(command=_ingest)
 
@@ -357,6 +358,7 @@ def _ingest(args: argparse.Namespace) -> None:
             memory=args.memory,
             threads=args.threads or default_threads(),
             header=not args.no_header,
+            missing=args.missing,
             overwrite=args.overwrite,
             on_progress=display.rows,
         )
@@ -449,6 +451,8 @@ class Display:
                 self._line(f"cluster: {fields['slots']} threads, {fields['dashboard']}")
             case "resume", _:
                 self._line(fields["message"])
+            case "choice", _:
+                self._line(fields["reason"])
             case "warning", _:
                 self._line(f"warning: {fields['message']}")
             case "step", _:

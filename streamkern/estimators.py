@@ -26,19 +26,13 @@ from streamkern.kernels import FeatureMap, Kernel
 from streamkern.memory import default_budget, parse_bytes
 from streamkern.model import KernelMachine
 from streamkern.solvers import EigenPro, Solver
+from streamkern.solvers.auto import AUTO, PATIENCE, default_passes, resolved
 from streamkern.solvers.fit import fit
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
 
 MAX_CENTERS = 2000
 """Most centers by default: as many rows as the preconditioner looks at, and a setup of a few seconds."""
-
-MAX_EPOCHS = 20
-PASSED_ROWS = 500_000
-"""Passes by default: what it takes to see this many rows, from 1 to MAX_EPOCHS."""
-
-PATIENCE = 3
-"""Passes without improvement before training stops, by default, where there are validation rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +62,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         kernel: Kernel | None = None,
         centers: Centers | int | None = None,
-        solver: Solver | None = None,
+        solver: Solver | str | None = None,
         *,
         memory: str | int | None = None,
         scaling: str | None = None,
@@ -112,6 +106,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             data, dtype = self._validated(X, y)
         recipe = self._recipe(data, dtype)
         budget = default_budget() if self.memory is None else parse_bytes(self.memory)
+        recipe, _ = resolved(recipe, budget)
         with open_executor(self.scheduler, self.threads) as executor:
             fitted = fit(recipe, executor, budget)
         self.model_ = KernelMachine.of(fitted)
@@ -191,7 +186,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                 )
 
         require(self.kernel is None or isinstance(self.kernel, Kernel), "kernel", "a kernel such as sk.Laplace(10)")
-        require(self.solver is None or hasattr(self.solver, "setup"), "solver", "a solver such as sk.EigenPro(...)")
+        known = self.solver in (None, AUTO) if isinstance(self.solver, str | None) else hasattr(self.solver, "setup")
+        require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
         require_steps(self.preprocess or (), f"{type(self).__name__}(preprocess=...)")
         require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
@@ -218,10 +214,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             centers = Uniform(min(MAX_CENTERS, data.base_rows), seed)
         elif isinstance(centers, int | np.integer):
             centers = Uniform(int(centers), seed)
-        solver = self.solver
+        solver: Any = self.solver
         if solver is None:
-            epochs = int(np.clip(PASSED_ROWS // len(data), 1, MAX_EPOCHS))
-            solver = EigenPro(epochs=epochs, patience=None if validation is None else PATIENCE)
+            solver = EigenPro(epochs=default_passes(len(data)), patience=None if validation is None else PATIENCE)
         return _Recipe(
             data,
             validation,
@@ -245,7 +240,8 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
             σ² = 2 Σ_j var(x_j), which puts a typical kernel value near 1/e whatever the units.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. None: all
             rows, at most 2000, drawn uniformly.
-        solver: the solver. None: EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
+        solver: the solver. None: EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20. "auto":
+            that, or ``Direct`` where one pass of normal equations is less work.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None takes rows as they are.

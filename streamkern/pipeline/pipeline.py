@@ -20,6 +20,7 @@ from streamkern.data.preprocess import Step, require_steps
 from streamkern.errors import UsageError
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.solvers import EigenPro, Solver
+from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import TASKS
 
 
@@ -31,7 +32,7 @@ class Pipeline:
         train: training rows with a target.
         kernel: the kernel; Laplace with the rows' root mean square distance as bandwidth by default.
         centers: where centers come from; None for features that need none.
-        solver: how weights are found.
+        solver: how weights are found; ``"auto"`` chooses by the size of the problem, and the plan says why.
         features: a feature map, for the solvers that work on one; None for kernel values at centers.
         test: rows for the final metrics, or None.
         validation: rows to stop early on, or None.
@@ -54,7 +55,7 @@ class Pipeline:
     train: Dataset
     kernel: Kernel | None = None
     centers: Centers | None = None
-    solver: Solver = field(default_factory=EigenPro)
+    solver: Solver | Any = field(default_factory=EigenPro)
     features: FeatureMap | None = None
     test: Dataset | None = None
     validation: Dataset | None = None
@@ -78,6 +79,10 @@ class Pipeline:
                     f"The {name} is {value!r}.", where=f"Pipeline({name}=...)", expected=" or ".join(allowed)
                 )
         require_steps(self.preprocess, "Pipeline(preprocess=...)")
+        if isinstance(self.solver, str) and self.solver != AUTO:
+            raise UsageError(
+                f"The solver is {self.solver!r}.", where="Pipeline(solver=...)", expected='a solver, or "auto"'
+            )
         if self.lanes < 1:
             raise UsageError(f"lanes is {self.lanes}.", where="Pipeline(lanes=...)", expected="at least 1")
 

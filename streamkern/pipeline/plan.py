@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import KMeans, RPCholesky
+from streamkern.data.preprocess import Learning, learning_bytes
 from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
+from streamkern.solvers.auto import resolved
 from streamkern.solvers.cost import Cost, Size, Work
 from streamkern.solvers.eigenpro import HELD_OUT
-from streamkern.solvers.fit import OUTPUTS_GUESS, centers_bytes, width
+from streamkern.solvers.fit import OUTPUTS_GUESS, centers_bytes, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
 
 LIKELY_CLASSES = 10
@@ -118,17 +120,20 @@ def plan(
         PlanRefusedError: it would not fit; says what would make it fit.
         DataError: the training set is empty, or has fewer rows than centers.
     """
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    pipeline, reason = resolved(pipeline, budget)
     pipeline.train.require_rows()
-    data, solver = pipeline.train, pipeline.solver
+    data, solver = planned(pipeline), pipeline.solver
     p, d, slots = width(pipeline), data.n_features, threads or default_threads()
     if pipeline.centers is not None:
         data.draw(pipeline.centers.count(data))
-    budget = default_budget() if memory is None else parse_bytes(memory)
     dtype = np.dtype(pipeline.dtype)
     fits = footprint(
         data, p, OUTPUTS_GUESS, solver, budget=budget, baseline=resident(), slots=slots, lanes=pipeline.lanes,
         itemsize=dtype.itemsize, validate=pipeline.validation is not None,
         centers_bytes=centers_bytes(pipeline, slots),
+        stored_centers=pipeline.centers is not None and pipeline.centers.stored,
+        learning_bytes=learning_bytes(pipeline.train, steps(pipeline)),
     )  # fmt: skip
     outputs = _outputs(pipeline)
     size = Size(len(data), p, d, outputs, dtype.itemsize, pipeline.lanes, slots, fits.solver_bytes)
@@ -140,6 +145,7 @@ def plan(
     stored = int(data.source.bounds[-1]) * data.source.n_features * data.source.dtype.itemsize
     choices = (
         f"solver {solver.to_json()['name']}, {fits.cost.passes} pass(es) at most over {len(data):,} rows",
+        *([reason] if reason else []),
         *fits.cost.reasons,
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
@@ -187,7 +193,9 @@ def _stages(pipeline: Pipeline, fits: Footprint, cost: Cost, size: Size, prices:
     trained = seconds(training, reads * n + validation, read, ahead=cost.likely_batch > 0)
     trained += prices.step * cost.steps(n) * (cost.likely_batch > 0)
     scanning = Work(numbers=3.0 * stored * size.d)
+    learnt = [step.to_json()["name"].lower() for step in steps(pipeline) if isinstance(step, Learning)]
     return (
+        *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
         stage("statistics", stored, 1, scanning, whole, scanned),
         stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
         stage(

@@ -14,6 +14,7 @@ import numpy as np
 from streamkern.data.stream import Stream
 from streamkern.errors import NumericalError, UsageError
 from streamkern.kernels import Basis, Expansion
+from streamkern.kernels.base import ROW_TILE
 from streamkern.solvers.base import Problem, Sweep, WholePasses
 from streamkern.solvers.cost import Cost, Size, Work, triangle
 from streamkern.solvers.dense import Map, spd_solve
@@ -54,7 +55,7 @@ class Direct:
             setup_bytes=0,
             resident_bytes=grams * p * (p + c) * 8,
             setup=Work(),
-            row=Work(values=p, gemm64=2.0 * p * (p + c)),
+            row=Work(values=p, gemm64=2.0 * p * (p + c), numbers=3.0 * p * p / ROW_TILE),
             step=solve,
             batch=0,
             passes=1,

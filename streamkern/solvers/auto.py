@@ -1,0 +1,125 @@
+"""``solver="auto"``: the solver that a problem's size asks for, and why.
+
+Decided by operations, passes and memory alone, at the fixed prices below: never by what was measured on this machine,
+its threads or what the process holds already, so that a pipeline has the same solver, and weights, everywhere. Among
+solvers that fit the memory the one with the least to do is taken: one pass of normal equations gives what the others
+converge to, and an iterative method takes the passes it is given. Features that the user did not ask for are never
+chosen: they change the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from streamkern.memory import format_bytes
+from streamkern.solvers.base import Solver
+from streamkern.solvers.cost import Size, Work
+from streamkern.solvers.direct import Direct
+from streamkern.solvers.eigenpro import EigenPro
+from streamkern.solvers.eigenpro1 import EigenPro1
+from streamkern.solvers.fit import OUTPUTS_GUESS, planned, width
+
+AUTO = "auto"
+
+MAX_EPOCHS = 20
+PASSED_ROWS = 500_000
+"""Passes by default: what it takes to see this many rows, from 1 to MAX_EPOCHS."""
+
+PATIENCE = 3
+"""Passes without improvement before training stops, where there are validation rows."""
+
+THREADS = 16
+"""Threads that memory is reckoned for: what is chosen must not depend on how many there are."""
+
+R = TypeVar("R")
+
+
+class Choice(NamedTuple):
+    """A solver, and why it was chosen, in a sentence."""
+
+    solver: Solver
+    reason: str
+
+
+def nominal(d: int) -> Work:
+    """Fixed prices, in multiples of an operation of a large float32 product, for rows of d features."""
+    value = 2.0 * d + 40.0
+    return Work(
+        values=value, values64=2.3 * value, panel=2, gemm=1, gemm64=2, thin=2.5, thin64=10, vector64=24, serial64=4,
+        eigen=40, numbers=36,
+    )  # fmt: skip
+
+
+def default_passes(n: int) -> int:
+    """Passes over n rows that an iterative method is given."""
+    return int(np.clip(PASSED_ROWS // n, 1, MAX_EPOCHS))
+
+
+def choose(size: Size, *, passes: int | None = None, features: bool = False, patience: int | None = None) -> Choice:
+    """The solver for a problem.
+
+    Args:
+        size: of the problem; its ``memory`` bounds what a solver may hold, and None is no bound.
+        passes: for an iterative method; ``default_passes`` by default.
+        features: whether the model is linear in features rather than kernel values at centers.
+        patience: for an iterative method, where there are validation rows.
+    """
+    passes = passes or default_passes(size.n)
+    size = replace(size, slots=THREADS)
+    direct = Direct()
+    iterative: Solver = (
+        EigenPro1(epochs=passes, patience=patience) if features else EigenPro(epochs=passes, patience=patience)
+    )
+    held = direct.cost(size).resident_bytes
+    name = type(iterative).__name__
+    if size.memory is not None and held > size.memory:
+        return Choice(
+            iterative,
+            f"{name}: the normal equations of {size.p:,} functions would hold {format_bytes(held)} on {THREADS} "
+            f"threads, and {format_bytes(size.memory)} are there for matrices",
+        )
+    once, more = (_work(solver, size) for solver in (direct, iterative))
+    if once <= more:
+        return Choice(
+            direct,
+            f"Direct: one pass of normal equations is {once / more:.2g} of the work of {passes} pass(es) of {name} and "
+            "gives what they converge to",
+        )
+    return Choice(
+        iterative, f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations"
+    )
+
+
+def _work(solver: Solver, size: Size) -> float:
+    """All operations at nominal prices, with the assembly of the rows, which costs about ten for each number."""
+    cost = solver.cost(size)
+    rows = (cost.reads * cost.passes + cost.setup_reads) * size.n
+    return (cost.setup + cost.training(size.n)).priced(nominal(size.d)) + 10.0 * rows * size.d
+
+
+def resolved(recipe: R, budget: int) -> tuple[R, str]:
+    """A recipe whose solver is one, and why it was chosen; the recipe itself, and "", where it had one.
+
+    Args:
+        recipe: a frozen dataclass that is a ``Recipe``, but for its solver, which may be ``"auto"``.
+        budget: bytes that the process may hold.
+    """
+    given: Any = recipe
+    if given.solver != AUTO:
+        return recipe, ""
+    given.train.require_rows()
+    data, itemsize = planned(given), np.dtype(given.dtype).itemsize
+    p, d, target = width(given), data.n_features, data.target
+    outputs = OUTPUTS_GUESS
+    if given.task == "regression" and target is not None:
+        outputs = max(1, int(np.prod(target.outputs)))
+    memory = max(0, budget // 2 - 4 * p * d * itemsize)  # the half that ``footprint`` gives to matrices
+    choice = choose(
+        Size(len(data), p, d, outputs, itemsize, given.lanes, THREADS, memory),
+        features=given.features is not None,
+        patience=None if given.validation is None else PATIENCE,
+    )
+    return replace(given, solver=choice.solver), choice.reason

@@ -1,0 +1,137 @@
+"""``solver="auto"``: the least work that fits the memory, the same everywhere, said in plan, events and result."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import streamkern as sk
+from streamkern.solvers.auto import choose, default_passes, nominal, resolved
+from streamkern.solvers.cost import Size
+
+
+def name(size: Size, **more: Any) -> str:
+    return type(choose(size, **more).solver).__name__
+
+
+@pytest.mark.parametrize(
+    ("size", "more", "expected"),
+    [
+        (Size(60_000, 1000, 784, 10), {"passes": 5}, "Direct"),  # wide rows: evaluating them once is what counts
+        (Size(60_000, 1000, 784, 10), {"passes": 1}, "EigenPro"),
+        (Size(1_000_000, 1000, 784, 10), {}, "EigenPro"),
+        (Size(120_000_000, 10_000, 784, 10), {}, "EigenPro"),
+        (Size(500_000, 2000, 18, 1), {}, "EigenPro"),  # narrow rows: the Gram matrix is dearer than many passes
+        (Size(1500, 500, 64, 10), {}, "Direct"),
+        (Size(100_000, 18, 18, 1), {"features": True}, "Direct"),
+        (Size(1_000_000, 2000, 784, 10), {"features": True}, "EigenPro1"),
+    ],
+    ids=str,
+)
+def test_the_least_work_is_chosen(size: Size, more: dict[str, Any], expected: str):
+    choice = choose(size, **more)
+    assert type(choice.solver).__name__ == expected
+    assert choice.reason.startswith(expected)
+
+
+sizes = st.builds(
+    Size,
+    n=st.integers(100, 10**8),
+    p=st.integers(1, 20_000),
+    d=st.integers(1, 2000),
+    outputs=st.integers(1, 50),
+    memory=st.integers(1 << 20, 1 << 36),
+)
+
+
+@given(sizes, st.integers(1, 20), st.booleans(), st.integers(1, 64))
+@settings(max_examples=200)
+def test_what_is_chosen_fits_and_threads_do_not_matter(size: Size, passes: int, features: bool, slots: int):
+    choice = choose(size, passes=passes, features=features)
+    assert choose(replace(size, slots=slots), passes=passes, features=features) == choice
+    if isinstance(choice.solver, sk.Direct):
+        assert size.memory is not None
+        assert choice.solver.cost(replace(size, slots=16)).resident_bytes <= size.memory
+        # More passes only make one pass of normal equations look better; less memory may rule it out.
+        assert isinstance(choose(size, passes=passes + 1, features=features).solver, sk.Direct)
+    else:
+        assert choice.solver.epochs == passes
+
+
+def test_little_memory_rules_normal_equations_out():
+    size = Size(60_000, 1000, 784, 10, memory=8 << 30)
+    assert name(size, passes=5) == "Direct"
+    little = choose(replace(size, memory=100 << 20), passes=5)
+    assert isinstance(little.solver, sk.EigenPro)
+    assert "would hold" in little.reason
+
+
+def test_passes_see_half_a_million_rows():
+    assert [default_passes(n) for n in (1, 1000, 60_000, 250_000, 500_001, 10**9)] == [20, 20, 8, 2, 1, 1]
+
+
+def test_prices_follow_the_width_of_the_rows():
+    assert nominal(784).values > 10 * nominal(18).values
+    assert nominal(784).gemm == nominal(18).gemm == 1
+
+
+def rows(n: int = 600) -> sk.Dataset:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, n)
+    return sk.from_arrays((rng.standard_normal((n, 5)) + 2.0 * y[:, None]).astype(np.float32), y)
+
+
+@pytest.mark.parametrize(("copies", "expected"), [(1, "Direct"), (3000, "EigenPro")])
+def test_plan_run_and_result_say_the_same(tmp_path: Path, copies: int, expected: str):
+    train = rows()
+    if copies > 1:
+        train = train.augment(sk.GaussianNoise(0.1), copies=copies)
+    job = sk.Pipeline(
+        train=train, test=rows(100), kernel=sk.Laplace(2.0), centers=sk.Uniform(50), solver="auto", name="auto"
+    )
+    chosen, reason = resolved(job, 1 << 30)
+    assert type(chosen.solver).__name__ == expected
+    made = sk.plan(job, memory="1GiB", threads=1)
+    assert made.solver == expected
+    assert reason in made.choices
+    if copies > 1:
+        return
+    seen: list[dict[str, Any]] = []
+    result = sk.run(
+        job, tmp_path / "run", memory="1GiB", listeners=(lambda k, f: seen.append(f) if k == "choice" else None,)
+    )
+    assert result["solver"] == expected
+    assert [event["reason"] for event in seen] == [reason]
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["solver"] == "auto"
+    # The stages are those of the chosen solver: naming it changes nothing.
+    named = sk.run(replace(job, solver=chosen.solver), tmp_path / "run", memory="1GiB")
+    assert named["weights_sha256"] == result["weights_sha256"]
+    assert [stage["name"] for stage in named["stages"] if not stage["cached"]] == ["save"]
+
+
+def test_a_recipe_with_a_solver_is_left_alone():
+    job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=sk.Uniform(50))
+    assert resolved(job, 1 << 30) == (job, "")
+
+
+def test_estimators_take_it():
+    data = rows()
+    model = sk.KernelClassifier(sk.Laplace(2.0), 40, "auto", memory="1GiB", threads=1).fit(data)
+    plain = sk.KernelClassifier(sk.Laplace(2.0), 40, sk.Direct(), memory="1GiB", threads=1).fit(data)
+    assert model.model_.weights_sha256 == plain.model_.weights_sha256
+    assert model.get_params()["solver"] == "auto"
+
+
+def test_another_word_is_refused():
+    with pytest.raises(sk.UsageError, match="best") as caught:
+        sk.Pipeline(train=rows(), centers=sk.Uniform(5), solver="best")
+    assert "auto" in (caught.value.expected or "")
+    with pytest.raises(sk.UsageError, match="best"):
+        sk.KernelClassifier(solver="best").fit(rows())
