@@ -65,6 +65,17 @@ def test_a_faster_decay_gains_more(results):
     assert gain["quadratic"] > 10 * gain["linear"] > 10
 
 
+def test_importance_gains_where_rows_are_of_unequal_weight(figure):
+    """The step is what the mean weight allows, and not what the largest does."""
+    uniform, importance = (
+        figure.compare("quadratic", n=2000, d=250, ridge=1e-6, epochs=5, sampling=sampling)["preconditioned"]
+        for sampling in ("uniform", "importance")
+    )
+    assert importance["batch"] == uniform["batch"]
+    assert importance["step"] > 5 * uniform["step"]
+    assert importance["suboptimality"][-1] < 0.1 * uniform["suboptimality"][-1]
+
+
 def test_the_figures_are_printed(figure, capsys):
     small = ["--n", "300", "--d", "40", "--k", "5", "--epochs", "2", "--batch", "30"]
     figure.main(small)
