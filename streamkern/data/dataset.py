@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,11 +13,11 @@ import numpy as np
 from streamkern.data.augment import Augmentation, MixUp
 from streamkern.data.quarantine import Quarantined
 from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, Without, count_chosen, sample_rule, smallest
-from streamkern.data.subsample import stratified, weighted
+from streamkern.data.subsample import rows_of, stratified, weighted
 from streamkern.data.transforms import Affine, Names, Project, Transform, dump
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
-from streamkern.types import Array, IntArray, Target
+from streamkern.types import Array, IntArray, Rows, Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,6 +307,26 @@ class Dataset:
         ids, _ = smallest(self.rules, int(self.source.bounds[-1]), k, (_DRAW, *key))
         return ids
 
+    def bank(self, number: int) -> tuple[IntArray, Rows]:
+        """Stored rows that ``MixUp``, augmentation ``number``, mixes others with: a draw, read once in each process.
+
+        Returns:
+            Ascending row ids, shape (k,), and the rows.
+        """
+        augmentation = self.augmentations[number]
+        assert isinstance(augmentation, MixUp)
+        with _READING:
+            banks: dict[int, tuple[IntArray, Rows]] = self.__dict__.setdefault("_banks", {})
+            if number not in banks:
+                # Ascending: partners are drawn at random from it anyway.
+                ids = np.sort(self.draw(min(augmentation.bank, self.base_rows), self.seed + number))
+                banks[number] = ids, rows_of(self.source, ids)
+            return banks[number]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Banks stay behind: a worker reads its own.
+        return {k: v for k, v in self.__dict__.items() if k != "_banks"}
+
     def require_rows(self) -> None:
         """Refuse a dataset without rows or features.
 
@@ -338,4 +359,5 @@ class Dataset:
         return made
 
 
+_READING = threading.Lock()
 _SPLIT, _SAMPLE, _DRAW = 1, 2, 3  # names of the hash families

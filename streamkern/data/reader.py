@@ -7,11 +7,8 @@ from collections import OrderedDict
 from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
-
 from streamkern.data.dataset import Dataset
-from streamkern.storage.base import Source
-from streamkern.types import Array, IntArray, Rows
+from streamkern.types import Array
 
 
 class Chunk(NamedTuple):
@@ -93,20 +90,3 @@ class Reader:
                 least = next(chain(spare, others))
                 self._held -= self._chunks.pop(least).nbytes
         return chunk
-
-
-def rows_of(source: Source, ids: IntArray) -> Rows:
-    """Stored rows by ascending id. Reads each chunk they lie in once, and keeps none.
-
-    Args:
-        source: the stored rows.
-        ids: row ids, ascending, shape (k,), k >= 1.
-    """
-    chunks = np.searchsorted(source.bounds, ids, side="right") - 1
-    pieces = []
-    for number in np.unique(chunks).tolist():
-        rows = source.read(number)
-        local = ids[chunks == number] - int(source.bounds[number])
-        pieces.append(Rows(rows.X[local], None if rows.y is None else rows.y[local]))
-    targets = [piece.y for piece in pieces if piece.y is not None]
-    return Rows(np.concatenate([piece.X for piece in pieces]), np.concatenate(targets) if targets else None)

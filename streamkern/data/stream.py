@@ -22,7 +22,7 @@ from streamkern.backends import get_backend
 from streamkern.backends.base import Backend
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
-from streamkern.data.reader import Reader, rows_of
+from streamkern.data.reader import Reader
 from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
 from streamkern.data.transforms import through, working_dtype
@@ -123,7 +123,7 @@ class Assembly:
             if isinstance(augmentation, MixUp):
                 if y is not None and self.encoding is not None:
                     y = as_values(y, self.encoding.outputs)
-                y = augmentation.mix(X, y, ids, copies, seed, self._bank(number, augmentation.bank))
+                y = augmentation.mix(X, y, ids, copies, seed, self._bank(number))
             else:
                 augmentation.apply(X, ids, copies, seed, self.backend)
         if not simple and np.any(self.center):
@@ -135,23 +135,20 @@ class Assembly:
         dtype = working_dtype(X.dtype, self.dtype)
         return through(self.dataset.transforms, np.array(X, dtype=dtype), ids, where)
 
-    def _bank(self, number: int, rows: int) -> Bank:
-        """The rows that augmentation ``number`` mixes others with, read when they are first asked for."""
+    def _bank(self, number: int) -> Bank:
+        """The rows that augmentation ``number`` mixes others with, scaled and encoded when they are first asked for."""
         with self._lock:
-            found = self._banks.get(number)
-            if found is None:
-                data = self.dataset.plain()
-                # Ascending: partners are drawn at random from it anyway.
-                ids = np.sort(data.draw(min(rows, data.base_rows), data.seed + number))
-                X, y = rows_of(data.source, ids)
+            if number not in self._banks:
+                data = self.dataset
+                ids, (X, y) = data.bank(number)
                 raw, every = Raw(X, y, ids, np.zeros_like(ids)), np.arange(len(ids), dtype=np.int64)
-                plain = replace(self, dataset=data, center=0.0)
+                plain = replace(self, dataset=data.plain(), center=0.0)
                 block = plain.build(raw, every, (), f"the rows that MixUp draws from {data.source.where(0)}")
-                y = block.y
-                if y is not None and self.encoding is not None:
-                    y = as_values(y, self.encoding.outputs)
-                found = self._banks[number] = Bank(block.X, y)
-        return found
+                targets = block.y
+                if targets is not None and self.encoding is not None:
+                    targets = as_values(targets, self.encoding.outputs)
+                self._banks[number] = Bank(block.X, targets)
+            return self._banks[number]
 
 
 @dataclass(eq=False)

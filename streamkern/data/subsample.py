@@ -1,4 +1,4 @@
-"""Subsamples that depend on what rows hold: stratified by class, or weighted. They read the rows to choose among."""
+"""What reads rows to choose them: stratified and weighted subsamples; and rows by their ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash
 from streamkern.storage.base import Source
 from streamkern.storage.layout import positions
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Rows
 
 _WAITING = 1 << 16  # candidates held, beyond those that are ahead, before the others are let go
 
@@ -150,6 +150,23 @@ def weighted(
             remedy="ask for fewer rows",
         )
     return np.sort(ids)
+
+
+def rows_of(source: Source, ids: IntArray) -> Rows:
+    """Stored rows by ascending id. Reads each chunk they lie in once, and keeps none.
+
+    Args:
+        source: the stored rows.
+        ids: row ids, ascending, shape (k,), k >= 1.
+    """
+    chunks = np.searchsorted(source.bounds, ids, side="right") - 1
+    pieces = []
+    for number in np.unique(chunks).tolist():
+        rows = source.read(number)
+        local = ids[chunks == number] - int(source.bounds[number])
+        pieces.append(Rows(rows.X[local], None if rows.y is None else rows.y[local]))
+    targets = [piece.y for piece in pieces if piece.y is not None]
+    return Rows(np.concatenate([piece.X for piece in pieces]), np.concatenate(targets) if targets else None)
 
 
 def _ahead(waiting: list[tuple[Array, IntArray]], rows: int) -> tuple[Array, IntArray]:
