@@ -130,7 +130,7 @@ def inspect(
             return inspect(
                 path, target, columns=columns, executor=threads, header=header, storage_options=storage_options
             )
-    dataset = Dataset(open_tables([path], target, columns, header, storage_options))
+    dataset = Dataset(open_tables([path], target, columns, header, storage_options, nulls=True))
     dataset.require_rows()
     source = dataset.source
     d = source.n_features

@@ -116,11 +116,16 @@ class Columns:
         """For fingerprints."""
         return [self.columns, self.dtype.str]
 
+    def takes_nulls(self, name: str) -> bool:
+        """Whether a null of this column can be read as NaN."""
+        return name in self.columns and self.dtype.kind == "f"
+
     def rows(self, column: Callable[[str], pa.ChunkedArray], n: int, fail: Callable[[str, int, str], None]) -> Array:
         """Rows, shape (n, d), from columns by name; ``fail(column, row, what)`` raises."""
         X = np.empty((n, self.n_features), dtype=self.dtype)
         for j, name in enumerate(self.columns):
-            X[:, j] = plain(column(name)).to_numpy()
+            values = plain(column(name))
+            X[:, j] = (values.cast(pa.float64()) if values.null_count else values).to_numpy()
         return X
 
 
@@ -148,6 +153,10 @@ class Vector:
     def stored(self) -> tuple[str, ...]:
         """The columns to read."""
         return (self.name,)
+
+    def takes_nulls(self, name: str) -> bool:
+        """Lists have no place for a row without one."""
+        return False
 
     def identity(self) -> list[Any]:
         """For fingerprints."""
@@ -198,8 +207,8 @@ class Layout:
         """For fingerprints."""
         return [self.features.identity(), self.targets, self.target]
 
-    def rows(self, table: pa.Table, first: int, where: str) -> Rows:
-        """Rows of a table whose first row has number ``first``.
+    def rows(self, table: pa.Table, first: int, where: str, nulls: bool) -> Rows:
+        """Rows of a table whose first row has number ``first``; with ``nulls``, one in a float's place is NaN.
 
         Raises:
             DataError: a value is missing.
@@ -210,12 +219,13 @@ class Layout:
                 f"column {name!r} {what}",
                 where=f"{where}, row {first + row}",
                 expected="a value in every row, as many in each row",
-                remedy=f"fill or drop such rows first, or leave the column {name!r} out with columns=[...]",
+                remedy=f"fill or drop such rows first, leave the column {name!r} out with columns=[...], or ingest "
+                'them as NaN: missing="nan", --missing nan',
             )
 
         def column(name: str) -> pa.ChunkedArray:
             values = table.column(name)
-            if values.null_count:
+            if values.null_count and not (nulls and self.features.takes_nulls(name)):
                 fail(name, pc.index(pc.is_null(values), True).as_py(), "is null")
             return values
 
@@ -287,9 +297,14 @@ class FrameSource:
         name: what to call it in messages.
         identity: JSON-serialisable, for the fingerprint.
 
+    Attributes:
+        nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
+
     Raises:
         DataError: columns that cannot be features or target.
     """
+
+    nulls = False
 
     def __init__(
         self,
@@ -332,7 +347,7 @@ class FrameSource:
                 expected=f"{b - a} rows of the declared types",
                 remedy="correct the frame's declared types (its meta), or its divisions",
             )
-        return self._layout.rows(table, a, self.where(chunk))
+        return self._layout.rows(table, a, self.where(chunk), self.nulls)
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""
@@ -377,10 +392,15 @@ class ArrowSource:
         target: the column of targets, or several.
         columns: features to use, in this order.
 
+    Attributes:
+        nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
+
     Raises:
         StorageError: it is not an Arrow IPC file.
         DataError: columns that cannot be features or target.
     """
+
+    nulls = False
 
     def __init__(self, file: TableFile, target: str | Sequence[str] | None, columns: Sequence[str] | None) -> None:
         self._file = file
@@ -413,7 +433,7 @@ class ArrowSource:
             options = pa.ipc.IpcReadOptions(use_threads=False)
             batch = pa.ipc.open_file(stream, options=options).get_batch(self._batches[chunk])
         table = pa.Table.from_batches([batch.select(self._layout.stored)])
-        return self._layout.rows(table, a, self.where(chunk))
+        return self._layout.rows(table, a, self.where(chunk), self.nulls)
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""

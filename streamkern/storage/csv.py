@@ -28,7 +28,7 @@ class CsvSource:
     """Rows of a text table; a chunk is about 4 MiB of whole records.
 
     Opening reads the text once: it has no metadata. Whole numbers come in the narrowest dtype that holds every feature,
-    decimals as float64.
+    decimals, and columns some of whose values are missing, as float64.
 
     Args:
         file: the file; ``.gz`` is read decompressed.
@@ -36,10 +36,15 @@ class CsvSource:
         columns: features to use, in this order.
         header: whether the first record names the columns; else they are called f0, f1, ...
 
+    Attributes:
+        nulls: whether a missing value of a feature is read as NaN; else it is an error.
+
     Raises:
         StorageError: it does not parse.
         DataError: columns that cannot be features or target.
     """
+
+    nulls = False
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class CsvSource:
             types: dict[str, pa.DataType] = dict.fromkeys(self._names, pa.null())
             low = dict.fromkeys(self._names, 0)
             high = dict.fromkeys(self._names, 0)
+            missing: set[str] = set()
             wanted = None if columns is None else [*columns, *([target] if isinstance(target, str) else target or [])]
             for begin, text in self._blocks(start):
                 table = self._parse(text, {}, wanted if wanted and set(wanted) <= set(self._names) else None)
@@ -65,6 +71,8 @@ class CsvSource:
                 lengths.append(table.num_rows)
                 for field, values in zip(table.schema, table.columns, strict=True):
                     types[field.name] = _wider(types[field.name], field.type)
+                    if values.null_count:
+                        missing.add(field.name)
                     if pa.types.is_integer(field.type):
                         ends = pc.min_max(values)
                         low[field.name] = min(low[field.name], ends["min"].as_py() or 0)
@@ -73,7 +81,10 @@ class CsvSource:
             types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
         layout = table_layout(types, target, columns, file.path)
         names = layout.features.stored
-        if layout.features.dtype.kind == "i":
+        if missing & set(names):
+            # A column without any value is one of numbers as much as of anything else.
+            layout = Layout(Columns(tuple(names), np.dtype(np.float64)), layout.targets, layout.target)
+        elif layout.features.dtype.kind == "i":
             fits = [
                 np.dtype(code)
                 for code in _NARROW
@@ -95,7 +106,7 @@ class CsvSource:
         a, _ = check_chunk(chunk, self.bounds)
         with self._file.explaining("the text that was there when it was opened"):
             table = self._parse(self._file.read(*self._spans[chunk]), self._types, list(self._types))
-        return self._layout.rows(table, a, self.where(chunk))
+        return self._layout.rows(table, a, self.where(chunk), self.nulls)
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""

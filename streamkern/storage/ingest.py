@@ -99,6 +99,7 @@ def ingest(
     memory: int | str | None = None,
     threads: int = 1,
     header: bool = True,
+    missing: str = "error",
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
     on_progress: Progress = lambda what, rows, total: None,
@@ -123,6 +124,7 @@ def ingest(
         memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
         threads: chunks decoded, and pieces written, side by side.
         header: whether the first line of a text table names its columns.
+        missing: ``error``, or ``nan``: nulls among features become NaN, where the dtype is floating.
         overwrite: replace a dataset of this layout that is there.
         storage_options: for fsspec.
         on_progress: told of what is done.
@@ -138,7 +140,9 @@ def ingest(
     place = _local(path)
     format = _format(place, format, shard)
     listed = sources if isinstance(sources, list) else [sources]
-    source = open_tables(listed, target, columns, header, storage_options)
+    if missing not in ("error", "nan"):
+        raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
+    source = open_tables(listed, target, columns, header, storage_options, nulls=missing == "nan")
     out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
     kept_target = None if source.target is None else _renamed(source.target)
     options = {
@@ -148,6 +152,7 @@ def ingest(
         "seed": seed if shuffle else None,
         "shard": None if shard is None else parse_bytes(shard),
         "target": None if kept_target is None else kept_target.name,
+        "missing": missing,
     }
     record = {
         "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),

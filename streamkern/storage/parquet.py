@@ -118,9 +118,11 @@ class ParquetSource:
 
     Attributes:
         shuffled: whether the rows are recorded to be in a uniformly random order.
+        nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
     """
 
     shuffled = False
+    nulls = False
 
     def __init__(
         self,
@@ -165,7 +167,7 @@ class ParquetSource:
                 value = pa.scalar(file.partitions[name]).cast(self._partitions[name])
                 return pa.chunked_array([pa.repeat(value, b - a)])
             values = table.column(name)
-            if values.null_count:
+            if values.null_count and not (self.nulls and self._layout.takes_nulls(name)):
                 self._fail(chunk, name, pc.index(pc.is_null(values), True).as_py(), "is null")
             return values
 

@@ -36,6 +36,7 @@ def open_tables(
     columns: Sequence[str] | None = None,
     header: bool = True,
     storage_options: dict[str, Any] | None = None,
+    nulls: bool = False,
 ) -> Source:
     """Open tables and join their rows, in the order given.
 
@@ -46,6 +47,7 @@ def open_tables(
         columns: features to use, in this order.
         header: whether the first line of a text table names its columns.
         storage_options: for fsspec.
+        nulls: read a null among features of a floating dtype as NaN; else it is an error.
 
     Raises:
         StorageError: nothing there, or nothing that is known.
@@ -56,6 +58,8 @@ def open_tables(
     opened: list[Source] = []
     for place in _expanded(sources, storage_options):
         source = _open(place, target, columns, header, storage_options)
+        if nulls and hasattr(source, "nulls"):
+            source.nulls = True
         if columns is None and source.columns is not None and not opened:
             columns = source.columns  # the next may have them in another order
         if opened:

@@ -451,6 +451,7 @@ def test_features_in_another_dtype_are_what_they_were_or_an_error(tmp_path):
     ("options", "message"),
     [
         ({"format": "csv"}, "'csv' is not known"),
+        ({"missing": "drop"}, "missing is 'drop'"),
         ({"format": "parquet", "shard": 100}, "shards belong to zarr"),
         ({"dtype": "str"}, "'str' is not a dtype"),
         ({"path": "s3://bucket/rows.zarr"}, "local directories only"),
@@ -467,6 +468,9 @@ def test_a_missing_value_names_the_row_and_leaves_nothing_that_could_be_read(tmp
     with pytest.raises(sk.DataError, match=r"(?s)'b' is null.*row 1"):
         ingest(tmp_path / "t.csv", tmp_path / "out", memory=BUDGET)
     assert not (tmp_path / "out").exists()
+    ingest(tmp_path / "t.csv", tmp_path / "out", missing="nan", memory=BUDGET)
+    np.testing.assert_array_equal(read_all(open_source(tmp_path / "out")).X, [[1, 2], [3, np.nan]])
+    assert sk.inspect(tmp_path / "t.csv").to_json()["columns"][1]["missing"] == 1
 
 
 def test_targets_that_no_array_can_be_called_are_renamed(tmp_path):

@@ -211,6 +211,31 @@ def test_a_missing_value_is_an_error_with_its_row(tmp_path, monkeypatch):
         read_all(source)
 
 
+@pytest.mark.parametrize("kind", ["csv", "feather", "parquet", "pandas"])
+def test_missing_values_are_nan_if_asked_for_and_stay_an_error_in_targets(tmp_path, kind):
+    table = pd.DataFrame({"a": [1.5, None, 3.0], "b": [1, 2, 3], "y": pd.array([0, None, 1], dtype="Int64")})
+    place = table if kind == "pandas" else tmp_path / f"t.{kind}"
+    if kind == "csv":
+        table.to_csv(place, index=False)
+    elif kind == "feather":
+        feather.write_feather(table, str(place))
+    elif kind == "parquet":
+        table.to_parquet(place)
+    with pytest.raises(DataError, match=r"(?s)'a' is null.*row 1"):
+        read_all(open_tables([place], columns=["a", "b"]))
+    X = read_all(open_tables([place], columns=["a", "b"], nulls=True)).X
+    np.testing.assert_array_equal(X, [[1.5, 1], [np.nan, 2], [3, 3]])
+    with pytest.raises(DataError, match="'y' is null"):
+        read_all(open_tables([place], target="y", nulls=True))
+
+
+def test_whole_numbers_of_which_some_are_missing_are_read_as_floats(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,c\n1,2,\n3,,\n")
+    source = open_tables([tmp_path / "t.csv"], columns=["a", "b"], nulls=True)
+    assert source.dtype == np.float64
+    np.testing.assert_array_equal(read_all(source).X, [[1, 2], [3, np.nan]])
+
+
 def test_a_glob_is_in_natural_order_and_may_match_nothing(tmp_path):
     for part in (10, 9, 1):
         np.savez(tmp_path / f"part-{part}.npz", X=np.full((2, 1), part))
