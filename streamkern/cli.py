@@ -443,10 +443,7 @@ class Display:
             case "memory", _:
                 self._line(f"memory: {format_bytes(fields['projected'])} of {format_bytes(fields['budget'])} projected")
             case "solver", _:
-                self._line(
-                    f"projection {fields['projection']}, batch {fields['batch']:,} rows "
-                    f"(critical: {fields['critical_batch']:,.0f}), step {fields['step']:.4g}"
-                )
+                self._line(_solver(fields))
             case "cluster", _:
                 self._line(f"cluster: {fields['slots']} threads, {fields['dashboard']}")
             case "resume", _:
@@ -497,6 +494,15 @@ class Display:
             self._stream.flush()
         except (OSError, ValueError):
             self._stream = None
+
+
+def _solver(fields: dict[str, Any]) -> str:
+    """What the setup of a solver found out, in words; not every solver has a projection, or a batch."""
+    words = [f"projection {fields['projection']}"] if "projection" in fields else []
+    if "batch" in fields:
+        words.append(f"batch {fields['batch']:,} rows (critical: {fields['critical_batch']:,.0f})")
+    words += [f"{name} {fields[name]:.4g}" for name in ("step", "ridge") if name in fields]
+    return ", ".join(words)
 
 
 def _step(fields: dict[str, Any]) -> tuple[str, ...]:
