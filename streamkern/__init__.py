@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from streamkern.centers import Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
+from streamkern.centers import AllRows, Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
 from streamkern.data import Dataset, Quarantined, from_arrays, open_dataset
 from streamkern.data.augment import Augmentation, Custom, FeatureDropout, GaussianNoise, MixUp
 from streamkern.data.images import HorizontalFlip, RandomCrop, RandomErasing
@@ -69,6 +69,7 @@ __all__ = [
     "NTK",
     "SGD",
     "SVRG",
+    "AllRows",
     "ArcCosine",
     "Augmentation",
     "BusyError",

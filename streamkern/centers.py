@@ -7,7 +7,7 @@ of matrix products (Epperly, Tropp, Webber 2024, "Embrace rejection", section 2)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +20,8 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.errors import DataError, UsageError
 from streamkern.execute.base import Executor, Parts
-from streamkern.kernels import Expansion, Kernel
+from streamkern.kernels import Expansion, Kernel, StoredCenters
+from streamkern.kernels.streamed import in_tiles
 from streamkern.rng import generator
 from streamkern.sweep import Work, gather, sweep
 from streamkern.types import Array, IntArray
@@ -38,11 +39,11 @@ class CenterSet(NamedTuple):
     """Centers.
 
     Attributes:
-        Z: shape (p, d), scaled as the dataset's rows are.
+        Z: shape (p, d), scaled as the dataset's rows are; in memory, or where the rows are stored.
         ids: the row each was, shape (p,), or None where they are not rows.
     """
 
-    Z: Array
+    Z: Array | StoredCenters
     ids: IntArray | None
 
 
@@ -61,13 +62,24 @@ class Centers(Protocol):
         """Bytes that choosing holds at its peak, beyond reading the rows and the centers themselves."""
         ...
 
+    @property
+    def stored(self) -> bool:
+        """Whether the centers stay where the rows are stored, rather than in memory."""
+        ...
+
     def to_json(self) -> dict[str, Any]:
         """What was asked for, for fingerprints and reports."""
         ...
 
 
+class InMemory:
+    """Centers that are held."""
+
+    stored = False
+
+
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(InMemory):
     """p stored rows drawn without replacement, in one pass: those of smallest hash. They are not augmented.
 
     Args:
@@ -109,7 +121,71 @@ class Uniform:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class StoredRows:
+    """Rows of a dataset as centers, read again whenever they are needed.
+
+    Args:
+        assembly: the rows, each once.
+        mean_row: their mean, shape (d,), float64.
+    """
+
+    assembly: Assembly
+    mean_row: Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(p, d)."""
+        return len(self), self.assembly.dataset.n_features
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        return self.assembly.dtype
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return self.assembly.dataset.base_rows
+
+    def tiles(self) -> Iterator[tuple[slice, Array]]:
+        """Which centers, and the centers, in the order of the rows."""
+        scan = Scan(self.assembly)
+        return in_tiles(scan.block((i,)).X for i in range(len(scan)))
+
+
+@dataclass(frozen=True)
+class AllRows:
+    """Every training row, where it is stored: Z = X, for ``EigenPro2``. Rows need not fit in memory, now or later.
+
+    A saved model holds them, and reads them from its own directory.
+    """
+
+    stored = True
+
+    def count(self, dataset: Dataset) -> int:
+        """Number of stored rows that take part."""
+        return dataset.base_rows
+
+    def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
+        """All rows in the order they are stored in; one sweep, for their mean."""
+        plain = Assembly(dataset.plain(), dtype=dtype)
+        total, n = sweep(executor, Work(Scan(plain), _row_sum))
+        return CenterSet(StoredRows(plain, total / n), np.sort(dataset.draw(dataset.base_rows)))
+
+    def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
+        """The ids of the rows, and their hashes."""
+        return 3 * 8 * dataset.base_rows
+
+    def to_json(self) -> dict[str, Any]:
+        """The name."""
+        return {"name": "AllRows"}
+
+
+def _row_sum(block: Block, state: Any) -> Parts:
+    return block.X.sum(axis=0, dtype=np.float64), len(block.X)
+
+
+@dataclass(frozen=True, eq=False)
+class Given(InMemory):
     """The centers as an array.
 
     Args:
@@ -147,7 +223,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class KMeans:
+class KMeans(InMemory):
     """Means of p clusters: k-means++ on a sample (Arthur & Vassilvitskii 2007), then sweeps of Lloyd's algorithm.
 
     An iteration is one sweep that adds up, for each center, the rows nearest to it, and moves it to their mean. Where
@@ -239,7 +315,7 @@ class KMeans:
 
 
 @dataclass(frozen=True)
-class RPCholesky:
+class RPCholesky(InMemory):
     """Rows that span what the kernel sees: randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
 
     Each pivot is drawn with a probability proportional to its residual k(x, x) − k(x, Z) K(Z, Z)⁻¹ k(Z, x), given the

@@ -18,7 +18,17 @@ from streamkern.data.transforms import Transform, dump, load
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, feature_map_from_json, kernel_from_json
+from streamkern.kernels import (
+    Basis,
+    Expansion,
+    FeatureMap,
+    Kernel,
+    StoredCenters,
+    StreamedExpansion,
+    feature_map_from_json,
+    kernel_from_json,
+    mean_row,
+)
 from streamkern.solvers.fit import Fitted
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.storage import Source, open_source
@@ -35,7 +45,7 @@ class KernelMachine:
 
     Args:
         kernel: the kernel.
-        Z: centers, shape (p, d), in scaled units.
+        Z: centers, shape (p, d), in scaled units; in memory, or stored.
         weights: α, shape (p, c).
         encoding: classes, or the mean that was subtracted from the targets.
         factor: multiplies features, after the transforms: a number or shape (d,).
@@ -47,7 +57,7 @@ class KernelMachine:
     """
 
     kernel: Kernel
-    Z: Array
+    Z: Array | StoredCenters
     weights: Array
     encoding: Encoding
     factor: float | Array = 1.0
@@ -156,7 +166,8 @@ class KernelMachine:
         Raises:
             StorageError: the disk is full or not writable; an earlier model is still there.
         """
-        arrays = {
+        stored = {} if isinstance(self.Z, np.ndarray) else {"centers_mean": self.Z.mean_row}
+        arrays: dict[str, Any] = {
             "centers": self.Z,
             "weights": self.weights,
             "factor": np.asarray(self.factor, dtype=np.float64),
@@ -172,11 +183,13 @@ class KernelMachine:
             "weights_sha256": self.weights_sha256,
             "training": self.metadata,
         }
-        save_artifact(path, KIND, arrays | fitted, metadata)
+        save_artifact(path, KIND, arrays | stored | fitted, metadata)
         return Path(path)
 
     def _basis(self) -> Basis:
         center = self._center()
+        if not isinstance(self.Z, np.ndarray):
+            return StreamedExpansion(self.kernel, self.Z, center)
         if self.features is None:
             return Expansion(self.kernel, self.Z - center)
         Z = self.Z if self.features.needs_centers else None
@@ -185,7 +198,7 @@ class KernelMachine:
     def _center(self) -> Array:
         if not (self.features or self.kernel).translation_invariant or not len(self.Z):
             return np.zeros(self.Z.shape[1], dtype=self.Z.dtype)
-        return np.asarray(self.Z.mean(axis=0, dtype=np.float64), dtype=self.Z.dtype)
+        return np.asarray(mean_row(self.Z), dtype=self.Z.dtype)
 
     def _with_target(self, dataset: Dataset) -> Assembly:
         dataset.require_rows()
@@ -243,7 +256,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         StorageError: nothing is there.
         ModelFormatError: it is not a model, or not as it was written.
     """
-    arrays, metadata = load_artifact(path, KIND)
+    arrays, metadata = load_artifact(path, KIND, stay=("centers", "centers_mean"))
     try:
         Z, weights = arrays["centers"], arrays["weights"]
         encoding = encoding_from_json(metadata["encoding"])
@@ -251,7 +264,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         described = metadata.get("features")
         features = None if described is None else feature_map_from_json(described)
         width = len(Z) if features is None else features.width(Z.shape[1], len(Z))
-        if Z.ndim != 2 or weights.ndim != 2 or width != len(weights) or encoding is None:
+        if len(Z.shape) != 2 or weights.ndim != 2 or width != len(weights) or encoding is None:
             raise KeyError("shapes")
         if encoding.outputs != weights.shape[1]:
             raise KeyError("outputs")

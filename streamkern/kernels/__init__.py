@@ -15,6 +15,7 @@ from streamkern.kernels.features import (
 )
 from streamkern.kernels.radial import Cauchy, ExponentialPower, Gaussian, Laplace, Matern, RadialProfile
 from streamkern.kernels.registry import kernel_from_json
+from streamkern.kernels.streamed import StoredCenters, StreamedExpansion, mean_row
 
 __all__ = [
     "NTK",
@@ -39,7 +40,10 @@ __all__ = [
     "RandomFourier",
     "ReLUFeatures",
     "Scaled",
+    "StoredCenters",
+    "StreamedExpansion",
     "Sum",
     "feature_map_from_json",
     "kernel_from_json",
+    "mean_row",
 ]

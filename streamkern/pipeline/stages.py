@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import Learning
@@ -147,14 +149,15 @@ class Stages:
         )
 
     def centers(self, dataset: Dataset) -> CenterSet:
-        """The centers."""
-        return self.run(
-            "centers",
-            self._centers_key(dataset),
-            lambda: choose_centers(self.pipeline, dataset, self.executor),
-            lambda c: ({"Z": c.Z} | ({} if c.ids is None else {"ids": c.ids}), {}),
-            lambda arrays, _: CenterSet(arrays["Z"], arrays.get("ids")),
-        )
+        """The centers; those that stay where the rows are stored are not kept again."""
+        chosen, key = self.pipeline.centers, self._centers_key(dataset)
+
+        def choose() -> CenterSet:
+            return choose_centers(self.pipeline, dataset, self.executor)
+
+        if chosen is not None and chosen.stored:
+            return self.run("centers", key, choose)
+        return self.run("centers", key, choose, _dump_centers, _load_centers)
 
     def fit(self, problem: Problem, projected: Footprint) -> tuple[Outcome, dict[str, Any]]:
         """Eigensystem and training: the outcome, and what the solver found out about its problem."""
@@ -293,6 +296,15 @@ def _load_statistics(arrays: dict[str, Array], data: dict[str, Any]) -> Statisti
     labels = {label: count for label, count in data["labels"]}
     encoding = encoding_from_json(data["encoding"])
     return Statistics(data["n"], arrays["low"], arrays["high"], arrays["mean"], arrays["variance"], labels, encoding)
+
+
+def _dump_centers(centers: CenterSet) -> tuple[dict[str, Array], dict[str, Any]]:
+    assert isinstance(centers.Z, np.ndarray)
+    return {"Z": centers.Z} | ({} if centers.ids is None else {"ids": centers.ids}), {}
+
+
+def _load_centers(arrays: dict[str, Array], facts: dict[str, Any]) -> CenterSet:
+    return CenterSet(arrays["Z"], arrays.get("ids"))
 
 
 def _dump_outcome(result: tuple[Outcome, dict[str, Any]]) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -12,8 +12,9 @@ from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Encoding
+from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position
-from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel
+from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.solvers.cost import Cost, Size
 from streamkern.sweep import Contribution
 from streamkern.types import Array
@@ -66,18 +67,40 @@ class Problem:
         Z = self.centers.Z
         if not (self.features or self.kernel).translation_invariant or not len(Z):
             return np.zeros(Z.shape[1], dtype=self.dtype)
-        return np.asarray(Z.mean(axis=0, dtype=np.float64), dtype=self.dtype)
+        return np.asarray(mean_row(Z), dtype=self.dtype)
 
     def expansion(self) -> Expansion:
         """The kernel against the centred centers."""
-        return Expansion(self.kernel, np.asarray(self.centers.Z, dtype=self.dtype) - self.center)
+        return Expansion(self.kernel, self._held() - self.center)
 
     def basis(self) -> Basis:
         """The functions that the model is linear in: features, or kernel values at centers."""
         if self.features is None:
             return self.expansion()
-        Z = np.asarray(self.centers.Z, dtype=self.dtype)
+        Z = self._held()
         return self.features.basis(Z.shape[1], self.dtype, Z if self.features.needs_centers else None, self.center)
+
+    def predictor(self) -> Basis:
+        """The basis to predict with, which may be wider than memory holds."""
+        Z = self.centers.Z
+        if isinstance(Z, np.ndarray) or self.features is not None:
+            return self.basis()
+        return StreamedExpansion(self.kernel, Z, self.center)
+
+    def _held(self) -> Array:
+        """The centers in memory.
+
+        Raises:
+            UsageError: they stay where they are stored.
+        """
+        if not isinstance(self.centers.Z, np.ndarray):
+            raise UsageError(
+                "The centers are all rows, and stay where they are stored.",
+                where="centers=AllRows()",
+                expected="EigenPro2, without features",
+                remedy="use EigenPro2, or centers that are held, such as Uniform(p)",
+            )
+        return np.asarray(self.centers.Z, dtype=self.dtype)
 
     def assembly(self, dataset: Dataset) -> Assembly:
         """Rows of a dataset as the expansion wants them."""

@@ -197,7 +197,7 @@ def all_rows(problem: Problem) -> tuple[IntArray, IntArray]:
             f"The {len(problem.centers.Z):,} centers are not the {len(rows):,} training rows.",
             where="EigenPro2",
             expected="every training row once",
-            remedy=f"use centers=Uniform({len(rows)}), or EigenPro for fewer centers",
+            remedy="use centers=AllRows(), or EigenPro for fewer centers",
         )
     return rows, np.searchsorted(rows, centers)
 

@@ -309,6 +309,7 @@ def fit(
             rows, width(recipe, rows), outputs, recipe.solver, budget=budget, baseline=baseline, slots=executor.slots,
             lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize, validate=recipe.validation is not None,
             centers_bytes=centers_bytes(recipe, executor.slots, rows),
+            stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)),
         )  # fmt: skip
 

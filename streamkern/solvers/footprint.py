@@ -9,6 +9,7 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.errors import PlanRefusedError
+from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver
 from streamkern.solvers.cost import Cost, Size
@@ -69,6 +70,7 @@ def footprint(
     centers_bytes: int = 0,
     learning_bytes: int = 0,
     model_rows: int = 1024,
+    stored_centers: bool = False,
 ) -> Footprint:
     """Project the memory of a fit.
 
@@ -86,6 +88,7 @@ def footprint(
         centers_bytes: what choosing the centers holds at its peak, beyond reading rows.
         learning_bytes: what preprocessing holds of the rows it learns from.
         model_rows: rows of a block of an evaluation.
+        stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
 
     Raises:
         PlanRefusedError: it cannot fit; says what would.
@@ -93,6 +96,7 @@ def footprint(
     project = partial(
         _project, dataset, p, outputs, solver, baseline=baseline, slots=slots, lanes=lanes, itemsize=itemsize,
         validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes, model_rows=model_rows,
+        stored_centers=stored_centers,
     )  # fmt: skip
     result = project(budget=budget)
     if result.peak <= budget:
@@ -124,6 +128,7 @@ def _project(
     centers_bytes: int,
     learning_bytes: int,
     model_rows: int,
+    stored_centers: bool,
 ) -> Footprint:
     """The projection for a budget, whether it fits or not; parameters as in ``footprint``."""
     source, d, widest = dataset.source, dataset.n_features, dataset.widest
@@ -136,7 +141,7 @@ def _project(
     read = 0 if view else 3 * chunk_rows * row
     features = stored_rows * stored
     held = min(HELD_OUT, dataset.base_rows)
-    Z = p * d * itemsize
+    Z = (slots * TILE_ROWS if stored_centers else p) * d * itemsize
 
     # What decides the weights depends on budget and data alone, never on threads or on what the process holds already:
     # stored rows stay in memory, and are mixed in short runs, up to an eighth of the budget; matrices get half of it.

@@ -11,9 +11,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import zarr
@@ -28,15 +30,33 @@ FORMAT = 1
 _CHUNK_BYTES = 4 << 20
 
 
+class Rows(Protocol):
+    """Rows that are read tile by tile rather than held."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, d)."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        ...
+
+    def tiles(self) -> Iterator[tuple[slice, Array]]:
+        """Which rows, and the rows, in order."""
+        ...
+
+
 def save_artifact(
-    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Array], metadata: dict[str, Any]
+    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Array | Rows], metadata: dict[str, Any]
 ) -> None:
     """Write an artifact in place of whatever artifact is there.
 
     Args:
         path: a local directory.
         kind: what it is, for instance ``KernelMachine``.
-        arrays: by name.
+        arrays: by name; one whose tiles are read is not held.
         metadata: JSON-serialisable.
 
     Raises:
@@ -51,17 +71,12 @@ def save_artifact(
         group = zarr.create_group(LocalStore(staging))
         sums = {}
         for name, value in arrays.items():
+            if not isinstance(value, np.ndarray):
+                sums[name] = _save_rows(group, name, value)
+                continue
             array: Array = np.ascontiguousarray(value).reshape(np.shape(value))
             rows = max(1, min(len(array), _CHUNK_BYTES // max(1, array[:1].nbytes))) if array.ndim else 1
-            stored = group.create_array(
-                name,
-                shape=array.shape,
-                dtype=array.dtype,
-                chunks=(rows, *(max(1, n) for n in array.shape[1:])) if array.ndim else (),
-                compressors=[BloscCodec(cname="zstd", clevel=1, shuffle="shuffle")],
-                config={"write_empty_chunks": True},
-            )
-            stored[...] = array
+            _create(group, name, array.shape, array.dtype, rows)[...] = array
             sums[name] = _checksum(array)
         marks: dict[str, Any] = {"format": FORMAT, "kind": kind, "sha256": sums}
         group.attrs["streamkern"] = {**marks, "metadata": metadata, "metadata_sha256": digest(metadata)}
@@ -79,8 +94,83 @@ def save_artifact(
         ) from error
 
 
-def load_artifact(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Array], dict[str, Any]]:
+def _create(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> zarr.Array[Any]:
+    return group.create_array(
+        name,
+        shape=shape,
+        dtype=dtype,
+        chunks=(rows, *(max(1, n) for n in shape[1:])) if shape else (),
+        compressors=[BloscCodec(cname="zstd", clevel=1, shuffle="shuffle")],
+        config={"write_empty_chunks": True},
+    )
+
+
+def _save_rows(group: zarr.Group, name: str, value: Rows) -> str:
+    """Write an array tile by tile, a chunk each; its checksum."""
+    total, stored = hashlib.sha256(), None
+    for rows, tile in value.tiles():
+        if stored is None:
+            stored = _create(group, name, value.shape, value.dtype, len(tile))
+        stored[rows] = tile
+        total.update(_bytes(tile))
+    return digest(np.dtype(value.dtype).str, value.shape, total.hexdigest())
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRows:
+    """An array of an artifact that stays on the disk, read a chunk at a time.
+
+    Args:
+        path: the artifact.
+        name: of the array.
+        mean_row: mean of its rows, shape (d,), float64.
+    """
+
+    path: str
+    name: str
+    mean_row: Array
+
+    @cached_property
+    def _stored(self) -> zarr.Array[Any]:
+        found = zarr.open_group(LocalStore(self.path, read_only=True), mode="r")[self.name]
+        assert isinstance(found, zarr.Array)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "name": self.name, "mean_row": self.mean_row}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, d)."""
+        n, d = self._stored.shape
+        return n, d
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        return np.dtype(self._stored.dtype)
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return self.shape[0]
+
+    def tiles(self) -> Iterator[tuple[slice, Array]]:
+        """Which rows, and the rows, in order."""
+        size = self._stored.chunks[0]
+        for start in range(0, len(self), size):
+            rows = slice(start, min(start + size, len(self)))
+            yield rows, np.asarray(self._stored[rows])
+
+
+def load_artifact(
+    path: str | os.PathLike[str], kind: str, stay: tuple[str, str] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read an artifact and verify every array.
+
+    Args:
+        path: a local directory.
+        kind: what it must be.
+        stay: (a, b): where there is an array b, a stays on the disk as ``SavedRows`` whose mean is b.
 
     Returns:
         arrays by name, and the metadata.
@@ -106,23 +196,30 @@ def load_artifact(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ar
             expected=f"at most {FORMAT}",
             remedy="read it with the version of streamkern that wrote it, or a later one",
         )
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, expected in marks["sha256"].items():
+        stays = stay is not None and name == stay[0] and stay[1] in marks["sha256"]
         try:
-            node = group[name]
-            assert isinstance(node, zarr.Array)
-            array = np.asarray(node[...])
+            if stays:
+                rows = SavedRows(str(target), name, np.empty(0))
+                arrays[name], found = rows, _checksum_of_rows(rows)
+            else:
+                node = group[name]
+                assert isinstance(node, zarr.Array)
+                arrays[name] = np.asarray(node[...])
+                found = _checksum(arrays[name])
         except Exception as error:
             raise ModelFormatError(
                 f"The array {name!r} cannot be read: {error}", where=str(target), remedy="restore it from a copy"
             ) from error
-        if _checksum(array) != expected:
+        if found != expected:
             raise ModelFormatError(
                 f"The array {name!r} is not what was written: its checksum differs.",
                 where=str(target),
                 remedy="restore it from a copy",
             )
-        arrays[name] = array
+    if stay is not None and stay[1] in arrays:
+        arrays[stay[0]] = SavedRows(str(target), stay[0], arrays[stay[1]])
     metadata = marks.get("metadata")
     if not isinstance(metadata, dict) or marks.get("metadata_sha256") != digest(metadata):
         raise ModelFormatError(
@@ -135,7 +232,18 @@ def load_artifact(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ar
 
 def sha256(array: Array) -> str:
     """Hex SHA-256 of an array's bytes in C order."""
-    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).hexdigest()
+    return hashlib.sha256(_bytes(array)).hexdigest()
+
+
+def _bytes(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _checksum_of_rows(rows: SavedRows) -> str:
+    total = hashlib.sha256()
+    for _, tile in rows.tiles():
+        total.update(_bytes(tile))
+    return digest(rows.dtype.str, rows.shape, total.hexdigest())
 
 
 def _checksum(array: Array) -> str:

@@ -1,0 +1,110 @@
+"""A kernel against centers that stay where they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from streamkern.backends import Backend, get_backend
+from streamkern.kernels.base import Basis, Expansion, Kernel
+from streamkern.types import Array
+
+TILE_ROWS = 512
+"""Centers that are read at a time, wherever they are stored: sums over tiles are then the same from every place."""
+
+
+@runtime_checkable
+class StoredCenters(Protocol):
+    """Centers that are read tile by tile. Picklable."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(p, d)."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        ...
+
+    @property
+    def mean_row(self) -> Array:
+        """Their mean, shape (d,), float64."""
+        ...
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def tiles(self) -> Iterator[tuple[slice, Array]]:
+        """Which centers, and the centers, ``TILE_ROWS`` at a time, in order."""
+        ...
+
+
+def mean_row(Z: Array | StoredCenters) -> Array:
+    """Mean of centers, in memory or not, shape (d,), float64."""
+    return np.asarray(Z.mean(axis=0, dtype=np.float64)) if isinstance(Z, np.ndarray) else Z.mean_row
+
+
+def in_tiles(blocks: Iterable[Array], rows: int = TILE_ROWS) -> Iterator[tuple[slice, Array]]:
+    """Blocks of rows cut and joined to tiles of ``rows``, and which rows each holds."""
+    held: list[Array] = []
+    count = first = 0
+    for block in blocks:
+        while len(block):
+            part = block[: rows - count]
+            held.append(part)
+            count, block = count + len(part), block[len(part) :]
+            if count == rows:
+                yield slice(first, first + count), np.concatenate(held)
+                first, held, count = first + count, [], 0
+    if count:
+        yield slice(first, first + count), np.concatenate(held)
+
+
+@dataclass(eq=False)
+class StreamedExpansion(Basis):
+    """f(x) = Σ_j α_j k(x, z_j) over centers that are read tile by tile: as ``Expansion``, in the memory of a tile.
+
+    Args:
+        kernel: the kernel.
+        Z: centers, shape (p, d).
+        center: what they are centred by, shape (d,).
+        backend: where elementwise arithmetic runs.
+    """
+
+    kernel: Kernel
+    Z: StoredCenters
+    center: Array
+    backend: Backend = field(default_factory=get_backend)
+
+    @property
+    def width(self) -> int:
+        """Number p of centers."""
+        return len(self.Z)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the centers."""
+        return self.Z.dtype
+
+    def _tiles(self) -> Iterator[tuple[slice, Expansion]]:
+        for rows, tile in self.Z.tiles():
+            yield rows, Expansion(self.kernel, tile - self.center, self.backend)
+
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        """k(X, Z), shape (b, p), written to ``out`` where given."""
+        K = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
+        for rows, expansion in self._tiles():
+            K[:, rows] = expansion.block(X)
+        return K
+
+    def predict(self, X: Array, W: Array) -> Array:
+        """f(X) = k(X, Z) W, shape (b, c): the centers are read once for all of X."""
+        out = np.zeros((len(X), W.shape[1]), dtype=self.dtype)
+        for rows, expansion in self._tiles():
+            out += expansion.predict(X, W[rows])
+        return out

@@ -1,0 +1,126 @@
+"""Every training row a center, where it is stored: EigenPro2 on rows that do not fit in memory, and its model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.kernels import Expansion, StreamedExpansion
+from streamkern.kernels.streamed import TILE_ROWS, in_tiles
+from streamkern.storage import ArraySource
+from streamkern.storage.artifact import SavedRows
+
+
+def rows(n: int = 3000, d: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d)).astype(np.float32) + 2
+    return X, np.sin(X[:, 0]) + X[:, 1] ** 2 / 4
+
+
+def made(centers: sk.Centers, **changes: object) -> sk.Pipeline:
+    X, y = rows()
+    train, test = sk.Dataset(ArraySource(X, y, chunk_rows=331)).split(test=0.1)
+    return sk.Pipeline(
+        train, sk.Laplace(3.0), centers, sk.EigenPro2(epochs=2, batch=200), test=test, task="regression", **changes
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_centers_that_stay_where_they_are_give_the_model_of_those_that_are_held(tmp_path: Path, standardise: bool):
+    n = len(made(sk.AllRows()).train)
+    stored = sk.run(made(sk.AllRows(), standardise=standardise), tmp_path / "stored")
+    held = sk.run(made(sk.Uniform(n), standardise=standardise), tmp_path / "held")
+    assert stored["n_centers"] == held["n_centers"] == n
+    assert stored["metrics"]["test"]["r2"] > 0.9
+    models = [sk.load_model(tmp_path / name / "model.zarr") for name in ("stored", "held")]
+    assert isinstance(models[0].Z, SavedRows)
+    assert isinstance(models[1].Z, np.ndarray)
+    X, _ = rows(500)
+    np.testing.assert_allclose(*(model.decision_function(X) for model in models), rtol=2e-3, atol=2e-3)
+    # The model is the one that was scored, and one that is saved again is it too.
+    test = made(sk.AllRows()).test
+    assert test is not None
+    assert models[0].score(test) == stored["metrics"]["test"]
+    models[0].save(tmp_path / "again")
+    np.testing.assert_array_equal(
+        sk.load_model(tmp_path / "again").decision_function(X), models[0].decision_function(X)
+    )
+    again = sk.run(made(sk.AllRows(), standardise=standardise), tmp_path / "stored")
+    assert [stage["name"] for stage in again["stages"] if not stage["cached"]] == ["centers", "save"]
+
+
+def test_a_damaged_center_is_found(tmp_path: Path):
+    sk.run(made(sk.AllRows()), tmp_path / "run")
+    chunk = next(file for file in sorted((tmp_path / "run/model.zarr/centers/c").rglob("*")) if file.is_file())
+    damaged = bytearray(chunk.read_bytes())
+    damaged[len(damaged) // 2] ^= 8
+    chunk.write_bytes(damaged)
+    with pytest.raises(sk.ModelFormatError, match="centers"):
+        sk.load_model(tmp_path / "run/model.zarr")
+
+
+@pytest.mark.parametrize(
+    "solver", [sk.EigenPro(), sk.EigenPro(projection="inexact"), sk.Falkon(), sk.Direct(), sk.SGD()], ids=repr
+)
+def test_other_solvers_say_that_they_hold_their_centers(solver: sk.Solver, tmp_path: Path):
+    X, y = rows(300)
+    with pytest.raises(sk.UsageError, match="all rows"):
+        sk.run(sk.Pipeline(sk.from_arrays(X, y), sk.Laplace(3.0), sk.AllRows(), solver, task="regression"), tmp_path)
+
+
+def test_tiles_are_the_same_from_blocks_of_any_length():
+    X = np.arange(5000.0)[:, None]
+    for cut in (1, 700, 512, 9000):
+        pieces = list(in_tiles(X[a : a + cut] for a in range(0, len(X), cut)))
+        assert [where.stop - where.start for where, _ in pieces] == [*[TILE_ROWS] * 9, 5000 - 9 * TILE_ROWS]
+        np.testing.assert_array_equal(np.concatenate([tile for _, tile in pieces]), X)
+        assert all(where.start == tile[0, 0] for where, tile in pieces)
+
+
+def test_a_streamed_expansion_is_an_expansion(tmp_path: Path):
+    sk.run(made(sk.AllRows()), tmp_path / "run")
+    Z = sk.load_model(tmp_path / "run/model.zarr").Z
+    assert isinstance(Z, SavedRows)
+    held = np.concatenate([tile for _, tile in Z.tiles()])
+    np.testing.assert_allclose(Z.mean_row, held.mean(axis=0), rtol=1e-6)
+    center = Z.mean_row.astype(np.float32)
+    streamed, whole = StreamedExpansion(sk.Laplace(2.0), Z, center), Expansion(sk.Laplace(2.0), held - center)
+    X = rows(70)[0] - center
+    W = np.random.default_rng(1).normal(size=(len(held), 2)).astype(np.float32)
+    np.testing.assert_allclose(streamed.block(X), whole.block(X), rtol=1e-6)
+    np.testing.assert_allclose(streamed.predict(X, W), whole.predict(X, W), rtol=1e-4, atol=1e-4)
+
+
+PROGRAM = """
+import sys, numpy as np, streamkern as sk
+n, d = 8000, 3000
+path = sys.argv[1]
+rng = np.random.default_rng(0)
+blocks = ((X, X[:, 0] + X[:, 1]) for X in (rng.standard_normal((250, d), dtype=np.float32) for _ in range(n // 250)))
+sk.write_zarr(path + "/data.zarr", blocks, n_rows=n)
+def made(centers):
+    data = sk.open_dataset(path + "/data.zarr", target="target")
+    return sk.Pipeline(data, sk.Laplace(77.0), centers, sk.EigenPro2(epochs=1, s=300, batch=256), task="regression")
+try:
+    sk.run(made(sk.Uniform(n)), path + "/held", memory="650MiB")
+except sk.PlanRefusedError:
+    print("refused")
+sk.run(made(sk.AllRows()), path + "/stored", memory="650MiB")
+"""
+
+
+@pytest.mark.slow
+def test_rows_need_not_fit_in_memory(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=250, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "refused\n"
+    result = json.loads((tmp_path / "stored/result.json").read_text())
+    assert result["peak_memory_bytes"] <= result["projected_memory_bytes"] <= 650 << 20
