@@ -44,7 +44,7 @@ class Dataset:
     transforms: tuple[Transform, ...] = ()
     factor: float | Array = 1.0
     shift: float | Array = 0.0
-    augmentations: tuple[Augmentation, ...] = ()
+    augmentations: tuple[Augmentation | MixUp, ...] = ()
     virtual_rows: int | None = None
     seed: int = 0
     quarantine: tuple[Quarantined, ...] = ()
@@ -180,7 +180,11 @@ class Dataset:
         return self._with(transforms=other.transforms, factor=other.factor, shift=other.shift)
 
     def augment(
-        self, *augmentations: Augmentation, copies: int | None = None, rows: int | None = None, seed: int | None = None
+        self,
+        *augmentations: Augmentation | MixUp,
+        copies: int | None = None,
+        rows: int | None = None,
+        seed: int | None = None,
     ) -> Dataset:
         """Vary rows as they are streamed: ``copies`` rounds over the rows, each with fresh random numbers.
 

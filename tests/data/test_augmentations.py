@@ -16,8 +16,10 @@ import streamkern as sk
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes, Continuous
+from streamkern.data.transforms import UnitRows
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import normal_rows, uniform_rows
+from streamkern.storage import ArraySource
 from streamkern.testing.augmentation import AugmentationSuite, augmented, mixed
 
 
@@ -142,6 +144,27 @@ def test_any_chunks_lanes_blocks_and_windows_give_the_same_augmented_rows(
         order = [np.lexsort(np.concatenate([b.X for b in blocks]).T) for blocks in (streamed, scanned)]
         y = [np.concatenate([b.y for b in blocks])[o] for blocks, o in zip((streamed, scanned), order, strict=True)]
         np.testing.assert_array_equal(y[0], y[1])
+
+
+def test_every_format_gives_the_same_prepared_and_augmented_rows(tmp_path):
+    random = np.random.default_rng(0)
+    X, y = random.integers(0, 9, (300, 4), dtype=np.uint8), np.arange(300) % 10
+    sk.write_zarr(str(tmp_path / "rows.zarr"), X, y, target="label")
+    sk.write_parquet(str(tmp_path / "rows.parquet"), X, y, target="label")
+    sources = [
+        Dataset(ArraySource(X, y, chunk_rows=37)),
+        sk.open_dataset(tmp_path / "rows.zarr", target="label"),
+        sk.open_dataset(tmp_path / "rows.parquet", target="label"),
+    ]
+    fitted = sources[0].scale(1 / 9).transform(UnitRows(4))
+    passes = []
+    for data in sources:
+        data = data.prepared_like(fitted).augment(*CHAIN, copies=2)
+        stream = Stream(Assembly(data, Classes(np.arange(10))), 2, 64, run_rows=1)
+        blocks = [stream.block((1, lane, step)) for lane in range(2) for step in range(stream.steps)]
+        passes.append(multiset(blocks))
+        assert sorted(np.concatenate([block.ids for block in blocks]).tolist()) == sorted([*range(300)] * 2)
+    assert passes[0] == passes[1] == passes[2]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
