@@ -49,7 +49,8 @@ def upload(s3_server: str, credentials: None) -> Callable[[Path, str], str]:
 
     def put(path: Path, place: str) -> str:
         fs.makedirs(place.partition("/")[0], exist_ok=True)
-        fs.put(str(path), place, recursive=path.is_dir())
+        end = "/" if path.is_dir() else ""  # the content of a folder, also where it is there already
+        fs.put(f"{path}{end}", f"{place}{end}", recursive=path.is_dir())
         return f"s3://{place}"
 
     return put

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -40,24 +41,31 @@ def http(tmp_path):
 
 
 class TestZarrOnS3(SourceSuite):
+    uploaded: ClassVar[set[str]] = set()  # by the first test, for all
+
     @pytest.fixture
-    def reopen(self, tmp_path, upload, s3_server, expected_X, expected_y):
-        sk.write_zarr(tmp_path / "rows.zarr", expected_X, expected_y, chunk_rows=30)
-        self.url = upload(tmp_path / "rows.zarr", f"{next(_buckets)}/rows.zarr")
-        options = {"endpoint_url": s3_server}
-        return lambda: open_source(self.url, storage_options=options, retry=QUICK)
+    def write(self, tmp_path, upload, expected_y):
+        def write(X):
+            sk.write_zarr(tmp_path / "rows.zarr", X, expected_y, chunk_rows=30, overwrite=True)
+            return upload(tmp_path / "rows.zarr", "suite/rows.zarr")
+
+        return write
+
+    @pytest.fixture
+    def reopen(self, write, s3_server, expected_X):
+        if not self.uploaded:
+            self.uploaded.add(write(expected_X))
+        (url,) = self.uploaded
+        return lambda: open_source(url, storage_options={"endpoint_url": s3_server}, retry=QUICK)
 
     @pytest.fixture
     def source(self, reopen):
         return reopen()
 
     @pytest.fixture
-    def change(self, tmp_path, upload, reopen, expected_X, expected_y):
-        def change():
-            sk.write_zarr(tmp_path / "rows.zarr", expected_X + 1, expected_y, chunk_rows=30, overwrite=True)
-            upload(tmp_path / "rows.zarr/X", self.url.removeprefix("s3://") + "/X")
-
-        return change
+    def change(self, write, expected_X):
+        yield lambda: write(expected_X + 1)
+        write(expected_X)
 
 
 class TestParquetOnHttp(SourceSuite):
