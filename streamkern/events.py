@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,16 +40,22 @@ class EventLog:
     ) -> None:
         self._file = None if path is None else path.open("a", encoding="utf-8")
         self._listeners = listeners
+        self._lock = threading.RLock()  # checkpoints are told of from the thread that writes them
         self._facts = facts
         self._first_step, self._last_step = math.inf, -math.inf
         self._step: dict[str, Any] | None = None  # seen, and not written yet
+        if path is not None and _is_torn(path):
+            self._write_text("\n")  # a killed process left half a line
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Record an event."""
-        for listener in self._listeners:
-            listener(kind, fields)
-        if self._file is None:
-            return
+        with self._lock:
+            for listener in self._listeners:
+                listener(kind, fields)
+            if self._file is not None:
+                self._record(kind, fields)
+
+    def _record(self, kind: str, fields: dict[str, Any]) -> None:
         line = {"time": time.time(), "event": kind, **fields}
         if kind == "step":
             now = time.monotonic()
@@ -70,10 +77,13 @@ class EventLog:
             self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
+        self._write_text(json.dumps({**line, **self._facts()}, default=str) + "\n")
+
+    def _write_text(self, text: str) -> None:
         if self._file is None:
             return
         try:
-            self._file.write(json.dumps({**line, **self._facts()}, default=str) + "\n")
+            self._file.write(text)
             self._file.flush()
         except OSError as error:
             # Losing the log must not cost the run; where the disk is full, the next result says so as an error.
@@ -94,6 +104,13 @@ class EventLog:
     ) -> None:
         self._flush()
         self._close()
+
+
+def _is_torn(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 1))
+        return file.read() not in (b"", b"\n")
 
 
 def added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:

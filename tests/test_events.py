@@ -53,3 +53,14 @@ def test_every_line_has_the_facts_and_none_of_the_events_loses_a_field_to_them(t
         log.emit("step", rows=1, total_rows=10)
     assert [line["held"] for line in lines(tmp_path / "log")] == [0, 1]
     assert [line["event"] for line in lines(tmp_path / "log")] == ["stage", "step"]
+
+
+def test_half_a_line_of_a_killed_process_costs_no_other(tmp_path: Path):
+    for content, expected in (('{"event": "a"}\n{"ev', 3), ('{"event": "a"}\n', 2), ("", 1)):
+        path = tmp_path / f"log{expected}"
+        path.write_text(content)
+        with EventLog(path) as log:
+            log.emit("b")
+        found = path.read_text().splitlines()
+        assert len(found) == expected
+        assert json.loads(found[-1])["event"] == "b"
