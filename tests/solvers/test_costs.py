@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import tracemalloc
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,6 +153,40 @@ def test_works_add_scale_and_are_priced():
     assert a.priced(Work(values=0.5, gemm=0.1)) == pytest.approx(2)
     assert triangle(700) == 512 * 512 + 188 * 700
     assert triangle(100) == 100 * 100
+
+
+DOCUMENTED = {
+    "`EigenPro`, exact": sk.EigenPro(projection="exact", epochs=3),
+    "`EigenPro`, inexact": sk.EigenPro(projection="inexact", epochs=3),
+    "`EigenPro`, delayed": sk.EigenPro(projection="delayed", epochs=3),
+    "`EigenPro1`": sk.EigenPro1(epochs=3),
+    "`EigenPro2` (p = n)": sk.EigenPro2(epochs=3),
+    "`SGD`": sk.SGD(epochs=3),
+    "`GradientDescent`": sk.GradientDescent(epochs=3),
+    "`SVRG`": sk.SVRG(epochs=3),
+    "`Falkon`": sk.Falkon(epochs=3),
+    "`Direct`": sk.Direct(),
+}
+
+
+@pytest.mark.parametrize("size", [Size(60_000, 5000, 784, 10), Size(9000, 1500, 20, 1)], ids=str)
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_the_documented_table_is_what_the_costs_say(name: str, size: Size):
+    text = (Path(__file__).parents[2] / "docs/choosing-a-solver.md").read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {name} | `")]
+    formulas = [cell.strip().strip("`") for cell in line.split("|")[2:5]]
+    solver = DOCUMENTED[name]
+    if "EigenPro2" in name:
+        size = Size(size.p, size.p, size.d, size.outputs)
+    cost, p = solver.cost(size), size.p
+    s, q = solver.sizes(p) if hasattr(solver, "sizes") else (0, getattr(solver, "q", 0))
+    m = cost.likely_batch
+    letters = {"n": size.n, "p": p, "c": size.outputs, "s": s, "q": q, "k": 30, "m": m, "E": 3.0}
+    letters["T"] = max(1, round(p / m)) if m else 1
+    values, columns, host = (eval(formula, {}, letters) for formula in formulas)
+    assert cost.row.values == pytest.approx(values)
+    assert cost.row.panel + cost.row.gemm64 == pytest.approx(columns)
+    assert cost.step.panel + matrix_products(cost.step) == pytest.approx(host)
 
 
 # ------------------------------------------------------------------------------------------------------------ memory
