@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
+import os
 import posixpath
 from collections.abc import Iterator
 from threading import Lock
 from typing import Any, BinaryIO, cast
 
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
-
 from streamkern.errors import StorageError, StreamkernError
+from streamkern.storage.remote import Remote, RemoteFile, is_remote, redacted, version
+
+_READ_AHEAD = 1 << 20
+"""Bytes that one request for a remote file asks for, at least."""
+
+
+class _Readable(RemoteFile):
+    """A remote file that fills a buffer."""
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class TableFile:
@@ -22,21 +34,32 @@ class TableFile:
         url: a local path or an fsspec URL; what ends in ``.gz`` is read decompressed.
         storage_options: for fsspec.
 
+    Attributes:
+        path: the file, as people may see it.
+        size: its bytes.
+
     Raises:
         StorageError: nothing there.
     """
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
-        self.url = url
+        self.path = redacted(url) if is_remote(url) else os.path.abspath(url.removeprefix("file://"))
+        self._remote = Remote(url, storage_options) if is_remote(url) else None
         try:
-            self._fs, self.path = url_to_fs(url, **(storage_options or {}))
-            info = self._fs.info(self.path)
-        except (ImportError, ValueError, OSError) as error:
+            if self._remote is not None:
+                info = self._remote.info(self._remote.root)
+                self.size, self._version = int(info["size"]), version(info)
+            else:
+                found = os.stat(self.path)
+                self.size, self._version = found.st_size, str(found.st_mtime_ns)
+        except FileNotFoundError as error:
             raise StorageError(
-                f"the file cannot be found: {error}", where=url, remedy="check the path or URL, and the credentials"
+                "there is no such file",
+                where=self.path,
+                remedy=f"check the path; relative paths start at {os.getcwd()}",
             ) from error
-        self.size = int(info["size"])
-        self._version = str([info.get(key) for key in ("mtime", "ETag", "etag", "generation", "LastModified")])
+        except (KeyError, TypeError) as error:
+            raise StorageError("the store does not say how large the file is", where=self.path) from error
         self._last: tuple[BinaryIO, int] | None = None
         self._lock = Lock()
 
@@ -54,16 +77,20 @@ class TableFile:
     @property
     def name(self) -> str:
         """Last part of the path, without ``.gz``."""
-        return str(posixpath.basename(self.path)).removesuffix(".gz")
+        return posixpath.basename(self._place).removesuffix(".gz")
+
+    @property
+    def _place(self) -> str:
+        return self.path if self._remote is None else str(self._remote.root).partition("?")[0]
 
     @property
     def local(self) -> bool:
         """Whether the path is of the local file system, and its bytes stand there as they are."""
-        return isinstance(self._fs, LocalFileSystem) and not self.path.endswith(".gz")
+        return self._remote is None and not self._place.endswith(".gz")
 
     def identity(self) -> list[Any]:
         """What tells this content from another without reading it."""
-        return [posixpath.basename(self.path), self.size, self._version]
+        return [posixpath.basename(self._place), self.size, self._version]
 
     def open(self) -> BinaryIO:
         """The file's bytes, decompressed.
@@ -71,21 +98,19 @@ class TableFile:
         Raises:
             StorageError: its size is not what it was.
         """
-        if self.local:
-            stream = cast(BinaryIO, open(self.path, "rb"))  # noqa: SIM115 (the caller's)
-            size = stream.seek(0, 2)
-            stream.seek(0)
-            if size != self.size:
-                stream.close()
-                raise StorageError(
-                    f"the file has changed since it was opened: {size} bytes instead of {self.size}",
-                    where=self.path,
-                    expected="files that stay as they are while they are read",
-                    remedy="open it again; if it is truncated, restore it first",
-                )
-            return stream
-        stream = self._fs.open(self.path, "rb")
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if self.path.endswith(".gz") else stream
+        zipped = self._place.endswith(".gz")
+        if self._remote is not None:
+            remote: Any = io.BufferedReader(_Readable(self._remote, self._remote.root, self.size), _READ_AHEAD)
+            return cast(BinaryIO, gzip.GzipFile(fileobj=remote)) if zipped else cast(BinaryIO, remote)
+        size = os.stat(self.path).st_size
+        if size != self.size:
+            raise StorageError(
+                f"the file has changed since it was opened: {size} bytes instead of {self.size}",
+                where=self.path,
+                expected="files that stay as they are while they are read",
+                remedy="open it again; if it is truncated, restore it first",
+            )
+        return cast(BinaryIO, gzip.open(self.path) if zipped else open(self.path, "rb"))
 
     def read(self, start: int, size: int) -> bytes:
         """Bytes from ``start`` on. A stream that cannot seek is read on from where it was, or from its beginning."""
@@ -112,7 +137,7 @@ class TableFile:
             raise
         except Exception as error:  # decoders and remote file systems raise whatever they like
             raise StorageError(
-                f"the file cannot be read: {type(error).__name__}: {error}",
+                f"the file cannot be read: {type(error).__name__}: {redacted(str(error))}",
                 where=self.path,
                 expected=expected,
                 remedy="the file is truncated, corrupt, unreachable or of another format: check it, or restore it",

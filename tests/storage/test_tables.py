@@ -17,6 +17,7 @@ from pyarrow import feather
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage import csv, layout
 from streamkern.storage.tables import open_tables
+from streamkern.testing.faults import FaultyServer
 from streamkern.testing.source import SourceSuite, read_all
 
 NAMES = [f"c{j}" for j in range(6)]
@@ -201,6 +202,26 @@ def test_text_without_names_is_named_by_position(tmp_path):
     assert source.columns == ("f1", "f2")
     X, y = read_all(source)
     assert (X.tolist(), y.tolist()) == ([[2.5, 3.0], [4.5, 6.0]], [1, 0])
+
+
+def test_remote_files_are_read_as_local_ones_and_errors_keep_secrets(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv, "BLOCK_BYTES", 500)
+    X, y = np.arange(600.0).reshape(200, 3), np.arange(200)
+    table = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "label": y})
+    with FaultyServer(tmp_path) as server:
+        table.to_csv(tmp_path / "t.csv", index=False)
+        table.to_csv(tmp_path / "t.csv.gz", index=False)
+        feather.write_feather(table, str(tmp_path / "t.feather"), chunksize=30)
+        np.savez_compressed(tmp_path / "t.npz", X=X, label=y)
+        with h5py.File(tmp_path / "t.h5", "w") as file:
+            file["X"], file["label"] = X, y
+        for name in ("t.csv", "t.csv.gz", "t.feather", "t.npz", "t.h5"):
+            found = read_all(open_tables([f"{server.url}/{name}"], target="label"))
+            np.testing.assert_array_equal(found.X, X)
+            np.testing.assert_array_equal(found.y, y)
+        with pytest.raises(StorageError) as error:
+            open_tables([f"{server.url}/nothing.csv?token=secret"])
+        assert "secret" not in str(error.value)
 
 
 def test_a_missing_value_is_an_error_with_its_row(tmp_path, monkeypatch):
