@@ -163,7 +163,7 @@ def stream_ratio(
     return float((batch / groups * mixed + total - mixed) / total) if batch > groups else 1.0
 
 
-def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> str | None:
+def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | None) -> str | None:
     """A warning before training where batches will be too much alike; None where they are not.
 
     A shuffle that ``ingest`` recorded is trusted, and nothing is read.
@@ -172,12 +172,12 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -
         dataset: rows to be trained on.
         mix_chunks: chunks whose rows a lane mixes; ``Problem.mix_chunks``.
         lanes: of the stream.
-        batch: rows of a step.
+        batch: rows of a step; None for solvers that go over all rows in each, to which their order is nothing.
 
     Raises:
         StorageError: a chunk cannot be read.
     """
-    if getattr(dataset.source, "shuffled", False):
+    if batch is None or getattr(dataset.source, "shuffled", False):
         return None
     ratio = stream_ratio(dataset, mix_chunks, lanes, batch)
     if ratio is None or ratio <= WARN_ABOVE:

@@ -100,6 +100,7 @@ def test_training_is_warned_of_sorted_rows_and_not_of_shuffled_ones(tmp_path):
     assert shuffle_warning(dataset(np.random.default_rng(0).permutation(y)), mix_chunks=2, lanes=4, batch=400) is None
     assert shuffle_warning(dataset(np.sort(np.random.default_rng(0).normal(size=20_000))), 2, 4, 400) is not None
     assert shuffle_warning(sk.Dataset(ArraySource(np.eye(50), chunk_rows=5)), 2, 4, 400) is None  # no target
+    assert shuffle_warning(dataset(y), mix_chunks=2, lanes=4, batch=None) is None  # every step sees all rows
 
 
 def test_a_recorded_shuffle_is_trusted_and_nothing_is_read(tmp_path, monkeypatch):
