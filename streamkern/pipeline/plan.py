@@ -132,6 +132,7 @@ def plan(
         data, p, OUTPUTS_GUESS, solver, budget=budget, baseline=resident(), slots=slots, lanes=pipeline.lanes,
         itemsize=dtype.itemsize, validate=pipeline.validation is not None,
         centers_bytes=centers_bytes(pipeline, slots),
+        stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)),
     )  # fmt: skip
     outputs = _outputs(pipeline)
