@@ -136,6 +136,10 @@ class Executor(Protocol):
         """Where workers can be watched, or None."""
         ...
 
+    def doubts(self) -> list[str]:
+        """Why results might not be those of this process, one sentence each."""
+        ...
+
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
         """``fn(item, *shared)`` in the order of the items, with a bounded number in flight.
 

@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.execute.base import LaneWork, Parts, Position, Share, StepResult, Tree
-from streamkern.execute.threads import LanePool, Nodes, default_threads
+from streamkern.execute.threads import LanePool, Nodes, blas_kernels, default_threads
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -160,6 +160,19 @@ class DaskExecutor:
         """Address of Dask's dashboard; None where the scheduler has none."""
         known = "dashboard" in self.client.scheduler_info(n_workers=0).get("services", {})
         return str(self.client.dashboard_link) if known else None
+
+    def doubts(self) -> list[str]:
+        """Workers whose BLAS runs other kernels than this process's: weights there differ by rounding."""
+        here, others = blas_kernels(), dict[tuple[str, ...], int]()
+        for found in self.client.run(blas_kernels, on_error="ignore").values():
+            if found != here:
+                others[found] = others.get(found, 0) + 1
+        return [
+            f"{number} of the workers run other BLAS kernels ({', '.join(found)}) than this process "
+            f"({', '.join(here)}): weights differ by rounding; start all on the same machine type, with the same NumPy "
+            "and OPENBLAS_CORETYPE"
+            for found, number in others.items()
+        ]
 
     @property
     def workers(self) -> dict[str, int]:

@@ -10,13 +10,20 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import psutil
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from streamkern.execute.base import LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.prefetch import Prefetch
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def blas_kernels() -> tuple[str, ...]:
+    """Which kernels BLAS has chosen in this process: others round otherwise."""
+    found = {f"{info['internal_api']} {info.get('architecture', '')}".strip() for info in threadpool_info()
+             if info["user_api"] == "blas"}  # fmt: skip
+    return tuple(sorted(found))
 
 
 def default_threads() -> int:
@@ -60,6 +67,10 @@ class ThreadsExecutor:
         """The pool; the executor must be open."""
         assert self._pool is not None, "the executor is used outside its with block"
         return self._pool
+
+    def doubts(self) -> list[str]:
+        """None: this is the process."""
+        return []
 
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
         """``fn(item, *shared)`` in order, at most two tasks a thread in flight."""

@@ -26,7 +26,7 @@ from streamkern.pipeline.stages import Stages
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.fit import fit, steps
 from streamkern.solvers.footprint import Footprint
-from streamkern.storage.remote import redacted
+from streamkern.storage.remote import COUNTS, redacted
 
 
 def run(
@@ -171,6 +171,8 @@ def _train(
     with open_executor(scheduler, threads) as executor:
         if executor.dashboard is not None:
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
+        for doubt in executor.doubts():
+            events.emit("warning", message=doubt)
         stages = Stages(pipeline, executor, events, folder / "stages", timings, checkpoint_seconds)
 
         def on_plan(projected: Footprint) -> None:
@@ -240,9 +242,11 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _held() -> dict[str, int]:
-    """What every line of the event log says of memory, in bytes."""
-    return {"resident_bytes": resident(), "peak_bytes": peak_resident()}
+def _held() -> dict[str, Any]:
+    """What every line of the event log says: memory in bytes, and what this process has asked of remote stores."""
+    asked = COUNTS.now()
+    store = {"store": asked} if asked["requests"] else {}
+    return {"resident_bytes": resident(), "peak_bytes": peak_resident(), **store}
 
 
 def _clear(folder: Path) -> None:

@@ -15,6 +15,7 @@ from streamkern.execute import dask as cluster_module
 from streamkern.execute import open_executor
 from streamkern.execute.base import Stack
 from streamkern.execute.dask import DaskExecutor
+from streamkern.execute.threads import blas_kernels
 from streamkern.testing.executor import Rounding, expected_step, expected_weights, small_weights
 
 
@@ -147,3 +148,23 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path):
     assert done.returncode == 1
     assert "UsageError: The worker processes did not start." in done.stderr
     assert '__name__ == "__main__"' in done.stderr
+
+
+def test_a_worker_with_other_blas_kernels_is_told_of(new_cluster):
+    here = blas_kernels()
+    if not any("openblas" in kernel for kernel in here):
+        pytest.skip("only OpenBLAS can be told which kernels to run")
+    other = "Nehalem" if not any("Nehalem" in kernel for kernel in here) else "Haswell"
+    odd = new_cluster("tcp", {"OPENBLAS_CORETYPE": other})
+    odd.keep(1)
+    with open_executor(odd.address, 1) as executor:
+        (doubt,) = executor.doubts()
+        assert other in doubt
+        assert doubt.startswith("1 of the workers run other BLAS kernels")
+    odd.kill()
+
+
+def test_workers_like_this_process_raise_no_doubt(cluster):
+    cluster.keep(1)
+    with open_executor(cluster.address, 1) as executor:
+        assert executor.doubts() == []
