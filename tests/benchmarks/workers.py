@@ -15,11 +15,11 @@ import argparse
 import multiprocessing
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -69,6 +69,13 @@ def watched(title: str) -> Iterator[None]:
     print(f"  [other processes kept {max(0.0, others):.2f} cores busy]\n", flush=True)
 
 
+class Spent(NamedTuple):
+    """Seconds by the clock, and of the CPU."""
+
+    wall: float
+    cpu: float
+
+
 def arithmetic(pipe: Connection, p: int, d: int, rows: int) -> None:
     """A plain process: seconds and CPU seconds of a number of blocks, or of the matrix products in them."""
     threadpool_limits(1, user_api="blas")
@@ -91,40 +98,56 @@ def arithmetic(pipe: Connection, p: int, d: int, rows: int) -> None:
         start, spent = time.perf_counter(), time.process_time()
         for _ in range(times):
             work[name]()
-        pipe.send((time.perf_counter() - start, time.process_time() - spent))
+        pipe.send(Spent(time.perf_counter() - start, time.process_time() - spent))
 
 
-def ceiling(p: int, d: int, rows: int, rounds: int) -> float:
-    """How many times the arithmetic of one process two at the same time get done."""
+@contextmanager
+def two_processes(p: int, d: int, rows: int) -> Iterator[Callable[[str, int], tuple[Spent, list[Spent]]]]:
+    """Two plain processes: what so many blocks take in one alone, and in each of both at the same time."""
     context = multiprocessing.get_context("spawn")
     ends = []
     for _ in range(2):
         here, there = context.Pipe()
-        process = context.Process(target=arithmetic, args=(there, p, d, rows), daemon=True)
-        process.start()
+        context.Process(target=arithmetic, args=(there, p, d, rows), daemon=True).start()
         ends.append(here)
-    result = 0.0
-    with watched(f"Two plain processes against one, {rows} rows against p = {p:,}, {rounds} rounds"):
-        for name in ("matrix product", "lane"):
-            gain, inflation, alone = [], [], []
-            for _ in range(rounds + 1):
-                ends[0].send((name, 8))
-                one, one_cpu = ends[0].recv()
-                for end in ends:
-                    end.send((name, 8))
-                two = [end.recv() for end in ends]
-                gain.append(2 * one / max(wall for wall, _ in two))
-                inflation.append(sum(cpu for _, cpu in two) / (2 * one_cpu))
-                alone.append(one_cpu / 8)
-            result = statistics.median(gain[1:])
-            print(
-                f"  {name:15} {1e3 * statistics.median(alone):7.1f} ms alone; two together x {result:.2f}"
-                f" ({min(gain[1:]):.2f} to {max(gain[1:]):.2f}), each takes"
-                f" {statistics.median(inflation[1:]):.3f} times the CPU time"
-            )
+
+    def measure(name: str, times: int) -> tuple[Spent, list[Spent]]:
+        ends[0].send((name, times))
+        alone = ends[0].recv()
         for end in ends:
-            end.send(None)
-    return result
+            end.send((name, times))
+        return alone, [end.recv() for end in ends]
+
+    yield measure
+    for end in ends:
+        end.send(None)
+
+
+def lane_seconds(p: int, d: int, rows: int, rounds: int) -> tuple[float, float]:
+    """CPU seconds of a lane alone, and how many times that while the other core computes one too."""
+    with two_processes(p, d, rows) as measure:
+        found = [measure("lane", 8) for _ in range(rounds + 1)][1:]
+    alone = statistics.median(one.cpu / 8 for one, _ in found)
+    together = statistics.median(statistics.mean(side.cpu for side in both) / 8 for _, both in found)
+    return alone, max(1.0, together / alone)
+
+
+def ceiling(p: int, d: int, rows: int, rounds: int) -> None:
+    """How many times the arithmetic of one process two at the same time get done."""
+    with (
+        watched(f"Two plain processes against one, {rows} rows against p = {p:,}, {rounds} rounds"),
+        two_processes(p, d, rows) as measure,
+    ):
+        for name in ("matrix product", "lane"):
+            found = [measure(name, 8) for _ in range(rounds + 1)][1:]
+            gain = [2 * one.wall / max(side.wall for side in both) for one, both in found]
+            inflation = [sum(side.cpu for side in both) / (2 * one.cpu) for one, both in found]
+            alone = statistics.median(one.cpu / 8 for one, _ in found)
+            print(
+                f"  {name:15} {1e3 * alone:7.1f} ms alone; two together x {statistics.median(gain):.2f}"
+                f" ({min(gain):.2f} to {max(gain):.2f}), each takes"
+                f" {statistics.median(inflation):.3f} times the CPU time"
+            )
 
 
 def training(centers: int, steps: int, rounds: int) -> None:

@@ -1,0 +1,300 @@
+"""A discrete-event model of minibatch steps on workers: what many machines would do, from constants measured on one.
+
+The driver serialises the state and sends it to each worker in turn (or down a tree), workers compute their lanes,
+sums come back and are added in turn (or up a tree), the driver updates; a worker begins its next block ahead as far as
+one panel goes. Cores are shared by whoever runs on them. A worker that dies is noticed, its lanes are placed again and
+the step is repeated.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+
+import numpy as np
+
+from streamkern.rng import generator
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a step is made of, measured or assumed. Seconds of one core where nothing else is said.
+
+    Attributes:
+        lane: computing one lane's block.
+        warm: of it, what can be done before the state is known.
+        update: the update on the host, one core; shared by the driver's cores.
+        message: handling one message, request or answer, on the driver.
+        answer: the same on a worker.
+        fixed: a step's overhead on the driver, however many workers.
+        latency: a message's way, not a core's time.
+        size: bytes of the state, and of one sum.
+        bandwidth: bytes a second through the driver's network, and through a worker's.
+        add: adding one sum to another.
+        contention: how much slower a core computes when all others of its machine do; 1 for not at all.
+        straggle: σ of the logarithm of a lane's time, beside its mean.
+        mtbf: seconds between failures of one worker; inf for never.
+        recover: seconds from a failure to the repetition of the step: noticed, placed, centers sent, blocks read.
+    """
+
+    lane: float
+    warm: float = 0.0
+    update: float = 0.0
+    message: float = 0.0
+    answer: float = 0.0
+    fixed: float = 0.0
+    latency: float = 0.0
+    size: float = 0.0
+    bandwidth: float = math.inf
+    add: float = 0.0
+    contention: float = 1.0
+    straggle: float = 0.0
+    mtbf: float = math.inf
+    recover: float = 0.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where it runs.
+
+    Attributes:
+        workers: worker processes of one thread each.
+        lanes: blocks of a step.
+        cores: cores of the one machine that holds the driver and all workers; None: every worker has its own core.
+        host_cores: cores of the driver's machine that the update may use.
+        fanout: workers that one node of a broadcast or reduction tree serves; None for a star: the driver serves all.
+    """
+
+    workers: int
+    lanes: int
+    cores: int | None = None
+    host_cores: int = 1
+    fanout: int | None = None
+
+
+@dataclass(eq=False)
+class _Job:
+    left: float
+    done: Callable[[], None]
+
+
+class _Clock:
+    """Events in the order of time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._tie = count()
+
+    def after(self, delay: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (self.now + delay, next(self._tie), act))
+
+    def run(self, over: Callable[[], bool] = lambda: False) -> None:
+        while self._queue and not over():
+            self.now, _, act = heapq.heappop(self._queue)
+            act()
+
+
+class _Cores:
+    """Cores that jobs share evenly; each runs on one at most."""
+
+    def __init__(self, clock: _Clock, cores: int, contention: float) -> None:
+        self._clock, self._cores, self._contention = clock, cores, contention
+        self._jobs: list[_Job] = []
+        self._seen, self._version = 0.0, 0
+
+    def run(self, seconds: float, done: Callable[[], None]) -> _Job:
+        """Begin a job."""
+        self._advance()
+        job = _Job(seconds, done)
+        self._jobs.append(job)
+        self._plan()
+        return job
+
+    def stop(self, job: _Job) -> float:
+        """Seconds that a job still had to go."""
+        self._advance()
+        if job not in self._jobs:
+            return 0.0
+        self._jobs.remove(job)
+        self._plan()
+        return max(0.0, job.left)
+
+    def _rate(self) -> float:
+        n = len(self._jobs)
+        busy = (min(n, self._cores) - 1) / max(1, self._cores - 1)
+        return min(1.0, self._cores / n) / (1.0 + (self._contention - 1.0) * busy)
+
+    def _advance(self) -> None:
+        if self._jobs:
+            rate = self._rate()
+            for job in self._jobs:
+                job.left -= (self._clock.now - self._seen) * rate
+        self._seen = self._clock.now
+
+    def _plan(self) -> None:
+        self._version += 1
+        if self._jobs:
+            version, soonest = self._version, min(job.left for job in self._jobs)
+            self._clock.after(max(0.0, soonest) / self._rate(), lambda: self._fire(version))
+
+    def _fire(self, version: int) -> None:
+        if version != self._version:
+            return  # others came or went since
+        self._advance()
+        least = min(job.left for job in self._jobs) + 1e-12
+        over = [job for job in self._jobs if job.left <= least]
+        self._jobs = [job for job in self._jobs if job.left > least]
+        self._plan()
+        for job in over:
+            job.done()
+
+
+@dataclass
+class Times:
+    """What a simulation saw.
+
+    Attributes:
+        steps: seconds of each step.
+        retries: steps that had to be repeated.
+    """
+
+    steps: list[float] = field(default_factory=list)
+    retries: int = 0
+
+    @property
+    def mean(self) -> float:
+        """Seconds a step."""
+        return float(np.mean(self.steps))
+
+
+def simulate(costs: Costs, layout: Layout, steps: int = 20, seed: int = 0) -> Times:
+    """Seconds of steps, one after another.
+
+    Args:
+        costs: what a step is made of.
+        layout: where it runs.
+        steps: how many; the first has nothing begun ahead and is not counted.
+        seed: of stragglers and failures.
+    """
+    return _Run(costs, layout, seed).times(steps)
+
+
+class _Run:
+    def __init__(self, costs: Costs, layout: Layout, seed: int) -> None:
+        self.costs, self.layout = costs, layout
+        self.rng = generator("simulate", seed)
+        self.clock = _Clock()
+        active = min(layout.workers, layout.lanes)
+        self.lanes = [layout.lanes * (w + 1) // active - layout.lanes * w // active for w in range(active)]
+        self.host = _Cores(self.clock, layout.cores or layout.host_cores, costs.contention)
+        self.machines = [self.host if layout.cores else _Cores(self.clock, 1, 1.0) for _ in range(active)]
+        self.warming: list[_Job | None] = [None] * active
+        self.wire = costs.size / costs.bandwidth
+
+    def times(self, steps: int) -> Times:
+        found = Times()
+        for number in range(steps + 1):
+            start, retries = self.clock.now, 0
+            while not self.attempt():
+                retries += 1
+            if number:
+                found.steps.append(self.clock.now - start)
+                found.retries += retries
+        return found
+
+    def attempt(self) -> bool:
+        """One attempt at a step; false if a worker died in it."""
+        start, n = self.clock.now, len(self.lanes)
+        self.queue: list[tuple[float, Callable[[], None]]] = []  # what the driver has yet to send or take in
+        self.handling, self.left, self.over = False, n, False
+        self.host.run(self.costs.fixed, self.send)
+        self.clock.run(lambda: self.over)
+        chance = -math.expm1(-n * (self.clock.now - start) / self.costs.mtbf)
+        died = bool(chance) and bool(self.rng.random() < chance)
+        if died:
+            self.clock.after(self.costs.recover, lambda: None)
+            self.clock.run()
+            self.warming = [None] * n
+        return not died
+
+    def send(self) -> None:
+        for w in range(len(self.lanes)):
+            arrive = partial(self.clock.after, self.costs.latency, partial(self.compute, w))
+            if self.depth(w):
+                self.clock.after(self.relay(w, self.costs.message), arrive)
+            else:
+                self.handle(self.costs.message, arrive)
+
+    def compute(self, w: int) -> None:
+        costs = self.costs
+        seconds = sum(costs.lane * self.straggler() for _ in range(self.lanes[w]))
+        job = self.warming[w]
+        begun = 0.0 if job is None else costs.warm - self.machines[w].stop(job)
+        self.machines[w].run(max(0.0, seconds - begun) + costs.answer, partial(self.answer, w))
+
+    def answer(self, w: int) -> None:
+        costs = self.costs
+        if costs.warm:
+            self.warming[w] = self.machines[w].run(costs.warm, lambda: None)
+        if self.depth(w):
+            self.clock.after(self.relay(w, costs.message + costs.add) + costs.latency, self.arrived)
+        else:
+            self.clock.after(costs.latency, partial(self.handle, costs.message + costs.add, self.arrived))
+
+    def arrived(self) -> None:
+        self.left -= 1
+        if not self.left:
+            threads = self.layout.host_cores
+            parts = [None] * threads
+
+            def updated() -> None:
+                parts.pop()
+                self.over = not parts
+
+            for _ in range(threads):
+                self.host.run(self.costs.update / threads, updated)
+
+    def handle(self, seconds: float, act: Callable[[], None]) -> None:
+        """Have the driver send or take in a message, one after another, and act once it is through the wire."""
+        self.queue.append((seconds, act))
+        if not self.handling:
+            self.following()
+
+    def following(self) -> None:
+        self.handling = bool(self.queue)
+        if self.queue:
+            seconds, act = self.queue.pop(0)
+
+            def through() -> None:
+                act()
+                self.following()
+
+            self.host.run(seconds, partial(self.clock.after, self.wire, through))
+
+    def relay(self, w: int, message: float) -> float:
+        """Seconds that a message takes through the tree between the driver and a worker."""
+        assert self.layout.fanout is not None
+        return self.depth(w) * (self.layout.fanout * (message + self.wire) + self.costs.latency)
+
+    def depth(self, worker: int) -> int:
+        """Levels of the tree between the driver and a worker; 0 where the driver serves it."""
+        fanout = self.layout.fanout
+        if fanout is None or worker < fanout:
+            return 0
+        return 1 + self.depth(worker // fanout - 1)
+
+    def straggler(self) -> float:
+        """A factor of mean 1."""
+        sigma = self.costs.straggle
+        return float(np.exp(self.rng.normal() * sigma - sigma * sigma / 2)) if sigma else 1.0
+
+
+def ideal(costs: Costs, layout: Layout) -> float:
+    """Seconds of a step where nothing is paid but its arithmetic, evenly shared by all cores."""
+    cores = min(layout.workers, layout.lanes, layout.cores or layout.workers)
+    return costs.lane * layout.lanes / cores

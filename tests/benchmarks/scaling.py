@@ -1,0 +1,183 @@
+"""A step's constants measured here, the model's prediction for 1 to 8 workers against the real thing, and for 1,000.
+
+    python tests/benchmarks/scaling.py [--steps 8] [--rounds 3] [--workers 1 2 4 8]
+
+The constants are CPU times, which other processes disturb less than clocks: of a lane's block, alone and beside one on
+the other core; of the update on the host; of the driver and of a worker in steps without arithmetic, on one worker and
+on two. The model (``streamkern/testing/simulate.py``) never sees the times that it is to predict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import psutil
+from step_overhead import Idle
+from workers import lane_seconds, watched
+
+import streamkern as sk
+from streamkern.data import from_arrays
+from streamkern.data.stream import Assembly, Stream
+from streamkern.data.targets import Classes
+from streamkern.execute import open_executor
+from streamkern.execute.threads import default_threads
+from streamkern.kernels import Expansion
+from streamkern.kernels.base import ROW_TILE
+from streamkern.solvers.gradient import Gradient
+from streamkern.solvers.projection import ExactProjection
+from streamkern.sweep import Work
+from streamkern.testing.simulate import Costs, Layout, ideal, simulate
+
+P, D, OUTPUTS, LANES, ROWS = 5000, 784, 10, 8, 256
+STEPS_A_PASS = 6
+
+NETWORK = {"bandwidth": 1.25e9, "latency": 1e-4}
+"""Assumed of a cluster: 10 Gbit/s and 0.1 ms."""
+
+TROUBLE = {"straggle": 0.1, "mtbf": 30 * 86400.0, "recover": 20.0}
+"""Assumed: lanes that differ by 10%, a failure of each worker a month, and 20 s until its step is repeated."""
+
+CRITICAL = 4096
+"""Assumed critical batch, rows: beyond it a larger batch no longer saves steps."""
+
+
+def spent(processes: list[psutil.Process]) -> float:
+    """CPU seconds of processes so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+def messages(workers: int, steps: int, state: Any) -> tuple[float, float, float]:
+    """A step without arithmetic: its seconds, CPU seconds of the driver, CPU seconds of a worker."""
+    with open_executor(f"processes:{workers}", 1) as executor:
+        placement = executor.place(Idle(), LANES)
+        for step in range(30):
+            placement.step((0, step), state, [(0, step + 1)])
+        here = psutil.Process()
+        there = [child for child in here.children(recursive=True) if child.cpu_times().user > 0.1]
+        before, driver = spent(there), time.process_time()
+        times = []
+        for step in range(steps):
+            begin = time.perf_counter()
+            placement.step((0, 30 + step), state, [(0, 31 + step)])
+            times.append(time.perf_counter() - begin)
+        driver, after = time.process_time() - driver, spent(there)
+        placement.close()
+    return statistics.median(times), driver / steps, (after - before) / steps / workers
+
+
+def calibrate(rounds: int) -> Costs:
+    """The constants of a step, measured, and printed."""
+    state = np.random.default_rng(0).normal(size=(P, OUTPUTS)).astype(np.float32)
+    lane, contention = lane_seconds(P, D, ROWS, rounds)
+    W = np.tril(np.random.default_rng(1).random((P, P), dtype=np.float32))
+    projection, times = ExactProjection(W, None), []
+    with open_executor("threads", 1) as executor:
+        for _ in range(2 * rounds + 1):
+            start = time.process_time()
+            projection.apply(state, executor.host_map)
+            times.append(time.process_time() - start)
+    update = statistics.median(times)
+    one, two = messages(1, 200, state), messages(2, 200, state)
+    message = max(0.0, two[1] - one[1]) / 2
+    fixed = max(0.0, one[1] - 2 * message)
+    answer = one[2]
+    latency = max(0.0, one[0] - one[1] - one[2]) / 2
+    costs = Costs(
+        lane=lane, warm=lane * min(1.0, ROW_TILE / ROWS), update=update, message=message, answer=answer, fixed=fixed,
+        latency=latency, size=4.0 * P * OUTPUTS, contention=contention,
+    )  # fmt: skip
+    print(f"  a lane of {ROWS} rows {1e3 * lane:8.2f} ms; {contention:.3f} times that while the other core computes")
+    print(f"  update on the host {1e3 * update:8.2f} ms of one core")
+    print(f"  driver, a step     {1e3 * fixed:8.2f} ms, and {1e3 * message:.2f} a message of {costs.size / 1e6:.1f} MB")
+    print(f"  worker, a step     {1e3 * answer:8.2f} ms")
+    print(f"  on the way         {1e3 * latency:8.2f} ms a message")
+    return costs
+
+
+def measured(workers: list[int], steps: int, rounds: int) -> dict[int, float]:
+    """Seconds of whole steps on each number of workers, taking turns."""
+    rng = np.random.default_rng(0)
+    X = rng.random((STEPS_A_PASS * LANES * ROWS, D), dtype=np.float32)
+    stream = Stream(
+        Assembly(from_arrays(X, rng.integers(0, OUTPUTS, len(X))), Classes(np.arange(OUTPUTS))), LANES, ROWS
+    )
+    work = Work(stream, Gradient(Expansion(sk.Laplace(20.0), X[:P] - X[:P].mean(axis=0))))
+    projection = ExactProjection(np.tril(rng.random((P, P), dtype=np.float32)), None)
+    state = np.zeros((P, OUTPUTS), dtype=np.float32)
+    found: dict[int, list[float]] = {number: [] for number in workers}
+    with ExitStack() as stack:
+        sides = {}
+        for number in workers:
+            executor = stack.enter_context(open_executor(f"processes:{number}", default_threads()))
+            placement = executor.place(work, LANES)
+            stack.callback(placement.close)
+            sides[number] = executor, placement
+        for turn in range(rounds + 1):
+            for number in workers if turn % 2 else workers[::-1]:
+                executor, placement = sides[number]
+                for step in range(steps):
+                    position, *ahead = (divmod(turn * steps + step + i, STEPS_A_PASS) for i in range(3))
+                    start = time.perf_counter()
+                    result = placement.step(position, state, ahead)
+                    projection.apply(result.parts[0], executor.host_map)
+                    if turn and step:
+                        found[number].append(time.perf_counter() - start)
+    return {number: statistics.median(times) for number, times in found.items()}
+
+
+def far(here: Costs) -> None:
+    """What a cluster would do with a billion rows: one core a worker, batches that grow with the workers."""
+    print(f"  assumed: {NETWORK}, {TROUBLE}, critical batch {CRITICAL:,} rows")
+    print(
+        "  p        workers  rows a step   ms a step: star  tree of 16   of ideal: star  tree"
+        "   hours for 1e9 rows: star  tree"
+    )
+    for p in (5000, 50_000):
+        scale = p / P
+        costs = replace(
+            here, lane=here.lane * scale, warm=here.warm * scale, update=here.update * scale**2, size=here.size * scale,
+            message=here.message * scale, answer=here.answer * scale, add=here.size * scale / 5e9, contention=1.0,
+            **NETWORK, **TROUBLE,
+        )  # fmt: skip
+        for workers in (1, 16, 100, 1000):
+            layout = Layout(workers, workers, host_cores=16)
+            times = [simulate(costs, replace(layout, fanout=fanout), 10).mean for fanout in (None, 16)]
+            shares = [ideal(costs, layout) / seconds for seconds in times]
+            hours = [1e9 / (workers * ROWS) * seconds / 3600 for seconds in times]
+            print(
+                f"  {p:<8,} {workers:7,} {workers * ROWS:12,} {1e3 * times[0]:17,.0f} {1e3 * times[1]:11,.0f}"
+                f" {shares[0]:16.0%} {shares[1]:5.0%} {hours[0]:26.1f} {hours[1]:5.1f}"
+            )
+
+
+def main() -> None:
+    """Print constants, predictions and what follows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
+    options = parser.parse_args()
+    with watched(f"Constants, p = {P:,}, d = {D}, c = {OUTPUTS}, {LANES} lanes of {ROWS} rows"):
+        costs = calibrate(options.rounds)
+    cores = default_threads()
+    with watched(f"Predicted and measured, milliseconds a step, {cores} cores, {options.rounds} rounds"):
+        times = measured(options.workers, options.steps, options.rounds)
+        for number, seconds in times.items():
+            layout = Layout(number, LANES, cores=cores, host_cores=cores)
+            predicted = simulate(costs, layout).mean
+            print(
+                f"  {number} workers: predicted {1e3 * predicted:7.1f}, measured {1e3 * seconds:7.1f}:"
+                f" {predicted / seconds - 1:+.1%}"
+            )
+    print("A cluster of one-core workers, from these constants")
+    far(costs)
+
+
+if __name__ == "__main__":
+    main()
