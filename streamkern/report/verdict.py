@@ -75,8 +75,8 @@ def next_steps(record: Record) -> list[str]:
             f"Training rows score {gap:.1f} points above test rows: more rows, augmentation, a larger bandwidth, or "
             "validation rows with a patience may close some of it."
         )
-    losses = [entry["loss"] for entry in history]
-    if len(losses) > 1 and losses[-1] < _FALLS * losses[-2]:
+    losses = [entry["loss"] for entry in history]  # of the first pass it is mostly the loss of the beginning
+    if len(losses) > 2 and losses[-1] < _FALLS * losses[-2]:
         steps.append(
             f"The training loss still fell by {1 - losses[-1] / losses[-2]:.0%} in the last pass: more passes "
             "(epochs) may help."

@@ -176,7 +176,7 @@ def test_what_the_numbers_suggest_is_said(runs: dict[str, Path]):
     assert record.result is not None
     record.result = record.result | {
         "metrics": {"train": {"accuracy": 0.99, "n": 10}, "test": {"accuracy": 0.6, "n": 10, "mse": 1.0}},
-        "history": [{"pass": 1, "loss": 1.0, "rows": 1}, {"pass": 2, "loss": 0.5, "rows": 2}],
+        "history": [{"pass": i + 1, "loss": 0.5**i, "rows": i + 1} for i in range(3)],
         "data_wait_fraction": 0.5,
         "stages": [*record.result["stages"], {"name": "train", "seconds": 20.0, "cached": False}],
     }
