@@ -79,14 +79,6 @@ def test_sgd_approaches_least_squares_and_averaging_brings_it_closer():
     assert np.abs(mean - exact).max() < min(0.02, np.abs(last - exact).max())
 
 
-@pytest.mark.parametrize(
-    "solver", [sk.Direct(1e-6), sk.Falkon(epochs=6), sk.SGD(epochs=2), sk.GradientDescent(epochs=4)], ids=str
-)
-def test_threads_do_not_change_the_weights(solver: Any):
-    one, two = (solve(solver, threads=threads).weights for threads in (1, 2))
-    assert np.array_equal(one, two)
-
-
 def test_schedules_give_the_steps_they_name():
     size = sk.solvers.sgd.StepSize(1.0, 0.1, 1.0)
     constant, power = sk.SGD(step=0.5), sk.SGD(step=0.5, schedule="power", theta=0.5)
@@ -123,14 +115,6 @@ def test_the_regimes_of_corollary_1():
 def test_values_out_of_range_are_refused(make: Any, words: str):
     with pytest.raises(sk.UsageError, match=words):
         make()
-
-
-@pytest.mark.parametrize("solver", [sk.SGD(epochs=3, step=1e4), sk.GradientDescent(epochs=30, step=1e4)], ids=str)
-def test_a_step_that_is_too_long_is_a_failure_with_a_remedy(solver: Any):
-    failure = solve(solver, features=sk.Identity()).failure
-    assert failure is not None
-    assert failure.kind in ("diverged", "non-finite")
-    assert failure.remedy
 
 
 @pytest.mark.parametrize(
