@@ -149,6 +149,8 @@ def test_a_run_over_a_failing_store_gives_the_weights_of_a_healthy_one(folder, u
         result = sk.run(pipeline(data), tmp_path / "s3")
         assert result["weights_sha256"] == weights["rows.zarr"]
         assert server.faults >= 5
+    first, *_, last = (json.loads(line)["store"] for line in (tmp_path / "s3/events.jsonl").read_text().splitlines())
+    assert last["requests"] - first["requests"] > last["retries"] - first["retries"] > 0
     with FaultyServer(folder, one_in(5, Fault(truncate=True))) as server:
         data = sk.open_dataset(f"{server.url}/rows.parquet", retry=PATIENT)
         result = sk.run(pipeline(data), tmp_path / "http", scheduler="processes:1", threads=1)
