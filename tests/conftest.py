@@ -1,4 +1,4 @@
-"""One hypothesis profile for everyone: a failure seen in CI is the one seen at the desk; and a cache of the tests' own."""
+"""One hypothesis profile for everyone, so that a failure in CI is the one seen at the desk; and a cache of our own."""
 
 from __future__ import annotations
 
