@@ -405,11 +405,17 @@ def _time(records: Sequence[Record], names_: Sequence[str]) -> str:
         if rows:
             caption = f"Seconds by stage{f': {name}' if len(records) > 1 else ''}"
             html += table(caption, (), rows, "bars")
-    split = [(name, found) for record, name in zip(records, names_, strict=True) if (found := _split(record))]
-    for name, found in split:
-        whole = sum(found.values()) or 1.0
-        rows = [[part, bar(v / whole, f"{v / whole:.1%}", _colour(2))] for part, v in found.items()]
-        html += table(f"Where training's time went{f': {name}' if len(records) > 1 else ''}", (), rows, "bars")
+    for record, name in zip(records, names_, strict=True):
+        of = f": {name}" if len(records) > 1 else ""
+        if parts := _timeline(record):
+            most = max(seconds for _, seconds in parts) or 1.0
+            rows = [[part, bar(seconds / most, f"{seconds:.2f} s", _colour(2))] for part, seconds in parts]
+            html += table(
+                f"Where training's time went (of slots together; then of the leading process){of}", (), rows, "bars"
+            )
+        elif found := _split(record):
+            rows = [[part, bar(share, f"{share:.1%}", _colour(2))] for part, share in found.items()]
+            html += table(f"Where training's time went{of}", (), rows, "bars")
     return html or _nothing("No stage has ended.")
 
 
@@ -420,6 +426,18 @@ def _colour(number: int) -> str:
 def _stages(record: Record) -> list[dict[str, Any]]:
     """Stages that have ended, of the result or else of the events."""
     return list((record.result or {}).get("stages") or record.of("stage", "end"))
+
+
+def _timeline(record: Record) -> list[tuple[str, float]]:
+    """Seconds of training's steps by what they went to, of the steps that tell; nothing where none does."""
+    told = [step["timeline"] for step in record.steps if step.get("timeline")]
+    parts = {
+        "compute": "computing",
+        "wait": "waiting for rows",
+        "reduce": "adding up, wire",
+        "update": "update of the state",
+    }
+    return [(word, sum(line.get(key, 0.0) for line in told)) for key, word in parts.items()] if told else []
 
 
 def _split(record: Record) -> dict[str, float]:

@@ -96,6 +96,22 @@ def test_rows_that_are_images_are_shown_with_their_copies_and_others_as_numbers(
         assert "RandomCrop" in Words(page([read_run(runs["fashion"])])).text
 
 
+def test_where_the_time_of_training_went_is_the_sum_over_its_steps(runs: dict[str, Path]):
+    record = read_run(runs["digits"])
+    timeline = {"compute": 1.0, "wait": 0.5, "reduce": 0.25, "update": 0.125}
+    record.steps = [record.steps[-1] | {"timeline": timeline} for _ in range(3)]
+    said = Words(page([record])).text
+    for part, seconds in (
+        ("computing", 3),
+        ("waiting for rows", 1.5),
+        ("adding up", 0.75),
+        ("update of the state", 0.375),
+    ):
+        assert re.search(rf"{part}[^0-9]*{seconds:.2f} s", said)
+    record.steps = []
+    assert f"{record.result['data_wait_fraction']:.1%}" in Words(page([record])).text
+
+
 def test_everything_that_comes_from_a_run_is_escaped(runs: dict[str, Path], tmp_path: Path):
     shutil.copytree(runs["digits"], tmp_path / "run")
     bad = "<script>alert(1)</script>"
