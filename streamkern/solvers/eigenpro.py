@@ -437,6 +437,10 @@ class DelayedGradient:
         self.__dict__.update(state)
         self.__post_init__()
 
+    def warm(self, block: Block) -> None:
+        """The first panel against the centers does not depend on the weights."""
+        self.expansion.warm(block.X)
+
     def __call__(self, block: Block, state: tuple[Array, tuple[tuple[Key, Array], ...]]) -> Parts:
         """Sums over the block under (α, temporary centers as (key, coefficients))."""
         alpha, temporary = state

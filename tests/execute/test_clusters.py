@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from streamkern.execute.base import Stack
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import blas_kernels
 from streamkern.testing.executor import Rounding, expected_step, expected_weights, small_weights
+
+ROOT = Path(__file__).parents[2]
 
 
 def rows():
@@ -168,3 +172,10 @@ def test_workers_like_this_process_raise_no_doubt(cluster):
     cluster.keep(1)
     with open_executor(cluster.address, 1) as executor:
         assert executor.doubts() == []
+
+
+def test_the_python_of_the_page_runs(tmp_path):
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "clusters.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "page.py").write_text(program)
+    found = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("2 http")
