@@ -78,12 +78,16 @@ def sweep(executor: Executor, work: Work, state: Any = None) -> Parts:
             expected="at least one row",
             remedy="check the path, the glob or the split",
         )
-    level = max(0, (n // _NODES_IN_FLIGHT).bit_length() - 1)
-    tree = Tree(n)
+    level, tree = task_level(n), Tree(n)
     nodes = [(level, index, n) for index in range(-(-n >> level))]
     for (_, index, _), parts in zip(nodes, executor.imap(run_node, nodes, (work, state)), strict=True):
         tree.put(level, index, parts)
     return tree.total()
+
+
+def task_level(n: int) -> int:
+    """Level of the tree whose nodes are tasks, for n blocks: a function of n alone, because it decides the bits."""
+    return max(0, (n // _NODES_IN_FLIGHT).bit_length() - 1)
 
 
 def run_node(node: tuple[int, int, int], work: Work, state: Any) -> Parts:

@@ -30,8 +30,9 @@ from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import ROW_TILE
 from streamkern.solvers.gradient import Gradient
+from streamkern.solvers.loop import SCAN_ROWS
 from streamkern.solvers.projection import ExactProjection
-from streamkern.sweep import Work
+from streamkern.sweep import Work, task_level
 from streamkern.testing.simulate import Costs, Layout, ideal, simulate
 
 P, D, OUTPUTS, LANES, ROWS = 5000, 784, 10, 8, 256
@@ -42,9 +43,6 @@ NETWORK = {"bandwidth": 1.25e9, "latency": 1e-4}
 
 TROUBLE = {"straggle": 0.1, "mtbf": 30 * 86400.0, "recover": 20.0}
 """Assumed: lanes that differ by 10%, a failure of each worker a month, and 20 s until its step is repeated."""
-
-CRITICAL = 4096
-"""Assumed critical batch, rows: beyond it a larger batch no longer saves steps."""
 
 
 def spent(processes: list[psutil.Process]) -> float:
@@ -133,7 +131,7 @@ def measured(workers: list[int], steps: int, rounds: int) -> dict[int, float]:
 
 def far(here: Costs) -> None:
     """What a cluster would do with a billion rows: one core a worker, batches that grow with the workers."""
-    print(f"  assumed: {NETWORK}, {TROUBLE}, critical batch {CRITICAL:,} rows")
+    print(f"  assumed: {NETWORK}, {TROUBLE}")
     print(
         "  p        workers  rows a step   ms a step: star  tree of 16   of ideal: star  tree"
         "   hours for 1e9 rows: star  tree"
@@ -154,6 +152,12 @@ def far(here: Costs) -> None:
                 f"  {p:<8,} {workers:7,} {workers * ROWS:12,} {1e3 * times[0]:17,.0f} {1e3 * times[1]:11,.0f}"
                 f" {shares[0]:16.0%} {shares[1]:5.0%} {hours[0]:26.1f} {hours[1]:5.1f}"
             )
+
+
+def sweeps(rows: int) -> None:
+    """Tasks of a sweep over all rows."""
+    blocks = -(-rows // SCAN_ROWS)
+    print(f"A sweep over {rows:,} rows: {blocks:,} blocks, {-(-blocks >> task_level(blocks))} tasks")
 
 
 def main() -> None:
@@ -177,6 +181,7 @@ def main() -> None:
             )
     print("A cluster of one-core workers, from these constants")
     far(costs)
+    sweeps(10**9)
 
 
 if __name__ == "__main__":
