@@ -118,8 +118,11 @@ class Runs:
         with open(unfinished, "wb") as stream:
             for values in (run.X, run.y, hashes):
                 if values is not None:
+                    part = np.empty_like(values[:step])
                     for start in range(0, n, step):
-                        stream.write(np.take(values, order[start : start + step], axis=0).data)
+                        rows = order[start : start + step]
+                        # Several times as fast as indexing, and into pages that are there already.
+                        stream.write(np.take(values, rows, axis=0, out=part[: len(rows)], mode="clip").data)
         os.replace(unfinished, path)
 
     def shuffled(self, start: int, bucket_rows: int) -> Iterator[Rows]:
