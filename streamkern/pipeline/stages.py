@@ -17,6 +17,7 @@ import numpy as np
 from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import Learning
+from streamkern.data.quality import shuffle_warning
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Transform, dump, load
@@ -196,6 +197,9 @@ class Stages:
 
         def compute() -> tuple[Outcome, dict[str, Any]]:
             self.events.emit("solver", **iteration.report)
+            batch = iteration.report.get("batch")
+            if message := shuffle_warning(problem.train, problem.mix_chunks, problem.lanes, batch):
+                self.events.emit("warning", message=message)
             outcome = train(
                 problem,
                 iteration,

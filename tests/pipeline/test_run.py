@@ -348,3 +348,22 @@ def test_a_directory_used_every_night_does_not_grow(make: Make, tmp_path: Path):
     assert max(kept.count(name) for name in kept) == 3
     again = sk.run(make(seed=5), tmp_path / "run")
     assert all(stage["cached"] for stage in again["stages"] if stage["name"] != "save")
+
+
+def test_rows_that_were_never_shuffled_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("streamkern.solvers.base.MIX_CHUNKS", 2)  # as where not every chunk stays in memory
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(10), 800)
+    X = rng.normal(size=(len(y), 5)) + y[:, None]
+    told: list[str] = []
+    for name, order, count in (("sorted", slice(None), 1), ("shuffled", rng.permutation(len(y)), 0)):
+        sk.write_zarr(tmp_path / f"{name}.zarr", X[order], y[order], chunk_rows=400)
+        data = sk.open_dataset(tmp_path / f"{name}.zarr", target="target")
+        told.clear()
+        run(
+            sk.Pipeline(data, sk.Laplace(5.0), sk.Uniform(30)),
+            tmp_path / name,
+            listeners=(lambda k, f: told.append(f["message"]) if k == "warning" else None,),
+        )
+        assert len(told) == count
+        assert all("streamkern ingest" in message for message in told)
