@@ -15,6 +15,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.pipeline.run import run
+from streamkern.storage import ArraySource
 
 Make = Callable[..., sk.Pipeline]
 STAGES = ["statistics", "centers", "eigensystem", "train", "evaluate", "save"]
@@ -357,8 +358,7 @@ def test_rows_that_were_never_shuffled_are_warned_of(tmp_path: Path, monkeypatch
     X = rng.normal(size=(len(y), 5)) + y[:, None]
     told: list[str] = []
     for name, order, count in (("sorted", slice(None), 1), ("shuffled", rng.permutation(len(y)), 0)):
-        sk.write_zarr(tmp_path / f"{name}.zarr", X[order], y[order], chunk_rows=400)
-        data = sk.open_dataset(tmp_path / f"{name}.zarr", target="target")
+        data = sk.Dataset(ArraySource(X[order], y[order], chunk_rows=400))
         told.clear()
         run(
             sk.Pipeline(data, sk.Laplace(5.0), sk.Uniform(30)),
