@@ -28,7 +28,7 @@ from streamkern.data.targets import Classes
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion
-from streamkern.kernels.base import ROW_TILE
+from streamkern.kernels.base import ROW_TILE, TILE_BYTES
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.loop import SCAN_ROWS
 from streamkern.solvers.projection import ExactProjection
@@ -40,6 +40,9 @@ STEPS_A_PASS = 6
 
 NETWORK = {"bandwidth": 1.25e9, "latency": 1e-4}
 """Assumed of a cluster: 10 Gbit/s and 0.1 ms."""
+
+ADDING = 5e9
+"""Assumed: bytes a second of sums that one core adds up."""
 
 TROUBLE = {"straggle": 0.1, "mtbf": 30 * 86400.0, "recover": 20.0}
 """Assumed: lanes that differ by 10%, a failure of each worker a month, and 20 s until its step is repeated."""
@@ -87,7 +90,7 @@ def calibrate(rounds: int) -> Costs:
     answer = one[2]
     latency = max(0.0, one[0] - one[1] - one[2]) / 2
     costs = Costs(
-        lane=lane, warm=lane * min(1.0, ROW_TILE / ROWS), update=update, message=message, answer=answer, fixed=fixed,
+        lane=lane, warm=lane * ahead(P), update=update, message=message, answer=answer, fixed=fixed,
         latency=latency, size=4.0 * P * OUTPUTS, contention=contention,
     )  # fmt: skip
     print(f"  a lane of {ROWS} rows {1e3 * lane:8.2f} ms; {contention:.3f} times that while the other core computes")
@@ -129,9 +132,14 @@ def measured(workers: list[int], steps: int, rounds: int) -> dict[int, float]:
     return {number: statistics.median(times) for number, times in found.items()}
 
 
+def ahead(p: int) -> float:
+    """Share of a lane that one panel holds, which a worker may begin before its state comes."""
+    return min(1.0, min(ROW_TILE, TILE_BYTES // (4 * p)) / ROWS)
+
+
 def far(here: Costs) -> None:
     """What a cluster would do with a billion rows: one core a worker, batches that grow with the workers."""
-    print(f"  assumed: {NETWORK}, {TROUBLE}")
+    print(f"  assumed: {NETWORK}, {TROUBLE}, sums at {ADDING / 1e9:g} GB/s, 16 cores for the update")
     print(
         "  p        workers  rows a step   ms a step: star  tree of 16   of ideal: star  tree"
         "   hours for 1e9 rows: star  tree"
@@ -139,8 +147,9 @@ def far(here: Costs) -> None:
     for p in (5000, 50_000):
         scale = p / P
         costs = replace(
-            here, lane=here.lane * scale, warm=here.warm * scale, update=here.update * scale**2, size=here.size * scale,
-            message=here.message * scale, answer=here.answer * scale, add=here.size * scale / 5e9, contention=1.0,
+            here, lane=here.lane * scale, warm=here.lane * scale * ahead(p), update=here.update * scale**2,
+            size=here.size * scale, message=here.message * scale, answer=here.answer * scale,
+            add=here.size * scale / ADDING, contention=1.0,
             **NETWORK, **TROUBLE,
         )  # fmt: skip
         for workers in (1, 16, 100, 1000):
