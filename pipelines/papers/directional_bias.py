@@ -33,8 +33,8 @@ GD_SAME = "GD to the loss of SGD"
 THEOREM, GD_THEOREM = "SGD, steps of Theorem 1", "GD to the loss of that"
 
 SCHEMES = {
-    SGD: sk.SGD(batch=1, epochs=105, stages=((5, 0.1), (100, 0.01))),
-    SMALL_SGD: sk.SGD(batch=1, epochs=105, stages=((105, 0.01),)),
+    SGD: sk.SGD(batch=1, epochs=105, stages=((5, 0.1), (100, 0.01)), replacement=True),
+    SMALL_SGD: sk.SGD(batch=1, epochs=105, stages=((105, 0.01),), replacement=True),
     GD: sk.SGD(batch=10, epochs=1050, stages=((50, 0.5), (1000, 0.05))),
     SMALL_GD: sk.SGD(batch=10, epochs=1050, stages=((1050, 0.05),)),
 }
@@ -100,7 +100,7 @@ def run(draw: int) -> dict[str, Ending]:
         follow(GD_SAME, sk.GradientDescent(epochs=20_000, step=0.5), found[SGD].loss)
         # A step on row i alone multiplies its residual by 1 − η ‖K_i‖², and ‖K_i‖² is λ_i² where K is near diagonal.
         largest = float(np.max(np.sum(K**2, axis=0)))
-        follow(THEOREM, sk.SGD(batch=1, epochs=45, stages=((40, 2 / largest), (5, 0.5 / largest))))
+        follow(THEOREM, sk.SGD(batch=1, epochs=45, stages=((40, 2 / largest), (5, 0.5 / largest)), replacement=True))
         follow(GD_THEOREM, sk.GradientDescent(epochs=20_000, step=5.0), found[THEOREM].loss)
     return found
 
