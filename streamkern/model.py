@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.split import runs
+from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Transform, dump, load
 from streamkern.errors import DataError, ModelFormatError, UsageError
@@ -33,10 +34,32 @@ from streamkern.solvers.fit import Fitted
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.storage import Source, open_source
 from streamkern.storage.artifact import load_artifact, save_artifact, sha256
+from streamkern.storage.base import digest
 from streamkern.types import Array
 
 KIND = "KernelMachine"
 _BLOCK_ROWS = 1024
+_TASK_BYTES, _TASK_ROWS = 8 << 20, 1 << 16
+
+R = TypeVar("R")
+
+
+class Predicted(NamedTuple):
+    """Predictions of neighbouring rows.
+
+    Attributes:
+        values: as from ``predict``, or codes of classes where outputs decide among them.
+        outputs: as from ``decision_function``, where they were asked for.
+        y: stored targets, where the source has them.
+    """
+
+    values: Array
+    outputs: Array | None
+    y: Array | None
+
+    def part(self, rows: slice) -> Predicted:
+        """Some of the rows."""
+        return Predicted(*(None if each is None else each[rows] for each in self))  # type: ignore[arg-type]
 
 
 @dataclass(eq=False)
@@ -71,7 +94,12 @@ class KernelMachine:
     def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
         """The model that a fit left; ``metadata`` joins the facts about the training."""
         problem, outcome = fitted.problem, fitted.outcome
-        facts = {"rows": outcome.rows, "passes": outcome.passes, "data": problem.train.fingerprint}
+        facts = {
+            "rows": outcome.rows,
+            "passes": outcome.passes,
+            "data": problem.train.fingerprint,
+            "dtype": problem.train.source.dtype.str,
+        }
         return cls(
             problem.kernel,
             problem.centers.Z,
@@ -95,6 +123,21 @@ class KernelMachine:
         """SHA-256 of the weights' bytes: equal for runs that trained the same model."""
         return sha256(self.weights)
 
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of all that predictions depend on."""
+        centers = sha256(self.Z if isinstance(self.Z, np.ndarray) else self.Z.mean_row)
+        described, fitted = dump(self.transforms)
+        return digest(
+            self.kernel.to_json(),
+            None if self.features is None else self.features.to_json(),
+            [centers, self.Z.shape, self.weights_sha256, {name: sha256(array) for name, array in fitted.items()}],
+            encoding_to_json(self.encoding),
+            described,
+            [np.asarray(value, dtype=np.float64).tolist() for value in (self.factor, self.shift)],
+            self.columns,
+        )
+
     def decision_function(self, X: Any, *, executor: Executor | None = None) -> Array:
         """Outputs f(x), shape (n, c): a score for each class, or predicted values.
 
@@ -110,14 +153,52 @@ class KernelMachine:
 
     def stream_outputs(self, X: Any, *, executor: Executor | None = None) -> Iterator[Array]:
         """Outputs block by block, in the order of the rows; memory does not grow with their number."""
-        scan = Scan(self._assembly(self._dataset(X), encoding=None), _BLOCK_ROWS)
-        items = [(i,) for i in range(len(scan))]
-        task = (scan, self._basis(), self.weights, self.encoding)
+        scan = self._scan(self._dataset(X))
+        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor)
+
+    def stream_predictions(
+        self, X: Any, *, executor: Executor | None = None, outputs: bool = False, rows: tuple[int, int] | None = None
+    ) -> Iterator[Predicted]:
+        """Predictions block by block, in the order of the stored rows; the same for a row whichever ``rows`` are asked.
+
+        Args:
+            X: as in ``decision_function``; every stored row once.
+            executor: where blocks run; threads of this process by default.
+            outputs: whether outputs are wanted too.
+            rows: first and last + 1 row; all by default.
+
+        Raises:
+            DataError: as in ``decision_function``.
+        """
+        dataset = self._dataset(X)
+        if dataset.rules or dataset.virtual_rows is not None:
+            raise UsageError("The data set is a choice of rows, or augmented.", expected="every stored row once")
+        scan, bounds = self._scan(dataset), dataset.source.bounds
+        starts, stops = runs(bounds[:-1], bounds[1:], scan.block_rows)
+        start, stop = rows or (0, int(bounds[-1]))
+        numbers = range(int(np.searchsorted(stops, start, side="right")), int(np.searchsorted(starts, stop)))
+        found = self._swept(_predictions, scan, [(i, outputs) for i in numbers], executor)
+        for i, block in zip(numbers, found, strict=True):
+            here = slice(max(0, start - int(starts[i])), min(stop, int(stops[i])) - int(starts[i]))
+            yield Predicted(*block).part(here)
+
+    def task_rows(self, dataset: Dataset) -> int:
+        """Rows of a task of predictions: about 8 MiB of them, so that beginning a task costs nothing beside it."""
+        width = max(self.Z.shape[1], dataset.source.n_features) + self.weights.shape[1]
+        return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
+
+    def _scan(self, dataset: Dataset) -> Scan:
+        return Scan(self._assembly(dataset, encoding=None), self.task_rows(dataset))
+
+    def _swept(
+        self, task: Callable[..., R], scan: Scan, items: list[tuple[Any, ...]], executor: Executor | None
+    ) -> Iterator[R]:
+        shared = (scan, self._basis(), self.weights, self.encoding)
         if executor is not None:
-            yield from executor.imap(_outputs, items, task)
+            yield from executor.imap(task, items, shared)
         else:
             with ThreadsExecutor() as threads:
-                yield from threads.imap(_outputs, items, task)
+                yield from threads.imap(task, items, shared)
 
     def predict(self, X: Any, *, executor: Executor | None = None) -> Array:
         """Labels, shape (n,), or values, shape (n,) or (n, c).
@@ -133,10 +214,8 @@ class KernelMachine:
 
     def decide(self, outputs: Array) -> Array:
         """Predictions from outputs (n, c)."""
-        if isinstance(self.encoding, Classes):
-            return np.asarray(self.encoding.values[outputs.argmax(axis=1)])
-        assert isinstance(self.encoding, Continuous)
-        return outputs[:, 0] if self.encoding.flat else outputs
+        values = _decided(outputs, self.encoding)
+        return np.asarray(self.encoding.values[values]) if isinstance(self.encoding, Classes) else values
 
     def score(self, X: Any, y: Array | None = None, *, executor: Executor | None = None) -> dict[str, Any]:
         """Metrics on rows with targets: ``n``, ``mse`` and ``accuracy`` or ``r2``.
@@ -294,12 +373,32 @@ def _number_or_array(value: Array) -> float | Array:
 
 
 def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding: Encoding) -> Array:
-    block = scan.block(key)
+    return _evaluated(scan.block(key), scan.assembly.dataset.source, basis, weights, encoding)
+
+
+def _predictions(
+    key: tuple[int, bool], scan: Scan, basis: Basis, weights: Array, encoding: Encoding
+) -> tuple[Array, Array | None, Array | None]:
+    raw, where = scan.raw(key[:1])
+    block = scan.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key[:1], where)
+    outputs = _evaluated(block, scan.assembly.dataset.source, basis, weights, encoding)
+    return _decided(outputs, encoding), outputs if key[1] else None, raw.y
+
+
+def _decided(outputs: Array, encoding: Encoding) -> Array:
+    """Codes of classes, or values, from outputs (n, c)."""
+    if isinstance(encoding, Classes):
+        return np.asarray(outputs.argmax(axis=1))
+    assert isinstance(encoding, Continuous)
+    return outputs[:, 0] if encoding.flat else outputs
+
+
+def _evaluated(block: Block, source: Source, basis: Basis, weights: Array, encoding: Encoding) -> Array:
     bad = get_backend().finite_rows(block.X)
     if bad >= 0:
         raise DataError(
             "A feature is NaN or infinity.",
-            where=f"{_place(scan.assembly.dataset.source)}, row {int(block.ids[bad])}",
+            where=f"{_place(source)}, row {int(block.ids[bad])}",
             expected="finite numbers; Input X contains NaN or infinity",
             remedy="leave those rows out, or fill them; a model trained with sk.Impute fills them itself",
         )

@@ -21,10 +21,17 @@ DOORS = {
     "distributed": {"execute/dask.py"},
     "h5py": {"storage/hdf5.py"},
     "numba": {"backends/numba.py", "backends/cuda.py"},
-    "pyarrow": {"storage/arrow.py", "storage/csv.py", "storage/parquet.py", "storage/parquet_files.py"},
+    "pyarrow": {
+        "storage/arrow.py",
+        "storage/csv.py",
+        "storage/parquet.py",
+        "storage/parquet_files.py",
+        "storage/predictions.py",
+    },
     "sklearn": {"estimators.py"},
     "zarr": {
         "storage/artifact.py",
+        "storage/predictions.py",
         "storage/training_zarr.py",
         "storage/zarr.py",
         "storage/zarr_array.py",

@@ -1,0 +1,367 @@
+"""Predictions of stored rows, streamed from one store to another under a memory budget; resumable part by part."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.data import Dataset
+from streamkern.data.targets import Classes
+from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
+from streamkern.execute import Executor, open_executor
+from streamkern.kernels.base import ROW_TILE, TILE_BYTES
+from streamkern.memory import default_budget, format_bytes, parse_bytes, peak_resident, release, resident
+from streamkern.model import KernelMachine, Predicted, load_model
+from streamkern.storage.base import Source, digest
+from streamkern.storage.predictions import FORMATS, SUFFIXES, Column, Predictions, record_at
+from streamkern.storage.remote import is_remote, redacted
+from streamkern.storage.tables import open_tables
+from streamkern.types import Array
+
+PART_ROWS, PART_BYTES = 1 << 20, 32 << 20
+"""Rows of a part at most, and bytes: what an interruption costs."""
+
+_LIBRARIES, _THREAD, _READER = 96 << 20, 16 << 20, 16 << 20  # as a fit reckons them
+_KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "floating-point numbers"}
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, rows done, and rows in all."""
+
+
+@dataclass(frozen=True)
+class PredictionResult:
+    """What a prediction has made.
+
+    Attributes:
+        path: where.
+        rows: rows.
+        columns: names of what a row has: parquet columns.
+        kept: rows that an interrupted prediction had written already; all, where the target was there already.
+        seconds: how long it took.
+        rows_per_second: speed over the rows that were not kept, from the first read to the last write.
+        peak_memory_bytes: most that the process has held since it began.
+        projected_memory_bytes: what was projected; 0 where nothing was left to do.
+        memory_budget_bytes: what was allowed.
+        stored_bytes: bytes on disk.
+    """
+
+    path: str
+    rows: int
+    columns: tuple[str, ...]
+    kept: int
+    seconds: float
+    rows_per_second: float
+    peak_memory_bytes: int
+    projected_memory_bytes: int
+    memory_budget_bytes: int
+    stored_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON-serialisable data."""
+        return asdict(self) | {"columns": list(self.columns), "status": "done"}
+
+    def __str__(self) -> str:
+        kept = f", {self.kept:,} of them written before" if self.kept else ""
+        columns = ", ".join(self.columns[:4]) + ", ..." * (len(self.columns) > 4)
+        return (
+            f"{self.path}: {self.rows:,} rows ({columns}){kept}; "
+            f"{self.rows_per_second:,.0f} rows/s, {self.seconds:.1f} s; {format_bytes(self.peak_memory_bytes)} at the "
+            f"peak of {format_bytes(self.memory_budget_bytes)}; {format_bytes(self.stored_bytes)} on disk"
+        )
+
+
+def predict(
+    model: str | os.PathLike[str] | KernelMachine,
+    data: Any,
+    target: str | os.PathLike[str],
+    *,
+    id: str | None = None,
+    scores: bool = False,
+    format: str | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scheduler: str = "threads",
+    overwrite: bool = False,
+    storage_options: dict[str, Any] | None = None,
+    on_progress: Progress = lambda what, rows, total: None,
+) -> PredictionResult:
+    """Predict every stored row, in order, and write what comes out as one parquet file or one zarr group.
+
+    The column ``prediction`` holds labels as they were in training, or values (``prediction_0``, ... where there are
+    several). The target appears when it is whole. The same call after an interruption goes on with the parts that are
+    missing and gives the same bytes; after it is done, it does nothing.
+
+    Args:
+        model: a saved model, or one in memory.
+        data: a table of any kind that can be trained on, with the columns of the training data; others are passed over.
+        target: the local file (parquet) or directory (zarr) to make.
+        id: a column of numbers or strings to copy.
+        scores: write the outputs too: ``score_LABEL`` for each class. In zarr they are one array, ``scores``.
+        format: ``parquet`` or ``zarr``; by the end of ``target`` if not given.
+        memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
+        threads: of this process, as for ``run``.
+        scheduler: where blocks run, as for ``run``.
+        overwrite: replace other predictions that are there.
+        storage_options: for fsspec URLs of the data.
+        on_progress: told of what is done.
+
+    Raises:
+        UsageError: parameters that contradict each other.
+        PlanRefusedError: it would not fit; says what would make it fit.
+        DataError: the data differ from those of training in columns, width or kind; or a row holds NaN, by its number.
+        StorageError: nothing there, something else at the target, or a full disk: what was written is kept.
+        BusyError: another process writes to the target.
+    """
+    began = time.perf_counter()
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    machine = model if isinstance(model, KernelMachine) else load_model(model)
+    place, format = _place(target, format)
+    source = _open(machine, data, id, storage_options)
+    columns = _columns(machine, source, id, scores)
+    n = int(source.bounds[-1])
+    row_bytes = sum(column.row_bytes for column in columns)
+    part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
+    identity = digest(1, machine.fingerprint, source.fingerprint, id, scores, format, part_rows)
+    record = {
+        "fingerprint": identity,
+        "model": machine.fingerprint,
+        "weights_sha256": machine.weights_sha256,
+        "data": source.fingerprint,
+        "rows": n,
+        "version": version("streamkern"),
+    }
+    made = FORMATS[format](place, columns, n, part_rows, record)
+    present = record_at(place)
+    kept, rate, projected = n, 0.0, 0
+    if present is None or present["fingerprint"] != identity:
+        _require_room(place, present is not None and overwrite)
+        with open_executor(scheduler, threads) as executor:
+            projected = projection(machine, Dataset(source), executor.slots, min(n, part_rows) * row_bytes)
+            _require_memory(projected, budget, executor.slots)
+            with made.writing():
+                missing = made.missing()
+                kept = n - sum(b - a for a, b in map(made.rows, missing))
+                start = time.perf_counter()
+                _write(machine, source, made, missing, executor, on_progress)
+                made.commit()
+                rate = (n - kept) / (time.perf_counter() - start)
+    elif made.folder.exists():  # a process was killed after it put the result in place
+        with made.writing():
+            made.discard()
+    return PredictionResult(
+        path=str(place),
+        rows=n,
+        columns=tuple(name for column in columns for name in column.fields or (column.name,)),
+        kept=kept,
+        seconds=time.perf_counter() - began,
+        rows_per_second=rate,
+        peak_memory_bytes=peak_resident(),
+        projected_memory_bytes=projected,
+        memory_budget_bytes=budget,
+        stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
+    )
+
+
+def projection(model: KernelMachine, dataset: Dataset, slots: int, part_bytes: int) -> int:
+    """Most memory that the process will hold, in bytes.
+
+    Args:
+        model: the model, loaded.
+        dataset: rows to predict, stored.
+        slots: tasks side by side.
+        part_bytes: bytes of a part of the target.
+    """
+    release()
+    source, c, itemsize = dataset.source, model.weights.shape[1], model.Z.dtype.itemsize
+    text = 64 if source.target is not None and source.target.dtype == object else 8
+    chunk_rows = int(np.diff(source.bounds).max(initial=1))
+    task_rows = min(model.task_rows(dataset), chunk_rows)
+    # Decoded pieces, the chunk made of them, and the chunk before it.
+    reading = 3 * chunk_rows * (source.n_features * source.dtype.itemsize + text + 32)
+    widest = max(source.n_features, *(transform.n_out for transform in model.transforms), 1)
+    working = task_rows * (2 * (model.Z.shape[1] + c) * itemsize + (2 * widest * 8 if model.transforms else 0))
+    working += max(min(TILE_BYTES, ROW_TILE * len(model.weights) * itemsize), len(model.weights) * itemsize)
+    waiting = 2 * task_rows * (c * itemsize + 8 + text)
+    task = reading + working + waiting
+    centers = 2 * model.Z.nbytes if isinstance(model.Z, np.ndarray) else 0
+    # A part, the same in the format's own arrays, and encoded.
+    return int(resident() + _LIBRARIES + _READER + centers + slots * (_THREAD + task) + 3 * part_bytes)
+
+
+def _require_memory(projected: int, budget: int, slots: int) -> None:
+    if projected > budget:
+        raise PlanRefusedError(
+            f"The prediction needs {format_bytes(projected)} and may use {format_bytes(budget)}.",
+            where=f"memory={format_bytes(budget)}, threads={slots}",
+            expected=f"a budget of at least {format_bytes(1.05 * projected)}",
+            remedy="give more memory, or fewer threads; or write the data in smaller chunks (row groups)",
+        )
+
+
+def _write(
+    model: KernelMachine,
+    source: Source,
+    made: Predictions,
+    missing: Sequence[int],
+    executor: Executor,
+    on_progress: Progress,
+) -> None:
+    """Predict the missing parts, each run of neighbours in one stream, and write each when its rows are there."""
+    names = [column.name for column in made.columns]
+    for first, last in _runs(missing):
+        rows = made.rows(first)[0], made.rows(last)[1]
+        stream = model.stream_predictions(Dataset(source), executor=executor, outputs="scores" in names, rows=rows)
+        for part in range(first, last + 1):
+            stream, held = _taken(stream, made.rows(part)[1] - made.rows(part)[0])
+            made.write(part, _values(model, held, made.columns))
+            on_progress("predict", made.rows(part)[1], made.n)
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of neighbours."""
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        yield members[0], members[-1]
+
+
+def _taken(stream: Iterator[Predicted], rows: int) -> tuple[Iterator[Predicted], list[Predicted]]:
+    """What is left of a stream, and its first ``rows`` rows."""
+    held: list[Predicted] = []
+    while rows:
+        block = next(stream)
+        if len(block.values) > rows:
+            stream = chain([block.part(slice(rows, None))], stream)
+            block = block.part(slice(0, rows))
+        held.append(block)
+        rows -= len(block.values)
+    return stream, held
+
+
+def _values(model: KernelMachine, held: Sequence[Predicted], columns: Sequence[Column]) -> list[Array]:
+    """The columns' values over blocks."""
+    made: list[Array] = []
+    for column in columns:
+        if column.name == "prediction":
+            values = _joined([block.values for block in held], column)
+            labels = model.encoding.values if isinstance(model.encoding, Classes) else None
+            made.append(values if labels is None else labels.astype(column.dtype)[values.astype(np.int64)])
+        elif column.name == "scores":
+            made.append(_joined([block.outputs for block in held], column))
+        else:
+            made.append(_joined([block.y for block in held], column))
+    return made
+
+
+def _joined(blocks: Sequence[Array | None], column: Column) -> Array:
+    found = [block for block in blocks if block is not None]
+    shape = (0, len(column.fields)) if column.fields else (0,)
+    return np.concatenate(found) if found else np.empty(shape, column.dtype)
+
+
+def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
+    """The target as a local path, and its format."""
+    url = os.fspath(target)
+    if is_remote(url):
+        raise UsageError(
+            "predictions are written to local files only",
+            where=redacted(url),
+            expected="a local path",
+            remedy="predict to a local file, then copy it to the store",
+        )
+    place = Path(os.path.abspath(url.removeprefix("file://")))
+    format = format or next((name for name, ends in SUFFIXES.items() if place.suffix in ends), None)
+    if format not in FORMATS:
+        raise UsageError(
+            "the format of the predictions is not known",
+            where=url,
+            expected="a target that ends in .parquet or .zarr",
+            remedy=f"say which: {', '.join(FORMATS)} (--format)",
+        )
+    return place, format
+
+
+def _require_room(place: Path, replace: bool) -> None:
+    if os.path.lexists(place) and not replace:
+        raise StorageError(
+            "there is something at this place already",
+            where=str(place),
+            expected="nothing, or predictions of the same rows by the same model",
+            remedy="choose another place, or remove it, or ask to overwrite it if it holds other predictions",
+        )
+
+
+def _open(model: KernelMachine, data: Any, id: str | None, storage_options: dict[str, Any] | None) -> Source:
+    """The rows, with the id column in the place of the target.
+
+    Raises:
+        DataError: they differ from those of training.
+    """
+    names = model.columns
+    try:
+        source = open_tables([data], id, names, storage_options=storage_options, nulls=bool(model.transforms))
+    except UsageError as error:
+        if names is None or id in names:
+            raise
+        raise DataError(
+            f"The columns of training cannot be chosen: {error.what}.",
+            where=error.where,
+            expected=f"columns {_listed(names)}",
+            remedy="store the rows with the names of their columns",
+        ) from error
+    where = source.where(0) if len(source.bounds) > 1 else "a table of no rows"
+    if source.n_features != model.n_features:
+        raise DataError(
+            f"The rows have {source.n_features} features, and the model was trained on {model.n_features}.",
+            where=where,
+            expected=f"{model.n_features} features" if names is None else f"columns {_listed(names)}",
+            remedy="give the columns of training, in their order",
+        )
+    trained = model.metadata.get("dtype")
+    kinds = [_KINDS[np.dtype(dtype).kind] for dtype in (source.dtype, trained or source.dtype)]
+    if kinds[0] != kinds[1]:
+        raise DataError(
+            f"The features are {kinds[0]} ({source.dtype}), and the model was trained on {kinds[1]} "
+            f"({np.dtype(trained).name}).",
+            where=where,
+            expected=f"{kinds[1]}, as they were stored for training",
+            remedy="check that the rows are in the units of training; if they are, store them in its dtype",
+        )
+    return source
+
+
+def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool) -> list[Column]:
+    """What a row of the predictions has."""
+    columns: list[Column] = []
+    if id is not None:
+        assert source.target is not None
+        columns.append(Column(id, source.target.dtype))
+    dtype = model.Z.dtype
+    if isinstance(model.encoding, Classes):
+        labels = model.encoding.values
+        columns.append(Column("prediction", np.dtype(object) if labels.dtype.kind in "UTO" else labels.dtype))
+        if scores:
+            columns.append(Column("scores", dtype, tuple(f"score_{label}" for label in labels.tolist())))
+    elif scores:
+        raise UsageError("The model predicts values, and has no scores of classes.", where="scores")
+    else:
+        c = model.weights.shape[1]
+        flat = bool(getattr(model.encoding, "flat", True))
+        columns.append(Column("prediction", dtype, () if flat else tuple(f"prediction_{j}" for j in range(c))))
+    names = [name for column in columns for name in {column.name, *column.fields}]
+    if id is not None and (names.count(id) > 1 or "/" in id or id.startswith(".")):
+        raise UsageError(
+            f"An id column cannot be called {id!r} here.", where="id", remedy="rename the column, or leave the id out"
+        )
+    return columns
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + ", ..." * (len(names) > 8)

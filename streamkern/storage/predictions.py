@@ -1,0 +1,296 @@
+"""Predictions at rest: a parquet file or a zarr group, made part by part in a directory beside it.
+
+A part is a fixed range of rows. It is there or it is not; the target appears by one rename when every part is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import zarr
+from zarr.codecs import BloscCodec, Crc32cCodec
+from zarr.storage import LocalStore
+
+from streamkern.errors import BusyError, StorageError
+from streamkern.types import Array
+
+SUFFIXES = {"parquet": (".parquet", ".pq", ".parq"), "zarr": (".zarr",)}
+"""How targets of each format end."""
+
+_MARK = "streamkern.predictions"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of predictions.
+
+    Args:
+        name: of the zarr array, and of the parquet column where a row has one value.
+        dtype: of the values; ``object`` for text.
+        fields: names of the values where a row has several: parquet columns.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    fields: tuple[str, ...] = ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in memory; text is taken to be short."""
+        return max(1, len(self.fields)) * (64 if self.dtype == object else self.dtype.itemsize)
+
+
+def record_at(place: Path) -> dict[str, Any] | None:
+    """What was noted with the predictions at a place; None where there are none, or they are not whole."""
+    found: Any = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        if place.is_dir():
+            found = json.loads((place / "zarr.json").read_text(encoding="utf-8"))["attributes"][_MARK]
+        else:
+            found = json.loads(pq.read_schema(place).metadata[_MARK.encode()])
+    return found if isinstance(found, dict) and "fingerprint" in found else None
+
+
+class Predictions(ABC):
+    """Predictions on their way: ``writing`` holds the directory, ``write`` adds a part, ``commit`` puts all in place.
+
+    Args:
+        place: the local file or directory to make.
+        columns: what a row has.
+        n: rows.
+        part_rows: rows of a part; the last one may have fewer.
+        record: kept with the predictions: its ``fingerprint`` says what they are.
+    """
+
+    def __init__(self, place: Path, columns: Sequence[Column], n: int, part_rows: int, record: dict[str, Any]) -> None:
+        self.place, self.columns, self.n, self.part_rows, self.record = place, columns, n, part_rows, record
+        self.folder = place.with_name(f".{place.name}.predict")
+        self.data = self.folder / "data"
+
+    def __len__(self) -> int:
+        """Number of parts; no rows make one, of no rows."""
+        return max(1, -(-self.n // self.part_rows))
+
+    def rows(self, part: int) -> tuple[int, int]:
+        """First and last + 1 row of a part."""
+        return part * self.part_rows, min(self.n, (part + 1) * self.part_rows)
+
+    def missing(self) -> list[int]:
+        """Parts that are still to be written, ascending."""
+        return [part for part in range(len(self)) if not all(file.exists() for file in self._files(part))]
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the directory. The lock goes with the process, the parts stay for the next one.
+
+        Raises:
+            BusyError: another process writes to this place.
+            StorageError: the disk is full, or cannot be written to.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise self._explained(error) from error
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BusyError(
+                    "Another process is predicting to this place.",
+                    where=str(self.folder),
+                    remedy="wait for it, or end it",
+                ) from error
+            try:
+                self._begin()
+                yield
+            except OSError as error:
+                raise self._explained(error) from error
+        finally:
+            os.close(handle)
+
+    def commit(self) -> None:
+        """Put the whole in place, and what was there before out of the way."""
+        made = self._joined()
+        for folder, _, names in os.walk(made):
+            for name in (*names, "."):
+                _sync(Path(folder) / name)
+        old = self.folder / "old"
+        if self.place.is_dir() or (made.is_dir() and self.place.exists()):  # no system call replaces a full directory
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(self.place, old)
+        os.replace(made, self.place)
+        with contextlib.suppress(OSError):  # some file systems do not sync directories
+            _sync(self.place.parent)
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the directory, first what says that there is something in it to go on with."""
+        (self.folder / "plan.json").unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _begin(self) -> None:
+        """Keep parts of an earlier attempt at the same since the machine was started; remove all others."""
+        plan = {"fingerprint": self.record["fingerprint"], "part_rows": self.part_rows, "boot": _boot()}
+        path = self.folder / "plan.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found = None
+        if found != plan:
+            path.unlink(missing_ok=True)
+            for left in self.folder.iterdir():
+                if left.is_dir():
+                    shutil.rmtree(left)
+            self.data.mkdir()
+            self._prepare()
+            unfinished = self.folder / "plan.tmp"
+            unfinished.write_text(json.dumps(plan), encoding="utf-8")
+            os.replace(unfinished, path)
+
+    def _explained(self, error: OSError) -> OSError:
+        """What to do about a disk that cannot be written to; errors of the rows are as they are."""
+        if isinstance(error, StorageError):
+            return error
+        full = error.errno in _FULL or "No space left" in str(error)  # pyarrow's have no number
+        return StorageError(
+            "the disk is full" if full else f"the place cannot be written to: {error.strerror or error}",
+            where=str(self.folder),
+            remedy="free space and repeat: it goes on where it stopped; or remove this directory to give up",
+        )
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make what parts are written into."""
+
+    @abstractmethod
+    def _files(self, part: int) -> list[Path]:
+        """Files that are there when a part is."""
+
+    @abstractmethod
+    def write(self, part: int, values: Sequence[Array]) -> None:
+        """Write a part: an array a column, shape (rows,) or (rows, fields)."""
+
+    @abstractmethod
+    def _joined(self) -> Path:
+        """All parts as the one thing that is put in place."""
+
+
+class ParquetPredictions(Predictions):
+    """One parquet file, a row group a part: plain columns, compressed, with a checksum on every page."""
+
+    def _prepare(self) -> None:
+        pass
+
+    def _files(self, part: int) -> list[Path]:
+        a, b = self.rows(part)
+        return [self.data / f"rows-{a:015}-{b:015}.arrow"]
+
+    @property
+    def _schema(self) -> pa.Schema:
+        fields = []
+        for column in self.columns:
+            kind = pa.string() if column.dtype == object else pa.from_numpy_dtype(column.dtype)
+            fields += [pa.field(name, kind) for name in (column.fields or (column.name,))]
+        return pa.schema(fields, metadata={_MARK: json.dumps(self.record)})
+
+    def write(self, part: int, values: Sequence[Array]) -> None:
+        """As an Arrow file, which takes no decoding when the parts are joined."""
+        arrays = []
+        for column, array in zip(self.columns, values, strict=True):
+            singles = [array[:, j] for j in range(len(column.fields))] if column.fields else [array]
+            arrays += [pa.array(np.ascontiguousarray(single)) for single in singles]
+        schema = self._schema
+        table = pa.table([a.cast(f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema)
+        (path,) = self._files(part)
+        unfinished = path.with_suffix(".tmp")
+        with open(unfinished, "wb") as stream, pa.ipc.new_file(stream, schema) as writer:
+            writer.write_table(table)
+        os.replace(unfinished, path)
+
+    def _joined(self) -> Path:
+        path = self.folder / "whole"
+        with pq.ParquetWriter(
+            path, self._schema, compression="zstd", write_page_checksum=True, use_dictionary=[
+                field.name for field in self._schema if field.type == pa.string()
+            ],
+        ) as writer:  # fmt: skip
+            for part in range(len(self)):
+                with open(self._files(part)[0], "rb") as stream, pa.ipc.open_file(stream) as reader:
+                    table = reader.read_all()
+                if table.num_rows:
+                    writer.write_table(table, row_group_size=table.num_rows)
+        _sync(path)
+        return path
+
+
+class ZarrPredictions(Predictions):
+    """A zarr group of one array a column, a chunk a part, each with a checksum; ``fields`` are its attributes."""
+
+    def _prepare(self) -> None:
+        group = zarr.create_group(LocalStore(self.data))
+        for column in self.columns:
+            shape = (self.n, len(column.fields)) if column.fields else (self.n,)
+            array = group.create_array(
+                column.name,
+                shape=shape,
+                dtype=str if column.dtype == object else column.dtype,
+                chunks=(max(1, min(self.n, self.part_rows)), *shape[1:]),
+                compressors=[BloscCodec(cname="zstd", clevel=1, shuffle="shuffle"), Crc32cCodec()],
+                # A chunk that is not there is a part that is missing, whatever its values would be.
+                config={"write_empty_chunks": True},
+            )
+            if column.fields:
+                array.attrs["fields"] = list(column.fields)
+
+    def _files(self, part: int) -> list[Path]:
+        if not self.n:
+            return []
+        return [self.data / column.name / "c" / str(part) / ("0" if column.fields else "") for column in self.columns]
+
+    def write(self, part: int, values: Sequence[Array]) -> None:
+        """As a chunk of each array."""
+        a, b = self.rows(part)
+        group = zarr.open_group(LocalStore(self.data), mode="r+")
+        for column, array in zip(self.columns, values, strict=True):
+            stored = group[column.name]
+            assert isinstance(stored, zarr.Array)
+            stored[a:b] = array
+
+    def _joined(self) -> Path:
+        for left in self.data.rglob("*.partial"):
+            left.unlink()  # of chunks that a killed process was writing
+        zarr.open_group(LocalStore(self.data), mode="r+").attrs[_MARK] = self.record
+        return self.data
+
+
+FORMATS: dict[str, type[Predictions]] = {"parquet": ParquetPredictions, "zarr": ZarrPredictions}
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

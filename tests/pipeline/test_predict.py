@@ -1,0 +1,324 @@
+"""Predictions from store to store: right, in order, the same after an interruption, and never half there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+import streamkern as sk
+from streamkern.pipeline import predict as module
+from streamkern.pipeline.predict import predict
+from streamkern.storage.predictions import record_at
+
+FORMATS = ("parquet", "zarr")
+NAMES = list("abcdef")
+
+
+def frame(n: int, seed: int = 0) -> pd.DataFrame:
+    rows = pd.DataFrame(np.random.default_rng(seed).normal(size=(n, len(NAMES))).astype("float32"), columns=NAMES)
+    rows["key"] = [f"row-{i * 7 % n}" for i in range(n)]
+    rows["label"] = np.where(rows.a + rows.b > 0, "yes", np.where(rows.c > 0, "maybe", "no"))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a classifier of strings, a regressor of two values, and rows that are new to them."""
+    folder = tmp_path_factory.mktemp("made")
+    frame(400).to_parquet(folder / "train.parquet", index=False)
+    train = sk.open_dataset(folder / "train.parquet", target="label", columns=NAMES)
+    solver = sk.Direct()
+    classifier = sk.KernelClassifier(kernel=sk.Gaussian(3.0), centers=sk.Uniform(50), solver=solver).fit(train)
+    classifier.save(folder / "classes.zarr")
+    X = frame(400)[NAMES]
+    regressor = sk.KernelRegressor(kernel=sk.Gaussian(3.0), centers=sk.Uniform(50), solver=solver)
+    regressor.fit(X, np.stack([X.a, X.b + X.c], axis=1)).save(folder / "values.zarr")
+    frame(3000, seed=1).to_parquet(folder / "new.parquet", index=False, row_group_size=701)
+    return folder
+
+
+def read(place: Path) -> dict[str, list[Any]]:
+    """Columns by name, however they are stored."""
+    if place.suffix == ".parquet":
+        return {name: values.to_list() for name, values in pd.read_parquet(place).items()}
+    found: dict[str, list[Any]] = {}
+    for name, array in zarr.open_group(place, mode="r").arrays():
+        fields = array.attrs.get("fields")
+        values = np.asarray(array[:])
+        found |= {name: values.tolist()} if fields is None else dict(zip(fields, values.T.tolist(), strict=True))
+    return found
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+    return {str(path.relative_to(place)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_labels_scores_and_ids_are_those_of_the_rows_in_their_order(made: Path, tmp_path: Path, format: str):
+    place = tmp_path / f"out.{format}"
+    result = predict(made / "classes.zarr", made / "new.parquet", place, id="key", scores=True, memory="1GiB")
+    model, rows = sk.load_model(made / "classes.zarr"), frame(3000, seed=1)
+    outputs = model.decision_function(rows[NAMES])
+    found = read(place)
+    assert found["key"] == rows.key.to_list()
+    assert found["prediction"] == model.predict(rows[NAMES]).tolist()
+    for j, label in enumerate(["maybe", "no", "yes"]):
+        np.testing.assert_allclose(found[f"score_{label}"], outputs[:, j], rtol=1e-4, atol=1e-5)
+    assert set(result.columns) == set(found) == {"key", "prediction", "score_maybe", "score_no", "score_yes"}
+    assert (result.rows, result.kept, result.path) == (3000, 0, str(place))
+    assert result.rows_per_second > 0
+    assert 0 < result.projected_memory_bytes < result.memory_budget_bytes == 1 << 30
+    assert json.loads(json.dumps(result.to_json()))["status"] == "done"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [place.name]
+
+
+def test_a_target_of_parquet_is_one_file_that_every_reader_reads(made: Path, tmp_path: Path):
+    place = tmp_path / "out.parquet"
+    predict(made / "classes.zarr", made / "new.parquet", place)
+    want = sk.load_model(made / "classes.zarr").predict(frame(3000, seed=1)[NAMES]).tolist()
+    assert pl.read_parquet(place)["prediction"].to_list() == want
+    assert pq.read_table(place).column("prediction").to_pylist() == want
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_several_values_a_row_and_from_zarr(made: Path, tmp_path: Path, format: str):
+    rows = frame(900, seed=2)
+    sk.write_zarr(str(tmp_path / "new.zarr"), rows[NAMES].to_numpy(), columns=NAMES, chunk_rows=130)
+    predict(made / "values.zarr", tmp_path / "new.zarr", tmp_path / "out", format=format)
+    place = (tmp_path / "out").rename(tmp_path / f"out.{format}")
+    want = sk.load_model(made / "values.zarr").predict(rows[NAMES])
+    found = read(place)
+    np.testing.assert_allclose(found["prediction_0"], want[:, 0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["prediction_1"], want[:, 1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_parts_threads_and_processes_change_no_byte_of_a_row(
+    made: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+):
+    given = {"id": "key", "scores": True}
+    outs = []
+    elsewhere = {"scheduler": "processes:1"} if format == "parquet" else {}  # what is sent does not know the format
+    for number, how in enumerate(({"threads": 1}, {"threads": 2}, elsewhere)):
+        outs.append(tmp_path / f"{number}.{format}")
+        predict(made / "classes.zarr", made / "new.parquet", outs[-1], **given, **how)
+    assert contents(outs[0]) == contents(outs[1]) == contents(outs[2])
+    monkeypatch.setattr(module, "PART_ROWS", 257)
+    predict(made / "classes.zarr", made / "new.parquet", tmp_path / f"parts.{format}", **given)
+    assert read(tmp_path / f"parts.{format}") == read(outs[0])
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from streamkern.pipeline import predict as module
+from streamkern.storage import predictions
+module.PART_ROWS = 257
+after, model, data, target = int(sys.argv[1]), *sys.argv[2:]
+for kind in predictions.FORMATS.values():
+    def write(self, part, values, write=kind.write):
+        global after
+        after -= 1
+        if after < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(self, part, values)
+    kind.write = write
+print(module.predict(model, data, target, id="key", scores=True).kept)
+"""
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_after_kill_9_it_goes_on_with_what_is_missing_and_gives_the_same_bytes(
+    made: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+):
+    place = tmp_path / f"out.{format}"
+    words = [sys.executable, "-c", KILLED, "5", made / "classes.zarr", made / "new.parquet", place]
+    assert subprocess.run(words, check=False).returncode == -9
+    assert not place.exists()  # half a target is none
+    with pytest.raises(sk.StorageError):
+        sk.open_dataset(place)
+    monkeypatch.setattr(module, "PART_ROWS", 257)
+    given = {"id": "key", "scores": True}
+    folder = tmp_path / f".out.{format}.predict"
+    lost = next(file for file in folder.rglob("*") if file.name == "2" or file.name.startswith("rows-000000000000514"))
+    if lost.is_dir():
+        lost /= "0"
+    lost.unlink()  # one in the middle, too
+    assert predict(made / "classes.zarr", made / "new.parquet", place, **given).kept == 4 * 257
+    whole = tmp_path / f"whole.{format}"
+    predict(made / "classes.zarr", made / "new.parquet", whole, **given)
+    assert contents(place) == contents(whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([place.name, whole.name])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_done_is_not_done_again_and_nothing_else_is_replaced(made: Path, tmp_path: Path, format: str):
+    place = tmp_path / f"out.{format}"
+    first = predict(made / "classes.zarr", made / "new.parquet", place)
+    before = contents(place)
+    second = predict(made / "classes.zarr", made / "new.parquet", place)
+    assert (first.kept, second.kept, second.rows_per_second) == (0, 3000, 0)
+    with pytest.raises(sk.StorageError, match="something at this place"):
+        predict(made / "classes.zarr", made / "new.parquet", place, scores=True)
+    assert contents(place) == before
+    assert predict(made / "classes.zarr", made / "new.parquet", place, scores=True, overwrite=True).kept == 0
+    assert "score_no" in read(place)
+    for other in (made / "new.parquet", made / "classes.zarr"):
+        before = contents(other)
+        with pytest.raises(sk.StorageError, match="something at this place"):
+            predict(made / "classes.zarr", made / "new.parquet", other, overwrite=True)
+        assert contents(other) == before
+    assert record_at(made / "new.parquet") is None
+
+
+def test_a_target_in_the_hands_of_another_process_is_left_to_it(made: Path, tmp_path: Path):
+    (tmp_path / ".out.zarr.predict").mkdir()
+    program = "import fcntl,sys,time; file=open(sys.argv[1],'w'); fcntl.flock(file,2); print(flush=True); time.sleep(9)"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path / ".out.zarr.predict/lock"], stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(sk.BusyError):
+            predict(made / "classes.zarr", made / "new.parquet", tmp_path / "out.zarr")
+        holder.kill()
+
+
+def test_columns_are_found_by_name_and_others_are_passed_over(made: Path, tmp_path: Path):
+    rows = frame(200, seed=3)
+    rows[[*NAMES[::-1], "key", "label"]].assign(more=1.0).to_parquet(tmp_path / "other.parquet")
+    predict(made / "classes.zarr", tmp_path / "other.parquet", tmp_path / "out.parquet")
+    want = sk.load_model(made / "classes.zarr").predict(rows[NAMES])
+    assert read(tmp_path / "out.parquet")["prediction"] == want.tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.drop(columns="d"), r"column 'd' is not there"),
+        (lambda rows: rows.assign(**{name: 1 for name in NAMES}), r"whole numbers \(int64\).*trained on floating"),
+        (lambda rows: rows.assign(d="text"), "cannot be a feature"),
+    ],
+    ids=["missing", "kind", "text"],
+)
+def test_a_schema_other_than_that_of_training_is_refused(made: Path, tmp_path: Path, change, message: str):
+    change(frame(50)).to_parquet(tmp_path / "bad.parquet")
+    with pytest.raises(sk.DataError, match=message):
+        predict(made / "classes.zarr", tmp_path / "bad.parquet", tmp_path / "out.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.parquet"]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(5, None), (6, None), (6, list("uvwxyz"))])
+def test_rows_without_the_names_of_training_are_refused(made: Path, tmp_path: Path, width: int, columns):
+    sk.write_zarr(str(tmp_path / "bad.zarr"), np.ones((20, width), "float32"), columns=columns)
+    with pytest.raises(sk.DataError, match=r"columns of training|is not there"):
+        predict(made / "classes.zarr", tmp_path / "bad.zarr", tmp_path / "out.parquet")
+
+
+def test_another_width_is_refused_where_there_are_no_names(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    model = sk.KernelRegressor(kernel=sk.Gaussian(3.0), centers=sk.Uniform(20), solver=sk.Direct())
+    machine = model.fit(rng.normal(size=(100, 4)), rng.normal(size=100)).model_
+    with pytest.raises(sk.DataError, match="5 features, and the model was trained on 4"):
+        predict(machine, np.ones((10, 5)), tmp_path / "out.parquet")
+    predict(machine, np.ones((0, 4)), tmp_path / "none.parquet")
+    assert read(tmp_path / "none.parquet") == {"prediction": []}
+    predict(machine, np.ones((0, 4)), tmp_path / "none.zarr")
+    assert read(tmp_path / "none.zarr") == {"prediction": []}
+
+
+def test_a_nan_is_named_by_its_row_and_nothing_stands_at_the_target(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "PART_ROWS", 257)
+    X = frame(2000)[NAMES].to_numpy().copy()
+    X[1234, 2] = np.nan
+    sk.write_zarr(str(tmp_path / "new.zarr"), X, columns=NAMES, chunk_rows=100)
+    with pytest.raises(sk.DataError, match=r"row 1234\b"):
+        predict(made / "classes.zarr", tmp_path / "new.zarr", tmp_path / "out.zarr", threads=1)
+    assert not (tmp_path / "out.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"target": "out.csv"}, "format"),
+        ({"target": "s3://bucket/out.parquet"}, "local files only"),
+        ({"model": "values.zarr", "scores": True}, "no scores"),
+        ({"id": "prediction"}, "cannot be called"),
+        ({"threads": 0}, "too few"),
+        ({"memory": "10MiB"}, r"needs .* and may use"),
+    ],
+)
+def test_bad_usage_is_refused_before_anything_is_written(made: Path, tmp_path: Path, monkeypatch, given, message: str):
+    monkeypatch.chdir(tmp_path)
+    rows = frame(30).rename(columns={"key": "prediction"})
+    rows.to_parquet("rows.parquet")
+    given = {"model": "classes.zarr", "data": "rows.parquet", "target": "out.parquet"} | given
+    with pytest.raises(sk.UsageError, match=message):
+        predict(made / given.pop("model"), given.pop("data"), given.pop("target"), **given)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", place], capture_output=True).returncode:
+        pytest.skip("mounting a small file system takes root, and a kernel that lets it")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(
+    made: Path, small_disk: Path, format: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "PART_ROWS", 257)
+    filler, place = small_disk / "filler", small_disk / f"out.{format}"
+    filler.write_bytes(bytes(200 << 10))
+    with pytest.raises(sk.StorageError, match="the disk is full"):
+        predict(made / "classes.zarr", made / "new.parquet", place, id="key", scores=True)
+    assert not place.exists()
+    filler.unlink()
+    assert predict(made / "classes.zarr", made / "new.parquet", place, id="key", scores=True).kept > 0
+    assert len(read(place)["prediction"]) == 3000
+
+
+PEAK = """
+import sys
+from streamkern.pipeline.predict import predict
+found = predict(sys.argv[1], sys.argv[2], sys.argv[3], id="key", scores=True, memory="2GiB", threads=2)
+print(found.peak_memory_bytes, found.projected_memory_bytes)
+"""
+
+
+def test_measured_peak_is_below_the_projected_one_and_rows_do_not_raise_it(made: Path, tmp_path: Path):
+    peaks = []
+    for n in (100_000, 400_000):
+        sk.write_parquet(tmp_path / "rows.parquet", np.random.default_rng(0).random((n, 6), "float32"),
+                         np.arange(n), target="key", columns=NAMES)  # fmt: skip
+        words = [
+            sys.executable,
+            "-c",
+            PEAK,
+            made / "classes.zarr",
+            tmp_path / "rows.parquet",
+            tmp_path / f"{n}.parquet",
+        ]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        peak, projected = map(int, done.stdout.split())
+        assert peak < projected
+        peaks.append(peak)
+    assert peaks[1] < peaks[0] + (64 << 20)
