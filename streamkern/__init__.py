@@ -43,7 +43,7 @@ from streamkern.kernels import (
     ReLUFeatures,
 )
 from streamkern.model import KernelMachine, load_model
-from streamkern.pipeline import Pipeline, Plan, load_pipeline, plan, resume, run
+from streamkern.pipeline import Pipeline, Plan, Registry, load_pipeline, plan, resume, retrain, run
 from streamkern.pipeline.inspect import Inspection, inspect
 from streamkern.solvers import (
     SGD,
@@ -126,6 +126,7 @@ __all__ = [
     "RandomFourier",
     "RandomProjection",
     "ReLUFeatures",
+    "Registry",
     "Retry",
     "Standardise",
     "StorageError",
@@ -144,6 +145,7 @@ __all__ = [
     "open_executor",
     "plan",
     "resume",
+    "retrain",
     "run",
     "write_parquet",
     "write_zarr",

@@ -30,10 +30,12 @@ from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes
 from streamkern.model import load_model
-from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
+from streamkern.pipeline import Registry, load_pipeline, parameters, plan, resume, retrain, run, type_name
 from streamkern.pipeline.calibrate import gemm_rate
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.inspect import inspect as inspect_data
+from streamkern.pipeline.registry import KEPT
+from streamkern.pipeline.retrain import listing
 from streamkern.report import read_run, status, status_text
 from streamkern.storage.ingest import ingest
 
@@ -126,6 +128,24 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--scheduler", metavar="WHERE", help="as for run; as before by default")
     command.add_argument("--quiet", action="store_true", help="say nothing but errors")
     command.set_defaults(command=_resume)
+
+    command = commands.add_parser(
+        "retrain", parents=[pipeline], add_help=False, help="train if there is something new, promote if it passes",
+        epilog=f"{_EXIT}; the last line of stdout is one JSON object",
+    )  # fmt: skip
+    command.add_argument("--registry", metavar="DIR", help="where models are kept")
+    command.add_argument("--gate", metavar="EXPR", help='such as "accuracy >= champion - 0.002 and n_test >= 1000"')
+    command.add_argument("--keep", type=_count, default=KEPT, metavar="N", help=f"versions that stay ({KEPT})")
+    command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
+    command.add_argument("--quiet", action="store_true", help="say nothing but errors, and the last line")
+    command.set_defaults(command=_with_settings(command, _retrain))
+
+    command = commands.add_parser("models", help="the models that retraining keeps", epilog=_EXIT)
+    command.add_argument("registry", metavar="DIR", help="where they are kept")
+    command.add_argument("action", nargs="?", choices=("list", "show", "promote", "rollback", "prune"), default="list")
+    command.add_argument("version", nargs="?", metavar="VERSION", help="for show (default: the champion) and promote")
+    command.add_argument("--keep", type=_count, default=KEPT, metavar="N", help=f"versions that prune leaves ({KEPT})")
+    command.set_defaults(command=_models)
 
     command = commands.add_parser("plan", parents=[pipeline], add_help=False, help="say what a run will cost")
     command.add_argument("--json", action="store_true", help="as JSON")
@@ -310,6 +330,47 @@ def _summary(name: str, folder: Path, result: dict[str, Any]) -> str:
 def _metrics(metrics: dict[str, Any]) -> str:
     numbers = [f"{name} {metrics[name]:.4g}" for name in ("accuracy", "r2", "mse") if name in metrics]
     return f"{', '.join(numbers)} ({metrics['n']:,} rows)"
+
+
+def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:
+    display = Display(sys.stderr)
+    told: dict[str, Any] = {"status": "failed"}
+    try:
+        if args.registry is None:
+            raise UsageError("No registry is given.", remedy="streamkern retrain PIPELINE --registry DIR")
+        told = retrain(
+            load_pipeline(args.pipeline, settings), args.registry, gate=args.gate, keep=args.keep, memory=args.memory,
+            threads=args.threads, scheduler=args.scheduler, listeners=() if args.quiet else (display,),
+        ) | {"exit_status": 0}  # fmt: skip
+    except StreamkernError as error:
+        told |= {"exit_status": error.exit_status, "reasons": [str(error)]}
+        raise
+    except KeyboardInterrupt as error:
+        told = {"status": "interrupted", "exit_status": 128 + (error.args[0] if error.args else signal.SIGINT)}
+        raise
+    except Exception as error:
+        told |= {"exit_status": StreamkernError.exit_status, "reasons": [f"{type(error).__name__}: {error}"]}
+        raise
+    finally:
+        display.close()
+        _say(json.dumps(told) + "\n")
+
+
+def _models(args: argparse.Namespace) -> None:
+    models = Registry(args.registry)
+    if args.action == "list":
+        _say(listing(models))
+    elif args.action == "show":
+        _say(json.dumps(models.record(args.version), indent=1) + "\n")
+    elif args.action == "promote" and args.version is None:
+        raise UsageError("No version is given.", remedy="streamkern models DIR promote VERSION")
+    else:
+        with models.lock():
+            if args.action == "prune":
+                _say(f"deleted {', '.join(map(str, models.prune(args.keep))) or 'nothing'}\n")
+            else:
+                number = models.promote(args.version) if args.action == "promote" else models.rollback()
+                _say(f"the champion is version {number}\n")
 
 
 def _plan(args: argparse.Namespace, settings: dict[str, str]) -> None:

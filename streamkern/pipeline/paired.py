@@ -1,0 +1,163 @@
+"""Champion and challenger on the same rows, and whether the difference may be chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import bdtr, stdtr
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.statistics import RawScan
+from streamkern.data.stream import Assembly, Scan
+from streamkern.data.targets import Classes, Continuous
+from streamkern.execute.base import Executor
+from streamkern.model import KernelMachine
+from streamkern.types import Array
+
+SCORES = 8192
+"""Rows, at most, whose outputs are kept for the distribution of scores."""
+
+
+@dataclass(frozen=True, eq=False)
+class Paired:
+    """How two models do on the same rows.
+
+    Attributes:
+        challenger: ``n_test``, ``mse``, and ``accuracy`` or ``r2``.
+        champion: the same of the champion; None where there is none.
+        test: name and numbers of the paired test; its ``p_value`` is two-sided. None without a champion.
+        challenger_scores: largest outputs, or values, on a fixed sample of the rows, shape (k,).
+        champion_scores: the same of the champion.
+    """
+
+    challenger: dict[str, float]
+    champion: dict[str, float] | None
+    test: dict[str, Any] | None
+    challenger_scores: Array
+    champion_scores: Array | None
+
+
+def stored(dataset: Dataset) -> Dataset:
+    """The rows of a dataset as they are stored: a model scales them itself."""
+    return replace(dataset.plain(), transforms=(), factor=1.0, shift=0.0)
+
+
+def compare(challenger: KernelMachine, champion: KernelMachine | None, test: Dataset, executor: Executor) -> Paired:
+    """Score both models on every row of ``test``, block by block; memory does not grow with the rows.
+
+    A label that a model never saw counts as a mistake of it. Classes are compared by McNemar's exact test (1947) on the
+    rows that one model gets right and the other wrong; values by the t test of the rows' differences in squared error.
+
+    Args:
+        challenger: the new model.
+        champion: the one in use, or None.
+        test: rows with targets; their scaling is left out, since models scale stored rows themselves.
+        executor: where blocks run.
+
+    Raises:
+        DataError: rows that a model cannot predict.
+    """
+    rows = stored(test)
+    models = [challenger] if champion is None else [challenger, champion]
+    sample = rows.sample(min(SCORES, rows.base_rows)).rules[-1]
+    tallies = [_Tally(model) for model in models]
+    only_first = only_second = n = 0
+    difference = squares = 0.0
+    streams = [_Outputs(model.stream_outputs(rows, executor=executor)) for model in models]
+    scan = RawScan(Scan(Assembly(rows)))
+    for i in range(len(scan)):
+        raw, _ = scan.block((i,))
+        y, keep = raw.y, sample.keep(raw.ids)
+        assert y is not None
+        outputs = [stream.take(len(y)) for stream in streams]
+        n += len(y)
+        found = [tally.add(y, F, keep) for tally, F in zip(tallies, outputs, strict=True)]
+        if champion is not None:
+            (right, error), (right_before, error_before) = found
+            only_first += int(np.count_nonzero(right & ~right_before))
+            only_second += int(np.count_nonzero(right_before & ~right))
+            d = error - error_before
+            difference, squares = difference + float(d.sum()), squares + float(np.square(d).sum())
+    scores = [np.concatenate(tally.scores) for tally in tallies]
+    metrics = [tally.metrics(n) for tally in tallies]
+    if champion is None:
+        return Paired(metrics[0], None, None, scores[0], None)
+    classes = isinstance(challenger.encoding, Classes)
+    significance = _mcnemar(only_first, only_second) if classes else _paired_t(n, difference, squares)
+    return Paired(metrics[0], metrics[1], significance, scores[0], scores[1])
+
+
+class _Outputs:
+    """Outputs in pieces of any size: models cut the rows into blocks as suits them."""
+
+    def __init__(self, pieces: Iterator[Array]) -> None:
+        self.pieces = pieces
+        self.left: Array | None = None
+
+    def take(self, n: int) -> Array:
+        """The next n rows of outputs."""
+        held: list[Array] = [] if self.left is None else [self.left]
+        while sum(map(len, held)) < n:
+            held.append(next(self.pieces))
+        found = np.concatenate(held)
+        self.left = found[n:]
+        return found[:n]
+
+
+class _Tally:
+    def __init__(self, model: KernelMachine) -> None:
+        self.model = model
+        self.right = 0
+        self.errors, self.sums, self.squares = np.zeros((3, model.encoding.outputs))
+        self.scores: list[Array] = []
+
+    def add(self, y: Array, F: Array, keep: Array) -> tuple[Array, Array]:
+        """Which rows are right, and their squared error, meant over the outputs."""
+        encoding, F = self.model.encoding, F.astype(np.float64)
+        if isinstance(encoding, Classes):
+            right = np.asarray(self.model.decide(F) == y.reshape(len(y)))
+            wanted = np.asarray(y.reshape(len(y), 1) == encoding.values[None, :], dtype=np.float64)
+            self.scores.append(F[keep].max(axis=1))
+        else:
+            assert isinstance(encoding, Continuous)
+            wanted = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+            right = np.zeros(len(y), dtype=bool)
+            shifted = wanted - encoding.mean
+            self.sums += shifted.sum(axis=0)
+            self.squares += np.square(shifted).sum(axis=0)
+            self.scores.append(F[keep, 0])
+        squared = np.square(F - wanted)
+        self.errors += squared.sum(axis=0)
+        self.right += int(right.sum())
+        return right, squared.mean(axis=1)
+
+    def metrics(self, n: int) -> dict[str, float]:
+        """As ``streamkern.solvers.score.score`` tells them."""
+        found = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
+        if isinstance(self.model.encoding, Classes):
+            return found | {"accuracy": self.right / n}
+        spread = self.squares - self.sums**2 / n
+        varies = spread > 0
+        r2 = np.where(varies, 1 - self.errors / np.where(varies, spread, 1.0), np.where(self.errors > 0, 0.0, 1.0))
+        return found | {"r2": float(r2.mean())}
+
+
+def _mcnemar(only_first: int, only_second: int) -> dict[str, Any]:
+    """Exact: under no difference, rows that only one gets right are a coin's throws."""
+    total = only_first + only_second
+    p = min(1.0, 2.0 * float(bdtr(min(only_first, only_second), total, 0.5))) if total else 1.0
+    return {"name": "McNemar", "p_value": p, "only_challenger_right": only_first, "only_champion_right": only_second}
+
+
+def _paired_t(n: int, total: float, squares: float) -> dict[str, Any]:
+    mean = total / n
+    variance = max(0.0, squares - n * mean**2) / max(1, n - 1)
+    if variance > 0:
+        t = mean / np.sqrt(variance / n)
+        p = 2.0 * float(stdtr(n - 1, -abs(t)))
+    else:
+        t, p = 0.0, 1.0 if mean == 0 else 0.0
+    return {"name": "paired t", "p_value": p, "t": float(t), "mean_difference": mean}

@@ -1,0 +1,303 @@
+"""Retraining by night: train where there is something new, compare, and promote what passes the gate."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.data import drift
+from streamkern.data.dataset import Dataset
+from streamkern.data.statistics import RawScan
+from streamkern.data.stream import Assembly, Raw, Scan
+from streamkern.errors import DataError, StreamkernError, UsageError
+from streamkern.events import Listener
+from streamkern.execute import open_executor
+from streamkern.execute.base import Executor, Parts, Stack
+from streamkern.model import KernelMachine, load_model
+from streamkern.pipeline.checkpoints import INTERVAL
+from streamkern.pipeline.gate import Gate, Verdict, default_gate
+from streamkern.pipeline.paired import Paired, compare, stored
+from streamkern.pipeline.pipeline import Pipeline
+from streamkern.pipeline.registry import KEPT, Registry
+from streamkern.pipeline.run import run
+from streamkern.solvers.auto import AUTO
+from streamkern.solvers.fit import steps
+from streamkern.storage.artifact import load_artifact, save_artifact
+from streamkern.storage.base import digest
+from streamkern.storage.remote import redacted
+from streamkern.sweep import Work, sweep
+
+_PROFILE = "Profile"
+_DRAW = 11  # a draw of its own among those of the data set
+
+
+def retrain(
+    pipeline: Pipeline,
+    registry: str | os.PathLike[str],
+    *,
+    gate: str | None = None,
+    keep: int = KEPT,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scheduler: str = "threads",
+    checkpoint_seconds: float = INTERVAL,
+    listeners: tuple[Listener, ...] = (),
+) -> dict[str, Any]:
+    """Train a challenger if data, pipeline or gate have changed, and make it the champion if it passes the gate.
+
+    Killed at any moment, the next call goes on: training from its checkpoint, a promotion that was decided is carried
+    out, and the champion is the one before or the one after.
+
+    Args:
+        pipeline: the definition; its ``test`` rows are what both models are scored on.
+        registry: directory of the models; made where it is missing.
+        gate: the condition, as ``streamkern.pipeline.gate`` reads it; by default not worse than the champion by more
+            than 0.002 in accuracy, or 1% in squared error, on 100 test rows or more.
+        keep: versions that stay, besides the champion and the one before it.
+        memory: as for ``run``.
+        threads: as for ``run``.
+        scheduler: as for ``run``; test rows are scored on threads of this process.
+        checkpoint_seconds: as for ``run``.
+        listeners: told of every event of the training.
+
+    Returns:
+        The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version in use from
+        now on; ``version`` the challenger's; with the scores of both, the paired test, drift, warnings and reasons.
+
+    Raises:
+        BusyError: another process holds the registry.
+        UsageError: the gate cannot be read or names no metric, or the pipeline has no test rows.
+        StreamkernError: training failed, as ``run``; the champion is what it was.
+    """
+    judge = default_gate(pipeline.task) if gate is None else Gate(gate)
+    if keep < 1:
+        raise UsageError(f"{keep} versions are to be kept.", where="keep", expected="at least 1")
+    if pipeline.test is None:
+        raise UsageError(
+            "The pipeline has no test rows.", where=pipeline.file or "Pipeline(test=None)",
+            remedy="hold some back: train, test = data.split(test=0.2)",
+        )  # fmt: skip
+    models = Registry(registry, create=True)
+    with models.lock():
+        started = time.time()
+        about = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+            "pipeline": pipeline.name,
+            "gate": judge.expression,
+        }
+        try:
+            settings: dict[str, Any] = {"memory": memory, "threads": threads, "scheduler": scheduler}
+            settings |= {"checkpoint_seconds": checkpoint_seconds}
+            made = _decide(pipeline, models, judge, keep, listeners, settings)
+        except StreamkernError as error:
+            models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [redacted(str(error))]})
+            raise
+        decision = about | made | {"seconds": time.time() - started}
+        models.log(decision)
+        return decision
+
+
+def _decide(
+    pipeline: Pipeline,
+    models: Registry,
+    gate: Gate,
+    keep: int,
+    listeners: tuple[Listener, ...],
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    assert pipeline.test is not None
+    key = _key(pipeline, gate)
+    standing = models.standing
+    last = models.record(models.versions[-1]) if models.versions else None
+    if last is not None and last["key"] == key:
+        reasons = [f"data, pipeline and gate are those of version {last['version']}, which was {last['status']}"]
+        return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
+    folder = models.folder / "run"
+    result = run(pipeline, folder, listeners=listeners, **settings)
+    challenger = load_model(folder / "model.zarr")
+    champion = None if standing.champion is None else models.load(standing.champion)
+    with open_executor("threads", settings["threads"]) as executor:
+        paired, obstacle = _paired(challenger, champion, pipeline.test, executor)
+        made = profile(pipeline, executor, paired.challenger_scores)
+        moved = _drift(models, standing.champion, made, pipeline, executor, paired)
+    metrics: dict[str, float | None] = dict(paired.challenger)
+    metrics |= {"n_train": float(result["n_rows"]), "p_value": None if paired.test is None else paired.test["p_value"]}
+    metrics |= {name: None for name in drift.NAMES} if moved is None else moved.metrics()
+    before = paired.champion
+    if before is not None:
+        before = before | {"n_train": float(models.record(standing.champion)["rows"])}
+    verdict = gate.judge(metrics, before)
+    if obstacle is not None:
+        verdict = Verdict(False, (obstacle, "a person decides: streamkern models DIR promote VERSION"))
+    warnings = [] if moved is None else moved.warnings()
+    decision = {
+        "status": "promoted" if verdict.passed else "rejected",
+        "promote": verdict.passed,
+        "reasons": list(verdict.reasons),
+        "challenger": metrics,
+        "against": before,
+        "champion": standing.champion,
+        "significance": paired.test,
+        "drift": None if moved is None else _worst(moved),
+        "warnings": warnings,
+    }
+    record = {
+        "key": key,
+        "status": decision["status"],
+        "pipeline": pipeline.name,
+        "file": pipeline.file,
+        "settings": {name: redacted(value) for name, value in pipeline.settings.items()},
+        "gate": gate.expression,
+        "rows": result["n_rows"],
+        "train": pipeline.train.fingerprint,
+        "test": pipeline.test.fingerprint,
+        "weights_sha256": result["weights_sha256"],
+        "solver": result["solver"],
+        "metrics": result["metrics"],
+        "training_seconds": result["seconds"],
+        "resumed_rows": result["resumed_rows"],
+        "streamkern": version("streamkern"),
+        "decision": decision,
+    }
+
+    def fill(place: Path) -> None:
+        shutil.copytree(folder / "model.zarr", place / "model.zarr")
+        load_model(place / "model.zarr")
+        save_artifact(place / "profile.zarr", _PROFILE, *made.dump())
+
+    number = models.add(fill, record)
+    if verdict.passed:
+        models.promote(number)
+    models.prune(keep)
+    told = {name: value for name, value in decision.items() if name != "promote"}
+    return told | {"version": number, "before": standing.champion, "champion": _champion(models)}
+
+
+def _paired(
+    challenger: KernelMachine, champion: KernelMachine | None, test: Dataset, executor: Executor
+) -> tuple[Paired, str | None]:
+    """Both on the test rows; or the challenger alone, and why the champion cannot be scored there."""
+    if champion is None:
+        return compare(challenger, None, test, executor), None
+    if champion.encoding.kind != challenger.encoding.kind or (
+        champion.encoding.kind == "regression" and champion.encoding.outputs != challenger.encoding.outputs
+    ):
+        return compare(
+            challenger, None, test, executor
+        ), "the champion predicts something else: they cannot be compared"
+    try:
+        return compare(challenger, champion, test, executor), None
+    except (DataError, UsageError) as error:
+        alone = compare(challenger, None, test, executor)  # an error here is the rows'
+        return alone, f"the champion cannot be scored on these rows: {error.what}"
+
+
+def profile(pipeline: Pipeline, executor: Executor, scores: Any) -> drift.Profile:
+    """How the training rows of a pipeline are distributed, and a model's scores: a draw for the bins, and one sweep.
+
+    Args:
+        pipeline: its training rows are taken as stored.
+        executor: where they are read.
+        scores: shape (k,).
+    """
+    rows = stored(pipeline.train)
+    k = int(np.clip(drift.SAMPLE_BYTES // (8 * rows.n_features), 1, drift.SAMPLE_ROWS))
+    ids = np.sort(rows.draw(min(k, rows.base_rows), _DRAW))
+    (pieces,) = sweep(executor, Work(RawScan(Scan(Assembly(rows), only=ids)), _take))
+    X = np.concatenate([piece[0] for piece in pieces])
+    regression = pipeline.task == "regression"
+    target_edges = None
+    if regression:
+        target_edges = drift.edges_of(np.concatenate([piece[1].reshape(len(piece[1]), -1) for piece in pieces]))
+    edges = drift.edges_of(X)
+    n, counts, targets, labels = sweep(executor, Work(RawScan(Scan(Assembly(rows))), drift.Tally(edges, target_edges)))
+    score_edges = drift.edges_of(scores[:, None])
+    return drift.Profile(
+        int(n),
+        edges,
+        counts,
+        np.zeros((0, edges.shape[1])) if target_edges is None else target_edges,
+        targets,
+        dict(labels),
+        score_edges,
+        drift.count(scores[:, None], score_edges),
+        rows.source.columns or tuple(f"f{i}" for i in range(rows.n_features)),
+    )
+
+
+def _take(block: tuple[Raw, str], state: Any) -> Parts:
+    return (Stack(((block[0].X, block[0].y),)),)
+
+
+def _drift(
+    models: Registry,
+    champion: int | None,
+    now: drift.Profile,
+    pipeline: Pipeline,
+    executor: Executor,
+    paired: Paired,
+) -> drift.Drift | None:
+    """How far the training rows have moved from the champion's; None where there is nothing to compare."""
+    if champion is None:
+        return None
+    before = drift.Profile.load(*models.steady(champion, lambda at: load_artifact(at / "profile.zarr", _PROFILE)))
+    if before.columns != now.columns or len(before.target_edges) != len(now.target_edges):
+        return None
+    rows = stored(pipeline.train)
+    targets = before.target_edges if len(before.target_edges) else None
+    tally = sweep(executor, Work(RawScan(Scan(Assembly(rows))), drift.Tally(before.edges, targets)))
+    return drift.compare(before, tally, paired.champion_scores)
+
+
+def _worst(moved: drift.Drift) -> dict[str, Any]:
+    """The drift in short: the indices, and the ten columns that moved most."""
+    order = np.argsort(-moved.psi, kind="stable")[:10]
+    columns = {moved.columns[i]: {"psi": float(moved.psi[i]), "ks": float(moved.ks[i])} for i in order}
+    return {name.removeprefix("drift."): value for name, value in moved.metrics().items()} | {"columns": columns}
+
+
+def _key(pipeline: Pipeline, gate: Gate) -> str:
+    """Digest of all that a decision depends on, the champion aside."""
+
+    def described(part: Any) -> Any:
+        return None if part is None else part.to_json()
+
+    return digest(
+        version("streamkern"),
+        [None if rows is None else rows.fingerprint for rows in (pipeline.train, pipeline.test, pipeline.validation)],
+        [described(part) for part in (pipeline.kernel, pipeline.centers, pipeline.features)],
+        AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
+        [step.to_json() for step in steps(pipeline)],
+        [pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
+        gate.expression,
+    )
+
+
+def _champion(models: Registry) -> int | None:
+    try:
+        return models.champion
+    except StreamkernError:
+        return None
+
+
+def listing(models: Registry) -> str:
+    """The versions of a registry, a line each, for a terminal."""
+    champion = models.champion
+    lines = []
+    for number in models.versions:
+        record = models.record(number)
+        scores = ", ".join(f"{k} {v:.4g}" for k, v in record["decision"]["challenger"].items() if k in _SHOWN)
+        mark = "*" if number == champion else " "
+        lines.append(
+            f"{mark} {number:>6}  {record['created']}  {record['status']:<8}  {scores} ({record['rows']:,} rows)"
+        )
+    return "\n".join(lines or ["there is no version yet"]) + "\n"
+
+
+_SHOWN = ("accuracy", "r2", "mse")

@@ -1,0 +1,259 @@
+"""Versions, the champion, and readers that look while both change."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.data.targets import Continuous
+from streamkern.model import KernelMachine
+from streamkern.pipeline.registry import REMEMBERED, Registry
+
+
+def model(number: int) -> KernelMachine:
+    """A model that predicts its number wherever it is asked."""
+    return KernelMachine(
+        sk.Laplace(1.0),
+        np.zeros((2, 3), np.float32),
+        np.zeros((2, 1), np.float32),
+        Continuous(np.array([float(number)])),
+    )
+
+
+def says(machine: KernelMachine) -> int:
+    return int(machine.predict(np.zeros((1, 3), np.float32))[0])
+
+
+def add(models: Registry, **record: object) -> int:
+    expected = max(models.versions, default=0) + 1
+    return models.add(lambda place: model(expected).save(place / "model.zarr"), record)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Registry:
+    return Registry(tmp_path / "models", create=True)
+
+
+@pytest.fixture
+def five(models: Registry) -> Registry:
+    for number in range(1, 6):
+        assert add(models, name=f"model {number}") == number
+    return models
+
+
+def test_an_empty_registry_has_no_champion(models: Registry):
+    assert (models.versions, models.champion) == ([], None)
+    with pytest.raises(sk.UsageError, match="no champion"):
+        models.load()
+    with pytest.raises(sk.UsageError, match="no earlier"):
+        models.rollback()
+
+
+def test_a_folder_that_is_none_is_one_clear_error(tmp_path: Path):
+    with pytest.raises(sk.UsageError, match="no model registry"):
+        Registry(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(sk.StorageError):
+        Registry(tmp_path / "file", create=True)
+
+
+def test_promote_and_rollback(five: Registry):
+    assert five.champion is None
+    for number in (2, 3, 5):
+        five.promote(number)
+        assert (five.champion, says(five.load())) == (number, number)
+    assert five.promote(5) == 5  # and does not forget the others
+    assert five.standing.before == (3, 2)
+    assert [five.rollback(), five.rollback()] == [3, 2]
+    with pytest.raises(sk.UsageError, match="no earlier"):
+        five.rollback()
+    assert (five.champion, says(five.load("4")), says(five.load("000004"))) == (2, 4, 4)
+    assert five.record(4)["name"] == "model 4"
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc", "..", "", "-1", "1/../2", "000001/model.zarr", "٣", "1e3", " 1", "/etc", "9" * 30]
+)
+def test_what_is_no_version_number_is_refused(five: Registry, name: str):
+    for ask in (five.load, five.record, five.path, five.promote):
+        with pytest.raises(sk.UsageError, match="not a version"):
+            ask(name)
+
+
+def test_a_version_that_is_not_there_is_told_with_those_that_are(five: Registry):
+    with pytest.raises(sk.UsageError, match="no version 9") as caught:
+        five.promote(9)
+    assert caught.value.expected == "one of 1, 2, 3, 4, 5"
+
+
+def test_pruning_keeps_the_last_ones_the_champion_and_the_one_before_it(five: Registry):
+    for number in (1, 2):
+        five.promote(number)
+    assert five.prune(2) == [3]
+    assert five.versions == [1, 2, 4, 5]
+    five.promote(4)
+    assert five.prune(1) == [1]
+    assert five.versions == [2, 4, 5]
+    assert five.rollback() == 2
+    with pytest.raises(sk.UsageError):
+        five.prune(0)
+
+
+def test_numbers_are_never_given_twice(five: Registry):
+    five.promote(5)
+    five.promote(1)
+    shutil.rmtree(five.path(5))
+    assert add(five) == 6
+
+
+def test_earlier_champions_are_remembered_up_to_a_bound(models: Registry):
+    add(models), add(models)
+    for _ in range(REMEMBERED + 3):
+        for number in (1, 2):
+            models.promote(number)
+    assert models.standing.before == (1,)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"[]", b'{"format": 1}', b'{"format":1,"champion":"../x","before":[],"decided":1}', b"\xff\xfe"],
+)
+def test_a_damaged_champion_file_is_told_and_a_promotion_mends_it(five: Registry, damage: bytes):
+    five.promote(3)
+    (five.folder / "champion.json").write_bytes(damage)
+    with pytest.raises(sk.ModelFormatError, match=r"damaged"):
+        five.load()
+    with five.lock():  # recovery promotes nothing by itself
+        pass
+    with pytest.raises(sk.ModelFormatError):
+        _ = five.champion
+    five.promote(4)
+    assert five.champion == 4
+
+
+def test_a_later_format_is_refused(five: Registry):
+    five.promote(3)
+    for place in (five.folder / "champion.json", five.path(3) / "record.json"):
+        place.write_text(json.dumps(json.loads(place.read_text()) | {"format": 99}))
+    for ask in (five.load, lambda: five.record(3)):
+        with pytest.raises(sk.ModelFormatError, match="format is 99"):
+            ask()
+
+
+def test_a_flipped_byte_is_found_and_the_champion_stays(five: Registry):
+    five.promote(1)
+    (chunk,) = (five.path(2) / "model.zarr/weights").glob("c/0/0")
+    chunk.write_bytes(chunk.read_bytes()[:-1] + b"\x55")
+    with pytest.raises(sk.ModelFormatError):
+        five.promote(2)
+    record = five.path(3) / "record.json"
+    record.write_text(record.read_text().replace("model 3", "model 4"))
+    with pytest.raises(sk.ModelFormatError, match="checksum"):
+        five.record(3)
+    assert says(five.load()) == 1
+
+
+def test_registries_of_format_1_still_load(five: Registry, tmp_path: Path):
+    """The layout written out by hand: what is on users' disks."""
+    other = tmp_path / "old"
+    shutil.copytree(five.path(2) / "model.zarr", other / "versions/000002/model.zarr")
+    record = {"format": 1, "version": 2, "created": "2026-01-01T00:00:00Z", "name": "old"}
+    seal = "d9b2f544bd7ec4ee7ac8c25fc97f9305196a39d663e2e47045da9a9bdfed5478"
+    (other / "versions/000002/record.json").write_text(json.dumps(record | {"sha256": seal}))
+    (other / "champion.json").write_text('{"format": 1, "champion": 2, "before": [1], "decided": 2, "since": "2026"}')
+    old = Registry(other)
+    assert (old.champion, says(old.load()), old.record()["name"]) == (2, 2, "old")
+
+
+def test_what_a_killed_process_left_is_put_right(five: Registry):
+    five.promote(1)
+    versions = five.folder / "versions"
+    (versions / ".000006.tmp").mkdir()
+    os.rename(versions / "000003", versions / ".000003.old")
+    with five.lock():
+        assert sorted(place.name for place in versions.iterdir()) == ["000001", "000002", "000004", "000005"]
+    assert five.champion == 1
+
+
+@pytest.mark.parametrize(("champion", "promote", "after"), [(1, True, 6), (1, False, 1), (2, True, 1)])
+def test_a_promotion_that_was_decided_is_carried_out(five: Registry, champion: int, promote: bool, after: int):
+    five.promote(1)
+    five._set(type(five.standing)(1, (), 5))
+    add(five, decision={"promote": promote, "champion": champion})
+    with five.lock():
+        assert five.champion == after
+    assert len(five.decisions()) == (after == 6)
+
+
+def test_a_rollback_is_not_undone_by_recovery(five: Registry):
+    five.promote(1)
+    number = add(five, decision={"promote": True, "champion": 1})
+    five.promote(number)
+    five.rollback()
+    with five.lock():
+        assert five.champion == 1
+
+
+def test_one_writer_at_a_time(five: Registry):
+    program = f"import streamkern as sk\nwith sk.Registry({str(five.folder)!r}).lock(): pass"
+    with five.lock():
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "BusyError" in done.stderr
+    assert str(os.getpid()) in done.stderr
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_half_a_line_of_the_log_costs_no_other(models: Registry):
+    models.log({"status": "one"})
+    with (models.folder / "decisions.jsonl").open("ab") as file:
+        file.write(b'{"status": "tw')
+    models.log({"status": "three"})
+    assert [line["status"] for line in models.decisions()] == ["one", "three"]
+
+
+def test_readers_always_get_a_whole_champion(models: Registry):
+    """A writer that adds, promotes and prunes as fast as it can, and readers that load the champion all the while."""
+    add(models)
+    models.promote(1)
+    stop = threading.Event()
+    errors: list[Exception] = []
+    seen: list[list[int]] = [[], []]
+
+    def read(mine: list[int]) -> None:
+        reader = Registry(models.folder)
+        while not stop.is_set():
+            try:
+                mine.append(says(reader.load()))
+            except Exception as error:
+                errors.append(error)
+                return
+
+    def turn() -> None:
+        number = add(models)
+        models.promote(number)
+        # Worse than ``prune``, which leaves the champion before this one.
+        models._remove(number - 1)
+
+    readers = [threading.Thread(target=read, args=(mine,)) for mine in seen]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(10):
+            turn()
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert errors == []
+    for mine in seen:
+        assert len(set(mine)) > 1
+        assert mine == sorted(mine)

@@ -1,0 +1,371 @@
+"""Nights: nothing new, better, worse, broken, killed; and that the last line tells which."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, ttest_rel
+
+import streamkern as sk
+from streamkern.cli import main
+from streamkern.pipeline.paired import compare
+from streamkern.pipeline.registry import Registry
+
+PIPELINE = """
+import streamkern as sk
+
+def pipeline(rows: str = "rows.zarr", centers: int = 30, epochs: int = 1, seed: int = 0, step: float | None = None):
+    train, test = sk.open_dataset(rows, target="label").split(test=0.3)
+    return sk.Pipeline(
+        train=train, test=test, kernel=sk.Laplace(2.0), centers=sk.Uniform(centers), seed=seed,
+        solver=sk.EigenPro(epochs=epochs, step=step),
+    )
+"""
+
+
+def rows(n: int, shift: float = 0.0, seed: int = 0, task: str = "classification") -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n)
+    X = (rng.standard_normal((n, 4)) + 1.2 * y[:, None] + shift).astype("float32")
+    return X, y if task == "classification" else X[:, 0] ** 2 + y
+
+
+def pipeline(n: int = 600, shift: float = 0.0, task: str = "classification", **changes: Any) -> sk.Pipeline:
+    train, test = sk.from_arrays(*rows(n, shift, task=task)).split(test=0.3)
+    given: dict[str, Any] = {"train": train, "test": test, "kernel": sk.Laplace(2.0), "centers": sk.Uniform(30)}
+    return sk.Pipeline(**(given | {"name": "nightly", "task": task} | changes))
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry after three nights: 1 was champion, 2 is, 3 was rejected."""
+    made = tmp_path_factory.mktemp("three") / "models"
+    for seed, gate in ((0, None), (5, "accuracy > 0"), (6, "accuracy > 2")):
+        sk.retrain(pipeline(seed=seed), made, gate=gate)
+    return made
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry after the first night."""
+    made = tmp_path_factory.mktemp("one") / "models"
+    sk.retrain(pipeline(), made)
+    return made
+
+
+@pytest.fixture
+def place(one: Path, tmp_path: Path) -> Path:
+    shutil.copytree(one, tmp_path / "models")
+    return tmp_path / "models"
+
+
+def test_the_first_model_is_promoted_and_the_same_night_again_is_no_work(tmp_path: Path):
+    place = tmp_path / "models"
+    first = sk.retrain(pipeline(), place)
+    assert (first["status"], first["champion"], first["version"], first["before"]) == ("promoted", 1, 1, None)
+    again = sk.retrain(pipeline(), place)
+    assert (again["status"], again["champion"], again["version"]) == ("unchanged", 1, None)
+    assert Registry(place).versions == [1]
+    model = sk.Registry(place).load()
+    assert model.weights_sha256 == sk.run(pipeline(), place.parent / "run")["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n": 700}, {"kernel": sk.Laplace(3.0)}, {"centers": sk.Uniform(31)}, {"seed": 1}, {"standardise": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_change_of_data_or_pipeline_is_something_new(place: Path, change: dict[str, Any]):
+    assert sk.retrain(pipeline(**change), place)["version"] == 2
+
+
+def test_another_gate_judges_the_same_model_again(place: Path):
+    strict = sk.retrain(pipeline(), place, gate="accuracy > champion")
+    assert (strict["status"], strict["champion"]) == ("rejected", 1)
+    assert strict["reasons"][0].endswith("is false")
+    assert sk.retrain(pipeline(), place, gate="accuracy > champion")["status"] == "unchanged"
+
+
+def test_a_worse_model_does_not_take_the_place_of_a_better_one(place: Path):
+    worse = sk.retrain(pipeline(centers=sk.Uniform(1)), place)
+    assert (worse["status"], worse["version"], worse["champion"]) == ("rejected", 2, 1)
+    assert worse["challenger"]["accuracy"] < worse["against"]["accuracy"]
+    assert Registry(place).champion == 1
+    assert Registry(place).record(2)["decision"]["reasons"] == worse["reasons"]
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_both_are_scored_on_the_same_rows_as_models_score_themselves(tmp_path: Path, task: str):
+    place = tmp_path / "models"
+    sk.retrain(pipeline(task=task), place)
+    now = pipeline(900, task=task, preprocess=(sk.Standardise(),), kernel=sk.Laplace(1.5))
+    decision = sk.retrain(now, place, gate="mse < 1e9")
+    models = Registry(place)
+    for number, found in ((1, decision["against"]), (2, decision["challenger"])):
+        expected = models.load(number).score(now.test)
+        assert expected.pop("n") == found["n_test"]
+        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+    assert decision["against"]["n_train"] == len(pipeline(task=task).train)
+    assert decision["challenger"]["n_train"] == len(now.train)
+
+
+def test_the_paired_test_of_classes_is_the_exact_one(place: Path):
+    now = pipeline(900, centers=sk.Uniform(60))
+    decision = sk.retrain(now, place)
+    ids = now.test.rules[0].keep(np.arange(900))
+    X, y = (part[ids] for part in rows(900))
+    before, after = (Registry(place).load(number).predict(X) == y for number in (1, 2))
+    only = int((after & ~before).sum()), int((before & ~after).sum())
+    said = decision["significance"]
+    assert (said["only_challenger_right"], said["only_champion_right"]) == only
+    assert said["p_value"] == pytest.approx(binomtest(only[0], sum(only)).pvalue if sum(only) else 1.0)
+
+
+def test_the_paired_test_of_values_is_the_t_test(tmp_path: Path):
+    place = tmp_path / "models"
+    sk.retrain(pipeline(task="regression"), place)
+    now = pipeline(900, task="regression", kernel=sk.Laplace(3.0))
+    said = sk.retrain(now, place)["significance"]
+    ids = now.test.rules[0].keep(np.arange(900))
+    X, y = (part[ids] for part in rows(900, task="regression"))
+    before, after = ((Registry(place).load(number).predict(X) - y) ** 2 for number in (1, 2))
+    expected = ttest_rel(after, before)
+    assert said["p_value"] == pytest.approx(expected.pvalue, rel=1e-3)
+    assert said["t"] == pytest.approx(expected.statistic, rel=1e-3)
+
+
+def test_drift_is_told_and_can_be_a_gate(place: Path):
+    gate = "accuracy >= champion - 0.002 and drift.max_psi < 0.25"
+    decision = sk.retrain(pipeline(shift=2.0), place, gate=gate)
+    assert decision["status"] == "rejected"
+    assert decision["drift"]["max_psi"] > 0.25
+    assert decision["drift"]["score_psi"] > 0.25
+    assert any("f0 has shifted" in warning for warning in decision["warnings"])
+    assert sk.retrain(pipeline(900), place, gate=gate)["warnings"] == []
+
+
+def test_a_champion_that_cannot_be_scored_is_left_to_a_person(place: Path):
+    decision = sk.retrain(pipeline(task="regression"), place)
+    assert (decision["status"], decision["champion"]) == ("rejected", 1)
+    X, y = rows(600)
+    train, test = sk.from_arrays(np.hstack([X, X]), y).split(test=0.3)
+    decision = sk.retrain(pipeline(train=train, test=test), place)
+    assert (decision["status"], decision["champion"]) == ("rejected", 1)
+    assert "8 features" in decision["reasons"][0]
+    with Registry(place).lock():
+        Registry(place).promote(3)
+    assert sk.retrain(pipeline(train=train, test=test), place)["champion"] == 3
+
+
+def test_a_class_that_the_champion_never_saw_counts_against_it(place: Path):
+    X, y = rows(900)
+    y[X[:, 0] > 2] = 7
+    train, test = sk.from_arrays(X, y).split(test=0.3)
+    decision = sk.retrain(pipeline(train=train, test=test), place)
+    assert decision["status"] == "promoted"
+    assert decision["challenger"]["accuracy"] > decision["against"]["accuracy"]
+    assert sorted(Registry(place).load().encoding.values.tolist()) == [0, 1, 7]
+
+
+def test_old_versions_go_and_the_champion_stays(place: Path):
+    for seed in range(1, 5):
+        sk.retrain(pipeline(seed=seed), place, gate="accuracy > 2", keep=2)
+    assert Registry(place).versions == [1, 4, 5]
+    assert [line["status"] for line in Registry(place).decisions()] == ["promoted", *["rejected"] * 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"test": None}, sk.UsageError, "no test rows"),
+        ({"gate": "accuracy >"}, sk.UsageError, "gate"),
+        ({"gate": "auc > 0.5"}, sk.UsageError, "no metric"),
+        ({"keep": 0}, sk.UsageError, "kept"),
+        ({"memory": "10MB", "n": 700}, sk.PlanRefusedError, "memory|budget|hold"),
+        ({"solver": sk.EigenPro(step=1e6)}, sk.NumericalError, "loss"),
+    ],
+    ids=str,
+)
+def test_a_night_that_fails_leaves_the_champion(
+    place: Path, change: dict[str, Any], error: type[Exception], words: str
+):
+    settings = {name: change[name] for name in ("gate", "keep", "memory") if name in change}
+    others = {name: value for name, value in change.items() if name not in settings}
+    with pytest.raises(error, match=words):
+        sk.retrain(pipeline(**others), place, **settings)
+    assert (Registry(place).champion, Registry(place).versions) == (1, [1])
+
+
+def test_rows_that_no_model_can_be_compared_on_are_an_error(place: Path):
+    model = Registry(place).load()
+    X, y = rows(300)
+    X[7, 2] = np.nan
+    with pytest.raises(sk.DataError, match="NaN"), sk.open_executor("threads") as executor:
+        compare(model, model, sk.from_arrays(X, y), executor)
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nightly.py").write_text(PIPELINE)
+    sk.write_zarr("rows.zarr", *rows(600), target="label", chunk_rows=100)
+    return tmp_path
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any], str]:
+    status = main(["retrain", "nightly.py", "--registry", "models", "--quiet", *words])
+    said = capsys.readouterr()
+    return status, json.loads(said.out.splitlines()[-1]), said.err
+
+
+def test_every_path_ends_in_a_status_and_a_line(folder: Path, capsys: pytest.CaptureFixture[str]):
+    def ends(*words: str) -> tuple[int, str]:
+        status, line, _ = command(capsys, *words)
+        assert line["exit_status"] == status
+        return status, line["status"]
+
+    assert ends() == (0, "promoted")
+    assert ends() == (0, "unchanged")
+    assert ends("--gate", "accuracy > champion") == (0, "rejected")
+    assert ends("--gate", "accuracy >") == (2, "failed")
+    assert ends("--set", "colour=red") == (2, "failed")
+    assert ends("--memory", "10MB", "--set", "seed=3") == (2, "failed")
+    assert ends("--set", "step=1e6") == (3, "failed")
+    assert ends("--set", "rows=nowhere.zarr") == (1, "failed")
+    with Registry("models").lock():
+        assert ends() == (75, "failed")
+    assert main(["retrain", "nightly.py"]) == 2
+    assert "registry" in capsys.readouterr().err
+    assert main(["retrain", "nightly.py", "--help"]) == 0
+    assert "centers" in capsys.readouterr().out
+    statuses = [line["status"] for line in Registry("models").decisions()]
+    assert statuses == ["promoted", "unchanged", "rejected", "failed", "failed"]
+
+
+def test_models_are_listed_shown_promoted_rolled_back_and_pruned(folder: Path, capsys: pytest.CaptureFixture[str]):
+    for seed in "012":
+        command(capsys, "--set", f"seed={seed}", "--gate", "accuracy > 0.5")
+
+    def models(*words: str) -> str:
+        assert main(["models", "models", *words]) == 0
+        return capsys.readouterr().out
+
+    lines = models().splitlines()
+    assert [line.split()[0] for line in lines] == ["1", "2", "*"]
+    assert "accuracy 0." in lines[0]
+    assert json.loads(models("show"))["version"] == 3
+    assert json.loads(models("show", "1"))["settings"] == {"seed": "0"}
+    assert models("promote", "1") == "the champion is version 1\n"
+    assert models("rollback") == "the champion is version 3\n"
+    assert models("prune", "--keep", "1") == "deleted 1\n"
+    for words in (["promote", "../../x"], ["promote"], ["show", "1"]):
+        assert main(["models", "models", *words]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["models", "models", "prune", "--keep", "x"])
+
+
+def test_killed_at_any_moment_the_next_night_goes_on(folder: Path):
+    """kill -9 at moments spread over the whole of a night; the champion is there, whole, and the night is made good."""
+    words = [sys.executable, "-m", "streamkern", "retrain", "nightly.py", "--registry", "models", "--quiet"]
+    subprocess.run(words, check=True, capture_output=True)
+    started = time.monotonic()
+    subprocess.run([*words, "--set", "seed=1", "--gate", "accuracy > 0"], check=True, capture_output=True)
+    whole = time.monotonic() - started
+    models = Registry("models")
+    killed = 0
+    for turn, share in enumerate((0.7, 0.9), start=2):
+        before, champion = models.versions, models.champion
+        again = [*words, "--set", f"seed={turn}", "--gate", "accuracy > 0"]
+        process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(share * whole)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        assert models.champion in (champion, max(models.versions))
+        assert models.load().score(sk.open_dataset("rows.zarr", target="label"))["accuracy"] > 0.7
+        done = subprocess.run(again, check=True, capture_output=True, text=True)
+        assert json.loads(done.stdout.splitlines()[-1])["champion"] == models.champion == before[-1] + 1
+        assert models.versions == [*before, before[-1] + 1]
+    assert killed
+    left = [name for name in os.listdir("models/versions") if name.startswith(".")]
+    assert left == []
+
+
+STOPS = [
+    ("streamkern.pipeline.retrain.save_artifact", False),
+    ("streamkern.pipeline.registry._write_json", False),
+    ("streamkern.pipeline.registry.os.rename", False),
+    ("streamkern.pipeline.registry.os.rename", True),
+    ("streamkern.pipeline.registry.Registry._set", False),
+    ("streamkern.pipeline.registry.Registry._set", True),
+    ("streamkern.pipeline.registry.Registry.log", False),
+]
+
+
+@pytest.mark.parametrize(("stop", "after"), STOPS, ids=lambda stop: str(stop).rpartition(".")[2])
+def test_a_process_that_ends_between_two_steps_of_the_promotion(three: Path, tmp_path: Path, stop: str, after: bool):
+    """A child of this process that is killed just before or after a step, at the exact place."""
+    place = tmp_path / "models"
+    shutil.copytree(three, place)
+    models = Registry(place)
+    assert models.champion == 2
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        target, _, name = stop.rpartition(".")
+        owner = sys.modules.get(target) or getattr(
+            sys.modules.get(target.rpartition(".")[0]), target.rpartition(".")[2]
+        )
+        whole: Callable[..., Any] = getattr(owner, name)
+
+        def ended(*args: Any, **kwargs: Any) -> None:
+            if after:
+                whole(*args, **kwargs)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(owner, name, ended)
+        try:
+            sk.retrain(pipeline(seed=7), place, keep=1, gate="accuracy > 0")
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert models.champion in (2, 4)
+    models.load()
+    decision = sk.retrain(pipeline(seed=7), place, keep=1, gate="accuracy > 0")
+    assert decision["champion"] == models.champion == 4
+    assert models.load().weights_sha256 == models.record()["weights_sha256"]
+    assert set(models.versions) <= {1, 2, 3, 4}
+    assert [name for name in os.listdir(place / "versions") if name.startswith(".")] == []
+
+
+def test_models_may_cut_the_rows_as_suits_them(place: Path, monkeypatch: pytest.MonkeyPatch):
+    """Two models' outputs in blocks of other sizes than one another's, and than the targets'."""
+    model, test = Registry(place).load(), sk.from_arrays(*rows(5000))
+    whole = model.decision_function(test)
+    sizes = iter((7, 1900))
+
+    def pieces(self: Any, X: Any, *, executor: Any = None) -> Iterator[np.ndarray]:
+        size = next(sizes)
+        return (whole[start : start + size] for start in range(0, len(whole), size))
+
+    with sk.open_executor("threads") as executor:
+        monkeypatch.setattr(type(model), "stream_outputs", pieces)
+        found = compare(model, model, test, executor)
+    monkeypatch.undo()
+    assert found.challenger == found.champion
+    assert found.challenger["accuracy"] == model.score(test)["accuracy"]
