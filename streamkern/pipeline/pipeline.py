@@ -44,6 +44,8 @@ class Pipeline:
         seed: seed of the order of rows.
         lanes: blocks of a step; fixes the order of sums, so runs with other lanes have other bits.
         dtype: ``float32`` or ``float64`` arithmetic.
+        diagnose: record in the result where the weights stand against least squares, and the spectrum: one more sweep,
+            and p² numbers several times over; see ``streamkern.solvers.diagnostics.diagnose``.
         name: what reports call it; the file's name by default.
         file: the pipeline file that it comes from, or an empty text.
         settings: settings given to the file.
@@ -65,6 +67,7 @@ class Pipeline:
     seed: int = 0
     lanes: int = 4
     dtype: str = "float32"
+    diagnose: bool = False
     name: str = ""
     file: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from streamkern.errors import BusyError, NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
@@ -24,8 +26,9 @@ from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.stages import Stages
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.fit import fit, steps
-from streamkern.solvers.footprint import Footprint
+from streamkern.solvers.direct import Direct
+from streamkern.solvers.fit import OUTPUTS_GUESS, fit, planned, steps, width
+from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.storage.remote import COUNTS, redacted
 
 
@@ -176,11 +179,13 @@ def _train(
         stages = Stages(pipeline, executor, events, folder / "stages", timings, checkpoint_seconds)
 
         def on_plan(projected: Footprint) -> None:
-            events.emit("memory", projected=projected.peak, budget=budget, stages=projected.stages)
+            events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
 
+        besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
         problem, outcome, report, projected = fitted = fit(pipeline, executor, budget, stages, on_plan)
         model = KernelMachine.of(fitted, pipeline=pipeline.name)
         metrics = stages.evaluate(model, problem.train)
+        diagnostics = {"diagnostics": stages.diagnose(problem, model)} if pipeline.diagnose else {}
         started = time.perf_counter()
         model.save(folder / "model.zarr")
         stages.prune()
@@ -188,11 +193,12 @@ def _train(
         return {
             "status": "done",
             "metrics": metrics,
+            **diagnostics,
             "stages": timings,
             "samples_per_second": outcome.rows / max(outcome.seconds, 1e-9),
             "data_wait_fraction": outcome.wait,
             "peak_memory_bytes": peak_resident(),
-            "projected_memory_bytes": projected.peak,
+            "projected_memory_bytes": max(projected.peak, besides),
             "memory_budget_bytes": budget,
             "weights_sha256": model.weights_sha256,
             "n_rows": len(problem.train),
@@ -204,6 +210,19 @@ def _train(
             "seed": pipeline.seed,
             "executor": executor.name,
         }
+
+
+def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
+    """Projected peak in bytes of a run that ends with a diagnosis, which holds what normal equations do.
+
+    Raises:
+        PlanRefusedError: it would not fit the budget.
+    """
+    rows = planned(pipeline)
+    return footprint(
+        rows, width(pipeline, rows), OUTPUTS_GUESS, Direct(), budget=budget, baseline=resident(), slots=slots,
+        lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize,
+    ).peak  # fmt: skip
 
 
 _STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (KeyboardInterrupt, "interrupted"))

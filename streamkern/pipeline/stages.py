@@ -29,6 +29,7 @@ from streamkern.pipeline.checkpoints import INTERVAL, Checkpoints
 from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import Outcome, Problem, train
+from streamkern.solvers.diagnostics import diagnose
 from streamkern.solvers.fit import choose_centers, learn, require_success, statistics, steps
 from streamkern.solvers.footprint import Footprint
 from streamkern.storage.artifact import load_artifact, save_artifact
@@ -247,6 +248,19 @@ class Stages:
         )
         found = self.run("evaluate", key, compute, lambda kept: kept, lambda arrays, facts: (arrays, facts))
         return cast(dict[str, Any], found[1]["metrics"])
+
+    def diagnose(self, problem: Problem, model: KernelMachine) -> dict[str, Any]:
+        """Where the weights stand against least squares, and the spectrum."""
+        key = _key(
+            model.weights_sha256, model.kernel.to_json(), self._centers_key(problem.train), problem.train.fingerprint
+        )
+        return self.run(
+            "diagnostics",
+            key,
+            lambda: diagnose(problem, model.weights),
+            lambda found: ({}, found),
+            lambda _, found: found,
+        )
 
     def _centers_key(self, dataset: Dataset) -> str:
         return _key(

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+import scipy.linalg
+
+from streamkern.data.stream import Scan
 from streamkern.errors import UsageError
+from streamkern.precondition.lanczos import speedup_ratio
+from streamkern.solvers.base import Problem
+from streamkern.solvers.gradient import NormalEquations
+from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 
 
@@ -49,3 +57,43 @@ def effective_dimension(eigenvalues: Array, ridge: float) -> float:
         raise UsageError(f"The ridge is {ridge}.", where="effective_dimension(ridge)", expected="above 0")
     values = np.asarray(eigenvalues, dtype=np.float64)
     return float(np.sum(values / (values + ridge)))
+
+
+def diagnose(problem: Problem, weights: Array, *, k: int = 30, ridge: float | None = None) -> dict[str, Any]:
+    """Where weights stand against least squares, and the spectrum that the way there has; one sweep over all rows.
+
+    With Φ the basis on the n training rows, ŵ the least squares solution of smallest norm and b = w − ŵ, the Rayleigh
+    quotient is ‖Φ b‖²/‖b‖²: that of ``rayleigh_quotient`` where every row is a center.
+
+    Args:
+        problem: the problem that was solved.
+        weights: w, shape (M, c).
+        k: rank of the sketch that the speed-up is told for; less where there are fewer functions.
+        ridge: λ that the effective dimension is told at; 1/√n by default (Carratino et al. 2018, Corollary 1).
+
+    Returns:
+        ``rayleigh_quotient`` and ``relative_rayleigh_quotient`` of b, None where b is zero; ``excess_loss`` ‖Φ b‖²/n;
+        ``spectrum``, the eigenvalues of ΦᵀΦ/n, largest first; ``effective_dimension`` at ``ridge``; ``speedup_ratio`` at
+        ``k`` (Gonen et al. 2016, eq. 3).
+    """
+    basis = problem.basis()
+    equations = NormalEquations(basis, problem.encoding.outputs)
+    gram, moment, _, n = sweep(problem.executor, Work(Scan(problem.assembly(problem.train)), equations))
+    values, vectors = scipy.linalg.eigh(gram / n, check_finite=False)
+    values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+    kept = values > np.finfo(np.float64).eps * len(values) * values[0]
+    exact = vectors[:, kept] @ ((vectors[:, kept].T @ (moment / n)) / values[kept, None])
+    b = weights.astype(np.float64) - exact
+    excess, squared = float(np.sum(b * (gram @ b))), float(np.sum(np.square(b)))
+    quotient = excess / squared if squared > 0 else None
+    ridge, k = ridge or float(n) ** -0.5, min(k, len(values))
+    return {
+        "rayleigh_quotient": quotient,
+        "relative_rayleigh_quotient": None if quotient is None else quotient / float(n * values[0]),
+        "excess_loss": excess / n,
+        "spectrum": values.tolist(),
+        "ridge": ridge,
+        "effective_dimension": effective_dimension(values, ridge),
+        "k": k,
+        "speedup_ratio": speedup_ratio(values, k),
+    }

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.precondition.lanczos import speedup_ratio
 from streamkern.solvers.diagnostics import effective_dimension, rayleigh_quotient, relative_rayleigh_quotient
 
 
@@ -39,3 +43,34 @@ def test_effective_dimension_counts_what_the_ridge_leaves():
     assert effective_dimension(values, 1.0) == pytest.approx(1.0, abs=1e-4)
     with pytest.raises(sk.UsageError, match="ridge"):
         effective_dimension(values, 0.0)
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_any_run_records_them(everywhere: bool, tmp_path: Path):
+    """Against NumPy: with every row a center they are the paper's, of K(X, X); else those of the basis."""
+    rng = np.random.default_rng(0)
+    n, p = 300, 300 if everywhere else 40
+    X = rng.normal(size=(n, 3))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=n)
+    pipeline = sk.Pipeline(
+        sk.from_arrays(X, y), sk.Laplace(2.0), sk.Uniform(p), sk.EigenPro(epochs=3), task="regression", dtype="float64",
+        diagnose=True,
+    )  # fmt: skip
+    found = sk.run(pipeline, tmp_path / "run")["diagnostics"]
+    model = sk.load_model(tmp_path / "run/model.zarr")
+    assert isinstance(model.Z, np.ndarray)
+    K = sk.Laplace(2.0)(X, model.Z)
+    exact = np.linalg.lstsq(K, y - y.mean(), rcond=None)[0][:, None]
+    b = model.weights - exact
+    values = np.linalg.svd(K, compute_uv=False) ** 2 / n
+    assert found["rayleigh_quotient"] == pytest.approx(np.sum((K @ b) ** 2) / np.sum(b**2), rel=1e-3)
+    assert found["relative_rayleigh_quotient"] == pytest.approx(found["rayleigh_quotient"] / (n * values[0]), rel=1e-6)
+    assert found["excess_loss"] == pytest.approx(np.sum((K @ b) ** 2) / n, rel=1e-3)
+    np.testing.assert_allclose(found["spectrum"], values, rtol=1e-6, atol=1e-9 * values[0])
+    assert found["effective_dimension"] == pytest.approx(effective_dimension(values, n**-0.5), rel=1e-6)
+    assert found["speedup_ratio"] == pytest.approx(speedup_ratio(values, 30), rel=1e-6)
+    again = sk.run(pipeline, tmp_path / "run")
+    assert again["diagnostics"] == found
+    assert [stage["name"] for stage in again["stages"] if not stage["cached"]] == ["save"]
+    with pytest.raises(sk.PlanRefusedError):
+        sk.run(dataclasses.replace(pipeline, centers=sk.Uniform(300), lanes=64), tmp_path / "small", memory="150MiB")
