@@ -73,8 +73,8 @@ def diagnose(problem: Problem, weights: Array, *, k: int = 30, ridge: float | No
 
     Returns:
         ``rayleigh_quotient`` and ``relative_rayleigh_quotient`` of b, None where b is zero; ``excess_loss`` ‖Φ b‖²/n;
-        ``spectrum``, the eigenvalues of ΦᵀΦ/n, largest first; ``effective_dimension`` at ``ridge``; ``speedup_ratio`` at
-        ``k`` (Gonen et al. 2016, eq. 3).
+        ``spectrum``, the eigenvalues of ΦᵀΦ/n, largest first; ``effective_dimension`` at ``ridge``; and
+        ``speedup_ratio`` at ``k`` (Gonen et al. 2016, eq. 3).
     """
     basis = problem.basis()
     equations = NormalEquations(basis, problem.encoding.outputs)
