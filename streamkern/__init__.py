@@ -45,6 +45,8 @@ from streamkern.kernels import (
 from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline import Pipeline, Plan, Registry, load_pipeline, plan, resume, retrain, run
 from streamkern.pipeline.inspect import Inspection, inspect
+from streamkern.pipeline.predict import PredictionResult, predict
+from streamkern.serving import Predictor
 from streamkern.solvers import (
     SGD,
     SVRG,
@@ -118,6 +120,8 @@ __all__ = [
     "Plan",
     "PlanRefusedError",
     "Polynomial",
+    "PredictionResult",
+    "Predictor",
     "Quarantined",
     "RPCholesky",
     "RadialProfile",
@@ -144,6 +148,7 @@ __all__ = [
     "open_dataset",
     "open_executor",
     "plan",
+    "predict",
     "resume",
     "retrain",
     "run",

@@ -1,4 +1,4 @@
-"""The command line: ``streamkern run | resume | status | report | plan | evaluate | ingest | doctor``."""
+"""The command line: ``streamkern COMMAND``."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from streamkern.pipeline import Registry, load_pipeline, parameters, plan, resum
 from streamkern.pipeline.calibrate import gemm_rate
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.inspect import inspect as inspect_data
+from streamkern.pipeline.predict import predict
 from streamkern.pipeline.registry import KEPT
 from streamkern.pipeline.retrain import listing
 from streamkern.report import read_run, status, status_text
@@ -173,6 +174,21 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_evaluate)
+
+    command = commands.add_parser(
+        "predict", parents=[machine], help="predict stored rows with a saved model", epilog=_EXIT
+    )
+    command.add_argument("model", metavar="MODEL", help="a model.zarr")
+    command.add_argument("data", metavar="DATA", help="a table of any kind, or a glob")
+    command.add_argument("out", metavar="TARGET", help="the .parquet file or .zarr directory to make")
+    command.add_argument("--id", metavar="COLUMN", help="a column of numbers or strings to copy")
+    command.add_argument("--scores", action="store_true", help="write a score for each class, too")
+    command.add_argument("--format", choices=("parquet", "zarr"), help="by the end of TARGET if not given")
+    command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
+    command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
+    command.add_argument("--overwrite", action="store_true", help="replace other predictions that are there")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(command=_predict)
 
     command = commands.add_parser("ingest", help="write any table in the training layout, shuffled if asked for")
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables of any kind, or globs")
@@ -401,6 +417,19 @@ def _evaluate(args: argparse.Namespace) -> None:
     with open_executor("threads", args.threads) as executor:
         metrics = model.score(open_dataset(args.data, target, columns=model.columns), executor=executor)
     _say((json.dumps(metrics) if args.json else _metrics(metrics)) + "\n")
+
+
+def _predict(args: argparse.Namespace) -> None:
+    get_backend(args.device)
+    display = Display(sys.stderr)
+    try:
+        made = predict(
+            args.model, args.data, args.out, id=args.id, scores=args.scores, format=args.format, memory=args.memory,
+            threads=args.threads, scheduler=args.scheduler, overwrite=args.overwrite, on_progress=display.rows,
+        )  # fmt: skip
+    finally:
+        display.close()
+    _say((json.dumps(made.to_json()) if args.json else str(made)) + "\n")
 
 
 def _ingest(args: argparse.Namespace) -> None:

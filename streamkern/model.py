@@ -13,7 +13,7 @@ import numpy as np
 from streamkern.backends import get_backend
 from streamkern.data.dataset import Dataset
 from streamkern.data.split import runs
-from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Transform, dump, load
 from streamkern.errors import DataError, ModelFormatError, UsageError
@@ -181,6 +181,21 @@ class KernelMachine:
         for i, block in zip(numbers, found, strict=True):
             here = slice(max(0, start - int(starts[i])), min(stop, int(stops[i])) - int(starts[i]))
             yield Predicted(*block).part(here)
+
+    def answering(self) -> Callable[[Array], Array]:
+        """A function from stored rows in memory (n, d) to outputs (n, c): what every call needs is made once.
+
+        Many threads may call it. It raises DataError as ``decision_function`` does, and trusts the shape.
+        """
+        dataset = self._dataset(np.empty((0, self.n_features)))
+        assembly, basis = self._assembly(dataset, encoding=None), self._basis()
+
+        def outputs(X: Array) -> Array:
+            ids = np.arange(len(X), dtype=np.int64)
+            block = assembly.build(Raw(X, None, ids, np.zeros_like(ids)), ids, (), "the rows")
+            return _evaluated(block, dataset.source, basis, self.weights, self.encoding)
+
+        return outputs
 
     def task_rows(self, dataset: Dataset) -> int:
         """Rows of a task of predictions: about 8 MiB of them, so that beginning a task costs nothing beside it."""

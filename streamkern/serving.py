@@ -1,0 +1,105 @@
+"""A model that answers: loaded once, asked by many threads, and careful about what it is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.data.targets import Classes
+from streamkern.errors import DataError, UsageError
+from streamkern.model import KernelMachine, load_model
+from streamkern.types import Array
+
+
+class Answer(NamedTuple):
+    """Predictions for some rows.
+
+    Attributes:
+        predictions: labels, shape (n,), or values, shape (n,) or (n, c).
+        outputs: scores of the classes, or values, shape (n, c).
+    """
+
+    predictions: Array
+    outputs: Array
+
+
+class Predictor:
+    """Predicts rows in memory, as ``KernelMachine.predict`` does, without its cost of beginning.
+
+    Any number of threads may ask at a time; each keeps a buffer of its own. Nothing is written after the model is
+    loaded. BLAS may use threads for one answer: where many are asked for side by side, start with OMP_NUM_THREADS=1.
+
+    Args:
+        model: a saved model, or one in memory.
+        max_rows: most rows of one question.
+
+    Attributes:
+        model: the model.
+        max_rows: most rows of one question.
+
+    Raises:
+        StorageError: there is no model here.
+        ModelFormatError: it is not a model, or not as it was written.
+        UsageError: ``max_rows`` is below 1.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | KernelMachine, *, max_rows: int = 10_000) -> None:
+        if max_rows < 1:
+            raise UsageError(f"max_rows is {max_rows}.", where="Predictor(max_rows=...)", expected="at least 1")
+        self.model = model if isinstance(model, KernelMachine) else load_model(model)
+        self.max_rows = max_rows
+        self._outputs = self.model.answering()
+
+    @property
+    def n_features(self) -> int:
+        """Width of a row."""
+        return self.model.n_features
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the features, in their order, or None."""
+        return self.model.columns
+
+    @property
+    def labels(self) -> list[Any] | None:
+        """The classes, in the order of their scores; None for values."""
+        encoding = self.model.encoding
+        return encoding.values.tolist() if isinstance(encoding, Classes) else None
+
+    def __call__(self, X: Any, columns: Sequence[str] | None = None) -> Answer:
+        """Predictions and outputs of rows.
+
+        Args:
+            X: rows as they were stored in training, shape (n, d): an array, or lists of numbers.
+            columns: the names of the features, where the one who asks knows them: a safeguard.
+
+        Raises:
+            DataError: not rows of numbers, another width, other columns, too many rows, or a row with NaN or infinity.
+        """
+        outputs = self._outputs(self._checked(X, columns))
+        return Answer(self.model.decide(outputs), outputs)
+
+    def _checked(self, X: Any, columns: Sequence[str] | None) -> Array:
+        expected = f"at most {self.max_rows:,} rows of {self.n_features} numbers"
+        if columns is not None and self.columns is not None and tuple(columns) != self.columns:
+            raise DataError(
+                "The columns differ from those of training.",
+                where="columns",
+                expected=", ".join(self.columns[:8]) + ", ..." * (len(self.columns) > 8),
+            )
+        if hasattr(X, "__len__") and len(X) > self.max_rows:
+            raise DataError(f"There are {len(X):,} rows.", where="the rows", expected=expected, remedy="ask in parts")
+        try:
+            rows = np.asarray(X)
+        except ValueError as error:  # lists of different lengths
+            raise DataError("The rows have different lengths.", where="the rows", expected=expected) from error
+        if rows.dtype.kind not in "biuf" and rows.size:
+            raise DataError("The rows hold what is no number.", where="the rows", expected=expected)
+        if rows.ndim != 2 or rows.shape[1] != self.n_features:
+            if rows.size or rows.ndim != 1:
+                raise DataError(f"The rows have shape {rows.shape}.", where="the rows", expected=expected)
+            rows = np.empty((0, self.n_features))  # an empty list
+        return np.ascontiguousarray(rows)

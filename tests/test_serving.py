@@ -1,0 +1,201 @@
+"""A model that answers many threads at a time, and the example that puts it behind HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+X = np.random.default_rng(0).normal(size=(300, 4))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("model") / "model.zarr"
+    model = sk.KernelClassifier(kernel=sk.Gaussian(3.0), centers=sk.Uniform(50), solver=sk.Direct(),
+                                preprocess=(sk.Standardise(),))  # fmt: skip
+    train = sk.from_arrays(X, np.where(X[:, 0] > 0, "up", "down"), columns=list("abcd"))
+    model.fit(train).save(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def predictor(saved: Path) -> sk.Predictor:
+    return sk.Predictor(saved, max_rows=200)
+
+
+def test_answers_are_those_of_the_model(predictor: sk.Predictor, saved: Path):
+    model = sk.load_model(saved)
+    for rows in (X[:1], X[:100].tolist(), X[:200].astype("float32")):
+        predictions, outputs = predictor(rows)
+        np.testing.assert_allclose(outputs, model.decision_function(np.asarray(rows)), rtol=1e-5, atol=1e-5)
+        assert predictions.tolist() == model.predict(np.asarray(rows)).tolist()
+    assert [len(part) for part in predictor([])] == [0, 0]
+    assert (predictor.labels, predictor.columns, predictor.n_features) == (["down", "up"], tuple("abcd"), 4)
+
+
+def test_values_are_answered_as_they_were_given():
+    model = sk.KernelRegressor(kernel=sk.Gaussian(3.0), centers=sk.Uniform(50), solver=sk.Direct()).fit(X, X[:, 0] + 5)
+    predictor = sk.Predictor(model.model_)
+    assert predictor(X[:7]).predictions.shape == (7,)
+    np.testing.assert_allclose(predictor(X[:7]).predictions, model.predict(X[:7]), rtol=1e-5)
+    assert predictor.labels is None
+
+
+def test_many_threads_get_the_answers_of_one(predictor: sk.Predictor):
+    parts = [X[i : i + 1 + i % 90] for i in range(200)]
+    want = [predictor(part).outputs for part in parts]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            for one, other in zip(want, pool.map(lambda part: predictor(part).outputs, parts), strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+BAD: list[tuple[Any, str]] = [
+    (X[:201].repeat(2, axis=0), "402 rows"),
+    (X[:, :3][:5], r"shape \(5, 3\)"),
+    (X[0], r"shape \(4,\)"),
+    ([[1, 2, 3, 4], [1, 2, 3]], "different lengths"),
+    ([[1, 2, 3, "4"]], "no number"),
+    ([[1, 2, 3, None]], "no number"),
+    ([[1, 2, 3, 10**400]], "no number"),
+    ([[1, 2, 3, float("nan")]], "NaN or infinity"),
+    ([[1, 2, 3, 1e300]], "NaN or infinity"),
+    (5, "shape"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), BAD)
+def test_what_cannot_be_answered_is_one_error(predictor: sk.Predictor, rows: Any, message: str):
+    with pytest.raises(sk.DataError, match=message):
+        predictor(rows)
+
+
+def test_columns_and_limits_are_checked(predictor: sk.Predictor, saved: Path):
+    assert len(predictor(X[:2], columns=list("abcd")).predictions) == 2
+    with pytest.raises(sk.DataError, match="columns differ"):
+        predictor(X[:2], columns=list("abdc"))
+    with pytest.raises(sk.UsageError):
+        sk.Predictor(saved, max_rows=0)
+
+
+# ------------------------------------------------------------------------------------------------------ the example
+
+
+@pytest.fixture(scope="module")
+def example() -> Any:
+    spec = importlib.util.spec_from_file_location("serve", EXAMPLES / "serve.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def asked(
+    app: Any, path: str, body: bytes | list[bytes] = b"", method: str = "POST", headers: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    """What the application answers, by its protocol."""
+    pieces = [body] if isinstance(body, bytes) else body
+    given = {"content-type": "application/json", "content-length": str(sum(map(len, pieces)))} | (headers or {})
+    messages = [{"type": "http.request", "body": b, "more_body": i + 1 < len(pieces)} for i, b in enumerate(pieces)]
+    messages.append({"type": "http.disconnect"})
+    scope = {"type": "http", "method": method, "path": path,
+             "headers": [(name.encode(), value.encode()) for name, value in given.items()]}  # fmt: skip
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    start, content = sent
+    assert start["type"] == "http.response.start"
+    headers_sent = dict(start["headers"])
+    assert int(headers_sent[b"content-length"]) == len(content["body"])
+    return start["status"], json.loads(content["body"])
+
+
+def question(rows: Any, **more: Any) -> bytes:
+    return json.dumps({"rows": rows, **more}).encode()
+
+
+def test_the_application_answers(example: Any, predictor: sk.Predictor):
+    app = example.Application(predictor)
+    status, health = asked(app, "/health", method="GET")
+    assert (status, health["status"], health["labels"], health["n_features"]) == (200, "ok", ["down", "up"], 4)
+    status, answer = asked(app, "/predict", question(X[:3].tolist(), columns=list("abcd"), scores=True))
+    assert status == 200
+    assert answer["predictions"] == predictor(X[:3]).predictions.tolist()
+    np.testing.assert_allclose(answer["scores"], predictor(X[:3]).outputs)
+    body = question(X[:3].tolist())
+    assert asked(app, "/predict", [body[:10], body[10:]]) == (200, {"predictions": answer["predictions"]})
+
+
+@pytest.mark.parametrize(
+    ("status", "given"),
+    [
+        (404, {"path": "/"}),
+        (405, {"method": "GET"}),
+        (405, {"path": "/health"}),
+        (415, {"headers": {"content-type": "text/csv"}}),
+        (413, {"headers": {"content-length": "1000000"}}),
+        (413, {"headers": {"content-length": "-1"}}),
+        (413, {"body": [b" " * 60_000, b" " * 60_000], "headers": {"content-length": "10"}}),
+        (413, {"body": question([[1, 2, 3, 4]] * 201)}),
+        (400, {"body": b""}),
+        (400, {"body": b"{"}),
+        (400, {"body": b"\xff"}),
+        (400, {"body": b"[" * 50_000}),
+        (400, {"body": []}),
+        (422, {"body": b"[]"}),
+        (422, {"body": b'{"rows": 1}'}),
+        (422, {"body": question([[1, 2, 3]])}),
+        (422, {"body": question([[1, 2, 3, None]])}),
+        (422, {"body": b'{"rows": [[1, 2, 3, NaN]]}'}),
+        (422, {"body": question([[1, 2, 3, 4]], columns="abcd")}),
+        (422, {"body": question([[1, 2, 3, 4]], columns=list("abdc"))}),
+    ],
+)
+def test_the_application_says_no_in_json(example: Any, predictor: sk.Predictor, status: int, given: dict[str, Any]):
+    app = example.Application(predictor, max_bytes=100_000)
+    found, answer = asked(app, **{"path": "/predict", "body": question([[1, 2, 3, 4]]), **given})
+    assert found == status
+    assert answer["error"]
+
+
+def test_the_application_under_a_real_server(saved: Path, predictor: sk.Predictor):
+    words = [sys.executable, "-m", "uvicorn", "--factory", "--app-dir", EXAMPLES, "serve:app", "--port", "0"]
+    environment = {**os.environ, "MODEL": str(saved), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            line = next(line for line in server.stderr if "running on" in line)
+            port = int(line.rpartition("running on http://127.0.0.1:")[2].split()[0])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            for body, status in ((question(X[:5].tolist()), 200), (b"{", 400), (question([[1]]), 422)):
+                connection.request("POST", "/predict", body, {"content-type": "application/json"})
+                response = connection.getresponse()
+                answer = json.loads(response.read())
+                assert response.status == status
+                if status == 200:
+                    assert answer == {"predictions": predictor(X[:5]).predictions.tolist()}
+            connection.close()
+        finally:
+            server.terminate()
+        assert server.wait(30) in (0, -15)
