@@ -110,7 +110,7 @@ def _is_torn(path: Path) -> bool:
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - 1))
-        return file.read() not in (b"", b"\n")
+        return file.read(1) not in (b"", b"\n")
 
 
 def added(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
