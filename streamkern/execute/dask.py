@@ -12,6 +12,7 @@ answer a step within ``step_timeout``, is removed from the cluster and counts as
 
 from __future__ import annotations
 
+import logging
 import time
 from asyncio import CancelledError
 from collections import deque
@@ -129,6 +130,7 @@ class DaskExecutor:
     def __enter__(self) -> DaskExecutor:
         with ExitStack() as stack:
             if isinstance(self._given, str):
+                stack.enter_context(_silent("distributed.client"))
                 self.client = stack.enter_context(_connect(self._given))
             elif self._given.asynchronous:
                 raise UsageError("The client is asynchronous.", where="client", expected="Client(asynchronous=False)")
@@ -553,6 +555,18 @@ def _gives_up(what: str) -> StorageError:
         f"{what} lost its workers {_ATTEMPTS} times in a row.",
         remedy="see the workers' logs; if they were killed for memory, use fewer threads a worker or lower --memory",
     )
+
+
+@contextmanager
+def _silent(logger: str) -> Iterator[None]:
+    """Without its messages: a client that loses its scheduler prints tracebacks beside our one error."""
+    log = logging.getLogger(logger)
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _connect(address: str) -> Client:
