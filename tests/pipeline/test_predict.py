@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 import zarr
 
 import streamkern as sk
+from streamkern.cli import main
 from streamkern.pipeline import predict as module
 from streamkern.pipeline.predict import predict
 from streamkern.storage.predictions import record_at
@@ -322,3 +325,40 @@ def test_measured_peak_is_below_the_projected_one_and_rows_do_not_raise_it(made:
         assert peak < projected
         peaks.append(peak)
     assert peaks[1] < peaks[0] + (64 << 20)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "prediction.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_and_the_python_of_the_page_run_in_its_order(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    for name, kept in (("model.zarr", "classes.zarr"), ("new.parquet", "new.parquet")):
+        (tmp_path / name).symlink_to(made / kept)
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
+    assert len(lines) == 2
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "3,000 rows (key, prediction, score_maybe, score_no, ...)" in out[0]
+    told = json.loads(out[-1])
+    assert (told["status"], told["rows"], told["kept"]) == ("done", 3000, 0)
+    assert told["peak_memory_bytes"] > 0 < told["rows_per_second"]
+    assert read(tmp_path / "labels.zarr")["prediction"] == read(tmp_path / "scores.parquet")["prediction"]
+    program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.S))
+    exec(compile(program, "docs/prediction.md", "exec"), {})
+    assert (tmp_path / "again.parquet").read_bytes() == (tmp_path / "scores.parquet").read_bytes()
+    assert "(3, 3)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["absent.zarr", "new.parquet", "o.parquet"], 1), (["m.zarr", "new.parquet", "o.csv"], 2),
+     (["m.zarr", "new.parquet", "o.parquet", "--memory", "9MiB"], 2), (["m.zarr", "new.parquet", "m.zarr"], 1)],
+)  # fmt: skip
+def test_the_exit_status_says_how_it_ended(made: Path, tmp_path: Path, monkeypatch, words: list[str], status: int):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "new.parquet").symlink_to(made / "new.parquet")
+    sk.load_model(made / "classes.zarr").save("m.zarr")
+    assert main(["predict", *words]) == status
