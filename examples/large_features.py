@@ -8,7 +8,7 @@ import streamkern as sk
 X, X_test, y, y_test = train_test_split(*load_digits(return_X_y=True), random_state=0)
 train = sk.from_arrays(X, y).augment(sk.GaussianNoise(1.0), copies=10)
 
-for M in 100, 1000, 4000:
+for M in 100, 1000, 2000:
     pipeline = sk.Pipeline(
         train=train,
         test=sk.from_arrays(X_test, y_test),

@@ -1,14 +1,21 @@
-"""The Python of the documentation runs as it is printed, and the picture is drawn by its script."""
+"""The documentation's Python and commands run as they are printed, and the picture is drawn by its script."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import s3fs
 
 import streamkern as sk
 
@@ -24,6 +31,109 @@ def run(program: str, folder: Path) -> str:
 
 def blocks(page: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL))
+
+
+PAGES = [
+    "index.md",
+    "first-steps.md",
+    *sorted(str(page.relative_to(DOCS)) for folder in ("how-to", "maths") for page in (DOCS / folder).glob("*.md")),
+]
+ON_S3 = "how-to/parquet-on-s3.md"
+FENCE = re.compile(r"^```(python|sh|text)(?: title=\"(.*?)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
+
+
+def same(told: str, found: str) -> bool:
+    """Words equal, and numbers equal to 3%: other processors round otherwise."""
+    values = [[float(each.replace(",", "")) for each in NUMBER.findall(text)] for text in (told, found)]
+    words = [NUMBER.sub("#", text).split() for text in (told, found)]
+    return words[0] == words[1] and np.allclose(*values, rtol=0.03)
+
+
+def walk(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the blocks of a page one after another: Python in one namespace, commands in a shell. What has a title is a
+    file to write, or not for here."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    out = ""
+    for kind, title, text in FENCE.findall((DOCS / page).read_text(encoding="utf-8")):
+        if kind == "text":
+            assert same(text, out), f"{page} says\n{text}and it is\n{out}"
+        elif kind == "python" and title.endswith(".py"):
+            (folder / title).write_text(text, encoding="utf-8")
+        elif kind == "python":
+            code = compile(text, page, "exec")
+            if not title:
+                exec(code, names)
+                out = capsys.readouterr().out
+        else:
+            shell = ["bash", "-euo", "pipefail", *(["-n"] if title else []), "-c", text]
+            done = subprocess.run(
+                shell, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{page}\n{text}{done.stderr}"
+            out = done.stdout
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != ON_S3])
+def test_a_page_runs_and_prints_what_it_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    walk(page, tmp_path, capsys)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
+    """An S3 server on loopback, as the environment names it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for name, value in {
+        "ACCESS_KEY_ID": "EXAMPLE",
+        "SECRET_ACCESS_KEY": "an-example",
+        "DEFAULT_REGION": "us-east-1",
+        "ENDPOINT_URL": f"http://127.0.0.1:{port}",
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            while server.poll() is None:
+                with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.05)
+            store = s3fs.S3FileSystem(skip_instance_cache=True)
+            store.mkdir("example")
+            yield store
+        finally:
+            server.kill()
+
+
+def test_parquet_on_s3_runs(
+    bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    X = np.random.default_rng(0).normal(size=(600, 3))
+    for day in range(3):
+        rows = slice(200 * day, 200 * day + 200)
+        sk.write_parquet(tmp_path / "day.parquet", X[rows], (X[rows, 0] > 0).astype(int), target="label")
+        bucket.put(str(tmp_path / "day.parquet"), f"example/days/{day}.parquet")
+    monkeypatch.chdir(tmp_path)
+    walk(ON_S3, tmp_path, capsys)
+
+
+def test_the_reference_has_every_public_name() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+    found = re.findall(r"^::: streamkern\.(\w+)$", text, re.MULTILINE)
+    assert sorted(found) == sorted(sk.__all__)
+
+
+def test_what_the_navigation_names_is_there() -> None:
+    text = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r"[\w/-]+\.md", text)
+    assert [page for page in named if not (DOCS / page).is_file()] == []
+    # docs/site.py adds decisions and pages of the guide.
+    unnamed = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if str(page.relative_to(DOCS)) not in named]
+    assert [page for page in unnamed if "/" in page and not page.startswith("adr/")] == []
 
 
 def test_preprocessing_runs(tmp_path: Path) -> None:
