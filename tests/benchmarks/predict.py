@@ -4,8 +4,9 @@
 
 The rows are uniform (seeded), float32, 10 outputs. The engine's rate is ``Expansion.predict`` on resident blocks of as
 many rows as a task of the command has, one a thread, in a process of its own with the same threads. The two take turns.
-The command's rate runs from its first read to its last rename; what it takes to start is printed as ``begin``. Beside the
-ratio of rates stands that of CPU seconds a row, less those of a command on one row: on a busy machine it is the steadier.
+The command's rate runs from its first read to its last rename; what it takes to start is printed as ``begin``. Beside
+the ratio of rates stands that of CPU seconds a row, less those of a command on one row: it is the steadier on a busy
+machine.
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ def main() -> None:
                 print(
                     f"{n:11,} rows   engine {alone:9,.0f} rows/s   predict {made['rows_per_second']:9,.0f} rows/s   "
                     f"ratio {ratios[-1]:.3f}, of CPU {cpu_ratios[-1]:.3f}   "
-                    f"begin {took - n / made['rows_per_second']:.1f} s   peak {format_bytes(made['peak_memory_bytes'])} "
-                    f"of {format_bytes(made['projected_memory_bytes'])} projected",
+                    f"begin {took - n / made['rows_per_second']:.1f} s   "
+                    f"peak {format_bytes(made['peak_memory_bytes'])}, "
+                    f"{format_bytes(made['projected_memory_bytes'])} projected",
                     flush=True,
                 )
             medians = statistics.median(ratios), statistics.median(cpu_ratios)
