@@ -136,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     command.add_argument("--registry", metavar="DIR", help="where models are kept")
     command.add_argument("--gate", metavar="EXPR", help='such as "accuracy >= champion - 0.002 and n_test >= 1000"')
+    command.add_argument("--cold", action="store_true", help="begin at 0 rather than at the champion's weights")
     command.add_argument("--keep", type=_count, default=KEPT, metavar="N", help=f"versions that stay ({KEPT})")
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
     command.add_argument("--quiet", action="store_true", help="say nothing but errors, and the last line")
@@ -355,8 +356,9 @@ def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:
         if args.registry is None:
             raise UsageError("No registry is given.", remedy="streamkern retrain PIPELINE --registry DIR")
         told = retrain(
-            load_pipeline(args.pipeline, settings), args.registry, gate=args.gate, keep=args.keep, memory=args.memory,
-            threads=args.threads, scheduler=args.scheduler, listeners=() if args.quiet else (display,),
+            load_pipeline(args.pipeline, settings), args.registry, gate=args.gate, cold=args.cold, keep=args.keep,
+            memory=args.memory, threads=args.threads, scheduler=args.scheduler,
+            listeners=() if args.quiet else (display,),
         ) | {"exit_status": 0}  # fmt: skip
     except StreamkernError as error:
         told |= {"exit_status": error.exit_status, "reasons": [str(error)]}

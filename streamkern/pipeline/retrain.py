@@ -26,6 +26,7 @@ from streamkern.pipeline.paired import Paired, compare, stored
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.registry import KEPT, Registry
 from streamkern.pipeline.run import run
+from streamkern.pipeline.warm import UnlikeChampionError, warm
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import steps
 from streamkern.storage.artifact import load_artifact, save_artifact
@@ -34,6 +35,9 @@ from streamkern.storage.remote import redacted
 from streamkern.sweep import Work, sweep
 
 _PROFILE = "Profile"
+GROWN = 1.5
+"""Times the rows that the centers were chosen among: with more, they are chosen again, and training begins at 0."""
+
 _DRAW = 11  # a draw of its own among those of the data set
 
 
@@ -42,6 +46,7 @@ def retrain(
     registry: str | os.PathLike[str],
     *,
     gate: str | None = None,
+    cold: bool = False,
     keep: int = KEPT,
     memory: str | int | None = None,
     threads: int | None = None,
@@ -59,6 +64,7 @@ def retrain(
         registry: directory of the models; made where it is missing.
         gate: the condition, as ``streamkern.pipeline.gate`` reads it; by default not worse than the champion by more
             than 0.002 in accuracy, or 1% in squared error, on 100 test rows or more.
+        cold: begin at 0 with new centers, rather than at the champion's weights where that can be.
         keep: versions that stay, besides the champion and the one before it.
         memory: as for ``run``.
         threads: as for ``run``.
@@ -94,7 +100,7 @@ def retrain(
         try:
             settings: dict[str, Any] = {"memory": memory, "threads": threads, "scheduler": scheduler}
             settings |= {"checkpoint_seconds": checkpoint_seconds}
-            made = _decide(pipeline, models, judge, keep, listeners, settings)
+            made = _decide(pipeline, models, judge, cold, keep, listeners, settings)
         except StreamkernError as error:
             models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [redacted(str(error))]})
             raise
@@ -107,6 +113,7 @@ def _decide(
     pipeline: Pipeline,
     models: Registry,
     gate: Gate,
+    cold: bool,
     keep: int,
     listeners: tuple[Listener, ...],
     settings: dict[str, Any],
@@ -119,15 +126,23 @@ def _decide(
         reasons = [f"data, pipeline and gate are those of version {last['version']}, which was {last['status']}"]
         return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
     folder = models.folder / "run"
-    result = run(pipeline, folder, listeners=listeners, **settings)
-    challenger = load_model(folder / "model.zarr")
     champion = None if standing.champion is None else models.load(standing.champion)
+    begun, why_cold = _start(pipeline, models, champion, cold, last)
+    try:
+        result = run(begun, folder, listeners=listeners, **settings)
+    except UnlikeChampionError as error:
+        why_cold = error.what
+        result = run(pipeline, folder, listeners=listeners, **settings)
+    challenger = load_model(folder / "model.zarr")
     with open_executor("threads", settings["threads"]) as executor:
         paired, obstacle = _paired(challenger, champion, pipeline.test, executor)
         made = profile(pipeline, executor, paired.challenger_scores)
         moved = _drift(models, standing.champion, made, pipeline, executor, paired)
     metrics: dict[str, float | None] = dict(paired.challenger)
-    metrics |= {"n_train": float(result["n_rows"]), "p_value": None if paired.test is None else paired.test["p_value"]}
+    metrics |= {
+        "n_train": float(len(pipeline.train)),
+        "p_value": None if paired.test is None else paired.test["p_value"],
+    }
     metrics |= {name: None for name in drift.NAMES} if moved is None else moved.metrics()
     before = paired.champion
     if before is not None:
@@ -143,6 +158,7 @@ def _decide(
         "challenger": metrics,
         "against": before,
         "champion": standing.champion,
+        "start": "warm" if why_cold is None else "cold",
         "significance": paired.test,
         "drift": None if moved is None else _worst(moved),
         "warnings": warnings,
@@ -154,7 +170,11 @@ def _decide(
         "file": pipeline.file,
         "settings": {name: redacted(value) for name, value in pipeline.settings.items()},
         "gate": gate.expression,
-        "rows": result["n_rows"],
+        "rows": len(pipeline.train),
+        "start": "warm" if why_cold is None else "cold",
+        "why_cold": why_cold,
+        "centers_rows": len(pipeline.train) if why_cold else models.record(standing.champion)["centers_rows"],
+        "trained_rows": result["history"][-1]["rows"] if result["history"] else 0,
         "train": pipeline.train.fingerprint,
         "test": pipeline.test.fingerprint,
         "weights_sha256": result["weights_sha256"],
@@ -177,6 +197,20 @@ def _decide(
     models.prune(keep)
     told = {name: value for name, value in decision.items() if name != "promote"}
     return told | {"version": number, "before": standing.champion, "champion": _champion(models)}
+
+
+def _start(
+    pipeline: Pipeline, models: Registry, champion: KernelMachine | None, cold: bool, last: dict[str, Any] | None
+) -> tuple[Pipeline, str | None]:
+    """The pipeline as it is trained, from the champion if that can be; and why it is not."""
+    if champion is None or cold:
+        return pipeline, "asked for" if cold else "there is no champion yet"
+    if last is not None and last["status"] == "rejected":
+        return pipeline, "the last challenger was rejected"
+    chosen = models.record(models.champion)["centers_rows"]
+    if len(pipeline.train) > GROWN * chosen:
+        return pipeline, f"the rows have grown from {chosen:,} to {len(pipeline.train):,} since the centers were chosen"
+    return warm(pipeline, champion)
 
 
 def _paired(

@@ -21,6 +21,7 @@ import streamkern as sk
 from streamkern.cli import main
 from streamkern.pipeline.paired import compare
 from streamkern.pipeline.registry import Registry
+from streamkern.pipeline.warm import warm
 
 PIPELINE = """
 import streamkern as sk
@@ -280,30 +281,24 @@ def test_models_are_listed_shown_promoted_rolled_back_and_pruned(folder: Path, c
         main(["models", "models", "prune", "--keep", "x"])
 
 
-def test_killed_at_any_moment_the_next_night_goes_on(folder: Path):
-    """kill -9 at moments spread over the whole of a night; the champion is there, whole, and the night is made good."""
+@pytest.mark.parametrize("sign", ["manifest.json", "model.zarr/zarr.json"])
+def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, sign: str):
+    """kill -9 as soon as a file of the run is another one; the champion is there, whole, and the night is made good."""
+    first = sk.retrain(sk.load_pipeline("nightly.py"), "models")
+    models, seen = Registry("models"), Path("models/run") / sign
     words = [sys.executable, "-m", "streamkern", "retrain", "nightly.py", "--registry", "models", "--quiet"]
-    subprocess.run(words, check=True, capture_output=True)
-    started = time.monotonic()
-    subprocess.run([*words, "--set", "seed=1", "--gate", "accuracy > 0"], check=True, capture_output=True)
-    whole = time.monotonic() - started
-    models = Registry("models")
-    killed = 0
-    for turn, share in enumerate((0.7, 0.9), start=2):
-        before, champion = models.versions, models.champion
-        again = [*words, "--set", f"seed={turn}", "--gate", "accuracy > 0"]
-        process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(share * whole)
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
-        assert models.champion in (champion, max(models.versions))
-        assert models.load().score(sk.open_dataset("rows.zarr", target="label"))["accuracy"] > 0.7
-        done = subprocess.run(again, check=True, capture_output=True, text=True)
-        assert json.loads(done.stdout.splitlines()[-1])["champion"] == models.champion == before[-1] + 1
-        assert models.versions == [*before, before[-1] + 1]
-    assert killed
-    left = [name for name in os.listdir("models/versions") if name.startswith(".")]
-    assert left == []
+    words += ["--set", "seed=1", "--gate", "accuracy > 0"]
+    before = seen.stat().st_ino
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and (not seen.exists() or seen.stat().st_ino == before):
+        time.sleep(0.001)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert models.champion == first["champion"] == 1
+    assert models.load().score(sk.open_dataset("rows.zarr", target="label"))["accuracy"] > 0.7
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout.splitlines()[-1])["champion"] == models.champion == 2
+    assert [name for name in os.listdir("models/versions") if name.startswith(".")] == []
 
 
 STOPS = [
@@ -369,3 +364,49 @@ def test_models_may_cut_the_rows_as_suits_them(place: Path, monkeypatch: pytest.
     monkeypatch.undo()
     assert found.challenger == found.champion
     assert found.challenger["accuracy"] == model.score(test)["accuracy"]
+
+
+def test_a_champion_that_fits_is_where_training_begins(place: Path):
+    decision = sk.retrain(pipeline(630), place, gate="accuracy > 0")
+    first, second = (Registry(place).record(number) for number in (1, 2))
+    assert (first["start"], second["start"], decision["start"]) == ("cold", "warm", "warm")
+    assert second["trained_rows"] == len(pipeline(630).train) // 3
+    models = [Registry(place).load(number) for number in (1, 2)]
+    assert np.array_equal(models[0].Z, models[1].Z)
+    assert decision["challenger"]["mse"] < 1.1 * decision["against"]["mse"]
+    far, near = (np.linalg.norm(models[1].weights - weights) for weights in (0 * models[0].weights, models[0].weights))
+    assert near < far
+    # The next one begins anew, since there are too many new rows for the old centers.
+    sk.retrain(pipeline(1200), place, gate="accuracy > 2")
+    assert "grown" in Registry(place).record(3)["why_cold"]
+    sk.retrain(pipeline(610), place)
+    assert "rejected" in Registry(place).record(4)["why_cold"]
+
+
+def test_a_warm_start_of_several_passes_takes_fewer_of_them(tmp_path: Path):
+    place = tmp_path / "models"
+    for n in (600, 630):
+        sk.retrain(pipeline(n, solver=sk.EigenPro(epochs=6)), place, gate="accuracy > 0")
+    assert Registry(place).record(2)["trained_rows"] == 2 * len(pipeline(630).train)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"solver": sk.Falkon()}, "EigenPro"), ({"solver": sk.EigenPro(projection="delayed")}, "EigenPro"),
+        ({"standardise": True}, "learnt"), ({"train": pipeline().train.scale(2.0)}, "scaling"),
+        ({"centers": sk.Uniform(31)}, "number"), ({"kernel": sk.Laplace(3.0)}, "kernel"),
+        ({"dtype": "float64"}, "dtype"), ({"preprocess": (sk.UnitRange(),)}, "learnt"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_does_not_fit_the_champion_begins_at_0_and_says_why(one: Path, change: dict[str, Any], words: str):
+    given = pipeline(**change)
+    begun, why = warm(given, Registry(one).load())
+    assert begun is given
+    assert words in (why or "")
+
+
+def test_a_cold_start_is_the_plain_run(place: Path):
+    sk.retrain(pipeline(630), place, cold=True)
+    assert Registry(place).record(2)["weights_sha256"] == sk.run(pipeline(630), place.parent / "r")["weights_sha256"]
