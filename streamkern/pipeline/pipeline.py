@@ -51,7 +51,7 @@ class Pipeline:
         settings: settings given to the file.
 
     Raises:
-        UsageError: an unknown task or dtype, or lanes below 1.
+        UsageError: an unknown task or dtype, lanes below 1, or a part that is none.
     """
 
     train: Dataset
@@ -82,12 +82,26 @@ class Pipeline:
                     f"The {name} is {value!r}.", where=f"Pipeline({name}=...)", expected=" or ".join(allowed)
                 )
         require_steps(self.preprocess, "Pipeline(preprocess=...)")
-        if isinstance(self.solver, str) and self.solver != AUTO:
-            raise UsageError(
-                f"The solver is {self.solver!r}.", where="Pipeline(solver=...)", expected='a solver, or "auto"'
-            )
-        if self.lanes < 1:
-            raise UsageError(f"lanes is {self.lanes}.", where="Pipeline(lanes=...)", expected="at least 1")
+        data = "a Dataset: sk.open_dataset(path, target=...) or sk.from_arrays(X, y)"
+        for name, right, expected in (
+            ("train", isinstance(self.train, Dataset), data),
+            ("test", isinstance(self.test, Dataset | None), f"{data}; or None"),
+            ("validation", isinstance(self.validation, Dataset | None), f"{data}; or None"),
+            ("kernel", isinstance(self.kernel, Kernel | None), "a kernel such as sk.Laplace(10), or None"),
+            ("centers", self.centers is None or _made(self.centers, "choose"), "centers such as sk.Uniform(1000)"),
+            ("solver", self.solver == AUTO or _made(self.solver, "setup"), 'a solver such as sk.EigenPro(), or "auto"'),
+            ("lanes", hasattr(self.lanes, "__index__") and self.lanes >= 1, "a whole number, at least 1"),
+            ("seed", hasattr(self.seed, "__index__"), "a whole number"),
+        ):
+            if not right:
+                raise UsageError(
+                    f"{name} is {getattr(self, name)!r}.", where=f"Pipeline({name}=...)", expected=expected
+                )
+
+
+def _made(part: Any, method: str) -> bool:
+    """Whether this is an object with a method, and not its class."""
+    return hasattr(part, method) and not isinstance(part, type)
 
 
 def load_pipeline(path: str | Path, settings: Mapping[str, str] | None = None) -> Pipeline:
@@ -135,7 +149,14 @@ def parameters(path: str | Path) -> dict[str, Parameter]:
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
-    hints = typing.get_type_hints(function)
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError as error:
+        raise UsageError(
+            f"An annotation of pipeline() cannot be read: {error}.",
+            where=function.__code__.co_filename,
+            remedy="import the name when the file runs, or leave the annotation out",
+        ) from error
     texts = _texts(inspect.getdoc(function) or "")
     return {
         name: Parameter(hints.get(name, str), p.default, texts.get(name, ""))

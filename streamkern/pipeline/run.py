@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import platform
 import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,15 @@ def run(
         PlanRefusedError: the run would not fit the memory; nothing has been written but the manifest and the result.
         BusyError: another run holds the directory.
         NumericalError: training diverged or stagnated.
+        UsageError: the pipeline, the memory or the seconds are none.
         StreamkernError: any other failure, told by its class.
     """
+    if not isinstance(pipeline, Pipeline):
+        raise UsageError(
+            f"The pipeline is {pipeline!r}.", where="run(pipeline)", expected="a Pipeline; load_pipeline reads a file"
+        )
+    if math.isnan(checkpoint_seconds) or checkpoint_seconds < 0:
+        raise UsageError(f"There are {checkpoint_seconds} seconds.", where="checkpoint_seconds", expected="0 or more")
     folder = Path(run_dir) if run_dir is not None else Path("runs") / (pipeline.name or "run")
     budget = default_budget() if memory is None else parse_bytes(memory)
     _make(folder)
@@ -70,8 +78,15 @@ def run(
         _clear(folder)
         before = _last_done(folder / "result.json")
         manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds)
+        changed = _changed(folder, manifest)
         _write_json(folder / "manifest.json", manifest)
         events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
+        if changed:
+            events.emit(
+                "warning",
+                message=f"{', '.join(changed)} of the pipeline changed since the run that was interrupted here: "
+                "this is another training",
+            )
         for each in pipeline.train.quarantine:
             events.emit("warning", message=f"left out, {each.where}: {each.why}", rows=[each.start, each.stop])
         timings: list[dict[str, Any]] = []
@@ -111,6 +126,8 @@ def resume(
 ) -> dict[str, Any]:
     """Go on with an interrupted run of a pipeline file, as its manifest says; a run that is done is left as it is.
 
+    It goes on in the working directory where it was started, where the file's relative paths lead.
+
     Args:
         run_dir: its directory.
         threads: as the run had by default; they do not change the weights.
@@ -121,16 +138,15 @@ def resume(
         What is in ``result.json``.
 
     Raises:
-        UsageError: there is no run here, or it is not one of a pipeline file.
+        UsageError: there is no run here, it is not one of a pipeline file, or its working directory is gone.
         StreamkernError: as ``run``.
     """
     folder = Path(run_dir)
-    try:
-        told = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    told = _read_json(folder / "manifest.json")
+    if told is None:
         raise UsageError(
             "There is no run here: manifest.json cannot be read.", where=str(folder), remedy="check the path"
-        ) from error
+        )
     if not told.get("file"):
         raise UsageError(
             "This run was not started from a pipeline file.",
@@ -147,15 +163,24 @@ def resume(
         result = _read_json(folder / "result.json")
     if result is not None and result.get("status") == "done" and result.get("run") == told.get("run"):
         return result
-    return run(
-        load_pipeline(told["file"], told["settings"]),
-        folder,
-        memory=told["memory"],
-        threads=threads or told["threads"],
-        scheduler=scheduler or told["scheduler"],
-        checkpoint_seconds=told["checkpoint_seconds"],
-        listeners=listeners,
-    )
+    place = Path(told.get("directory", ""))
+    if not place.is_dir():
+        raise UsageError(
+            "The working directory of this run is gone.",
+            where=str(place),
+            remedy="call streamkern run with the pipeline file and this --run-dir: it goes on where this one ended",
+        )
+    folder = folder.absolute()
+    with chdir(place):
+        return run(
+            load_pipeline(told["file"], told["settings"]),
+            folder,
+            memory=told["memory"],
+            threads=threads or told["threads"],
+            scheduler=scheduler or told["scheduler"],
+            checkpoint_seconds=told["checkpoint_seconds"],
+            listeners=listeners,
+        )
 
 
 def _train(
@@ -303,6 +328,7 @@ def _manifest(
         "run": secrets.token_hex(8),
         "name": pipeline.name,
         "file": pipeline.file,
+        "directory": os.getcwd(),
         "settings": {name: redacted(value) for name, value in pipeline.settings.items()},
         "train": {
             "fingerprint": pipeline.train.fingerprint,
@@ -326,6 +352,20 @@ def _manifest(
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
+
+
+_TRAINING = ("train", "kernel", "centers", "features", "solver", "preprocess", "seed", "lanes", "dtype")
+
+
+def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
+    """In what the run that is about to begin differs from one that was interrupted in its training here."""
+    before = _read_json(folder / "manifest.json")
+    last = _read_json(folder / "result.json") or {}
+    done = before is not None and last.get("status") == "done" and last.get("run") == before.get("run")
+    if before is None or done or not any((folder / "checkpoints").glob("*/[0-9]*")):
+        return []
+    now = json.loads(json.dumps(manifest, default=str))
+    return [name for name in _TRAINING if before.get(name) != now[name]]
 
 
 def _make(folder: Path) -> None:

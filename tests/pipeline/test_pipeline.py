@@ -153,13 +153,27 @@ def test_a_file_that_defines_no_pipeline_is_refused(tmp_path: Path, text: str | 
     assert caught.value.where == str(path)
 
 
+def test_an_annotation_that_means_nothing_is_refused(tmp_path: Path):
+    (tmp_path / "p.py").write_text("def pipeline(x: 'Nothing' = 1): ...")
+    with pytest.raises(sk.UsageError, match="Nothing"):
+        load_pipeline(tmp_path / "p.py")
+
+
 def test_a_file_that_is_not_python_is_refused(tmp_path: Path):
     (tmp_path / "rows.csv").write_text("1,2")
     with pytest.raises(sk.UsageError, match="not a Python file"):
         load_pipeline(tmp_path / "rows.csv")
 
 
-@pytest.mark.parametrize("change", [{"task": "ranking"}, {"dtype": "float16"}, {"lanes": 0}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": "ranking"}, {"dtype": "float16"}, {"lanes": 0}, {"lanes": 2.5}, {"seed": "a"}, {"train": [[0.0]]},
+        {"test": "rows.zarr"}, {"validation": 0.2}, {"kernel": "laplace"}, {"kernel": sk.Laplace}, {"centers": 100},
+        {"centers": sk.Uniform}, {"solver": "best"}, {"solver": 3}, {"solver": sk.EigenPro},
+    ],
+    ids=str,
+)  # fmt: skip
 def test_a_definition_out_of_range_is_refused(make: Callable[..., sk.Pipeline], change: dict[str, object]):
     (name,) = change
     with pytest.raises(sk.UsageError, match=name):
