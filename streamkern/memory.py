@@ -25,12 +25,14 @@ def parse_bytes(text: str | int) -> int:
     Raises:
         UsageError: not a size.
     """
-    if isinstance(text, int):
+    if hasattr(text, "__index__"):
         size = float(text)
     else:
-        match = re.fullmatch(r"\s*([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][0-9]+)?)\s*([A-Za-z]*)\s*", text)
+        match = isinstance(text, str) and re.fullmatch(
+            r"\s*([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][0-9]+)?)\s*([A-Za-z]*)\s*", text
+        )
         unit = _UNITS.get(match[2].upper()) if match else None
-        if match is None or unit is None:
+        if not match or unit is None:
             raise UsageError(f"{text!r} is not a size.", where="memory", expected='bytes, or a size such as "8GiB"')
         size = float(match[1].replace("_", "")) * unit
     if size < 1:

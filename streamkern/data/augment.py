@@ -195,7 +195,7 @@ class Custom:
         """Call the function, in place.
 
         Raises:
-            DataError: it returned something else than rows of this shape.
+            DataError: it returned something else than finite rows of this shape.
         """
         made = self.function(X, uniform_rows(seed, copies, row_ids, self.uniforms))
         shape = getattr(made, "shape", type(made).__name__)
@@ -208,6 +208,14 @@ class Custom:
             )
         if made is not X:
             X[...] = made
+        wrong = ~np.isfinite(X).all(axis=1)
+        if wrong.any():
+            raise DataError(
+                "An augmentation returned a number that is not finite.",
+                where=f"{self.name}, row id {row_ids[wrong][0]}",
+                expected="finite numbers",
+                remedy="keep to float32's range, and divide by nothing that may be 0",
+            )
 
     @property
     def name(self) -> str:

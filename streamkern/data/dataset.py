@@ -195,13 +195,25 @@ class Dataset:
             seed: seed of the random numbers; the dataset's own by default.
 
         Raises:
-            UsageError: both ``copies`` and ``rows``, or one of them below 1.
+            UsageError: both ``copies`` and ``rows``, one of them no number from 1 to 2^62, or no augmentation.
         """
+        for each in augmentations:
+            if isinstance(each, type) or not isinstance(each, Augmentation | MixUp):
+                raise UsageError(
+                    f"{each!r} is no augmentation.", where="augment", expected="one such as sk.GaussianNoise(0.1)"
+                )
         if copies is not None and rows is not None:
             raise UsageError("Both copies and rows are given.", where="augment", expected="one of the two")
         for name, value in (("copies", copies), ("rows", rows)):
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}.", where=f"augment({name}=...)", expected="at least 1")
+            if value is None:
+                continue
+            whole = isinstance(value, int | np.integer)
+            if not whole or value < 1 or int(value) * (self.base_rows if name == "copies" else 1) > _MOST_ROWS:
+                raise UsageError(
+                    f"{name} is {value!r}.",
+                    where=f"augment({name}=...)",
+                    expected="a whole number, at least 1, for at most 2^62 rows" if whole else "a whole number",
+                )
         virtual = rows if rows is not None else copies * self.base_rows if copies is not None else self.virtual_rows
         return self._with(
             augmentations=self.augmentations + augmentations,
@@ -362,6 +374,8 @@ class Dataset:
             made.__dict__["counts"] = self.counts
         return made
 
+
+_MOST_ROWS = 1 << 62  # of a pass: ids of rows are 64 bits
 
 _READING = threading.Lock()
 _SPLIT, _SAMPLE, _DRAW = 1, 2, 3  # names of the hash families

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,7 +159,7 @@ class RandomErasing:
 
 def _require_shape(augmentation: Any) -> None:
     shape = augmentation.shape
-    if len(shape) not in (2, 3) or min(shape) < 1:
+    if not isinstance(shape, Sequence) or len(shape) not in (2, 3) or isinstance(shape, str) or min(shape) < 1:
         raise UsageError(
             f"The image shape is {shape}.",
             where=f"{type(augmentation).__name__}(shape)",

@@ -338,7 +338,8 @@ class _Categorical:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if isinstance(self.columns, str) or not self.columns or len(set(self.columns)) != len(self.columns):
+        several = isinstance(self.columns, Sequence) and not isinstance(self.columns, str)
+        if not several or not self.columns or len(set(self.columns)) != len(self.columns):
             raise UsageError(
                 f"columns is {self.columns!r}.",
                 where=f"{name}(columns)",
@@ -485,7 +486,9 @@ def _too_many(column: int) -> DataError:
 
 def require_steps(steps: Any, where: str) -> None:
     """Raises UsageError unless these are steps."""
-    if isinstance(steps, list | tuple) and all(isinstance(step, Scaling | Learning) for step in steps):
+    if isinstance(steps, list | tuple) and all(
+        isinstance(step, Scaling | Learning) and not isinstance(step, type) for step in steps
+    ):
         return
     raise UsageError(f"preprocess is {steps!r}.", where=where, expected='steps: (sk.Impute("mean"), sk.Standardise())')
 

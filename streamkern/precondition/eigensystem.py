@@ -38,7 +38,7 @@ def top_eigensystem(K: Array, q: int, floor: float = 0.0) -> Eigensystem:
 
     Raises:
         UsageError: q is not in [1, s).
-        NumericalError: no eigenvalue is positive.
+        NumericalError: the matrix is not finite, or no eigenvalue is positive.
     """
     s = len(K)
     if not 1 <= q < s:
@@ -46,6 +46,11 @@ def top_eigensystem(K: Array, q: int, floor: float = 0.0) -> Eigensystem:
     values, vectors = scipy.linalg.eigh(
         np.asarray(K, dtype=np.float64), subset_by_index=(s - q - 1, s - 1), check_finite=False
     )
+    if len(values) <= q:
+        raise NumericalError(
+            "The kernel matrix is not finite: distances of rows overflow.",
+            remedy="scale the features: preprocess=(sk.Standardise(),)",
+        )
     values, vectors = values[::-1], vectors[:, ::-1]
     least = max(floor, np.finfo(np.float64).eps * s) * float(values[0])
     rank = int(np.count_nonzero(values[:q] > least))

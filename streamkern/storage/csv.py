@@ -77,12 +77,16 @@ class CsvSource:
                         ends = pc.min_max(values)
                         low[field.name] = min(low[field.name], ends["min"].as_py() or 0)
                         high[field.name] = max(high[field.name], ends["max"].as_py() or 0)
+        for name in set(self._names) - set([target] if isinstance(target, str) else target or []):
+            if pa.types.is_null(types[name]):
+                types[name] = pa.float64()  # without any value, it is one of numbers as much as of anything else
+        if not spans:
+            raise DataError("the file has no row", where=file.path, expected="a record after the names of the columns")
         if wanted is None or set(wanted) <= set(self._names):
             types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
         layout = table_layout(types, target, columns, file.path)
         names = layout.features.stored
         if missing & set(names):
-            # A column without any value is one of numbers as much as of anything else.
             layout = Layout(Columns(tuple(names), np.dtype(np.float64)), layout.targets, layout.target)
         elif layout.features.dtype.kind == "i":
             fits = [
@@ -123,8 +127,9 @@ class CsvSource:
         fields = next(csv.reader(line.splitlines(), delimiter=delimiter), [])
         names = fields if header else [f"f{j}" for j in range(len(fields))]
         if not names or len(set(names)) < len(names):
+            twice = next((name for name in names if names.count(name) > 1), None)
             raise DataError(
-                "the first record does not name the columns" if names else "the file is empty",
+                f"the first record names {twice!r} twice" if names else "the file is empty",
                 where=self._file.path,
                 expected="distinct names in the first line",
                 remedy="if the file has no line of names, say so: --no-header, header=False",

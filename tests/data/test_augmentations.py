@@ -285,6 +285,8 @@ def test_a_function_is_described_by_its_code():
         (lambda: sk.MixUp(0.0), "alpha is 0.0"),
         (lambda: sk.MixUp(1.0, bank=0), "bank is 0"),
         (lambda: sk.RandomCrop((28,)), "image shape"),
+        (lambda: sk.RandomCrop(28), "image shape is 28"),
+        (lambda: sk.HorizontalFlip("28x28"), "image shape is 28x28"),
         (lambda: sk.RandomCrop((28, 28), -1), "padding is -1"),
         (lambda: sk.RandomCrop((28, 28), value=np.inf), "value is inf"),
         (lambda: sk.HorizontalFlip((28, 28), -0.1), "probability is -0.1"),
@@ -311,3 +313,12 @@ def test_a_function_that_returns_no_rows_is_refused(cut_source):
     for function in (lambda X, U: X[:2], lambda X, U: None):
         with pytest.raises(DataError, match="An augmentation of 5 rows returned"):
             Scan(Assembly(Dataset(cut_source([5])).augment(sk.Custom(function)))).block((0,))
+
+
+def test_a_function_that_returns_no_number_is_refused_with_the_row(cut_source):
+    def inverted(X, U):
+        X[3] = np.inf
+        return X
+
+    with pytest.raises(DataError, match=r"(?s)not finite.*inverted, row id 3"):
+        Scan(Assembly(Dataset(cut_source([5])).augment(sk.Custom(inverted)))).block((0,))

@@ -127,3 +127,8 @@ def test_a_step_grows_with_the_batch_and_never_overshoots():
 def test_what_is_not_positive(K: np.ndarray):
     with pytest.raises(NumericalError, match="not positive"):
         measure(np.diag(K), lambda v: K @ v)
+
+
+def test_a_matrix_that_is_not_finite_has_no_eigensystem():
+    with pytest.raises(NumericalError, match="not finite"):
+        top_eigensystem(np.full((4, 4), np.nan), 2)

@@ -257,6 +257,25 @@ def test_whole_numbers_of_which_some_are_missing_are_read_as_floats(tmp_path):
     np.testing.assert_array_equal(read_all(source).X, [[1, 2], [3, np.nan]])
 
 
+def test_a_column_without_any_value_is_one_of_missing_numbers(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,y\n1,,0\n3,,1\n")
+    X = read_all(open_tables([tmp_path / "t.csv"], target="y", nulls=True)).X
+    np.testing.assert_array_equal(X, [[1, np.nan], [3, np.nan]])
+    with pytest.raises(DataError, match=r"'b' is null"):
+        read_all(open_tables([tmp_path / "t.csv"], target="y"))
+    with pytest.raises(DataError, match="target 'b'"):
+        open_tables([tmp_path / "t.csv"], target="b")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a,b\n", "no row"), ("a,b,a\n1,2,3\n", "names 'a' twice"), ("", "empty")]
+)
+def test_a_head_that_does_not_do_says_why(tmp_path, text, message):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        open_tables([tmp_path / "t.csv"])
+
+
 def test_a_glob_is_in_natural_order_and_may_match_nothing(tmp_path):
     for part in (10, 9, 1):
         np.savez(tmp_path / f"part-{part}.npz", X=np.full((2, 1), part))
