@@ -192,8 +192,8 @@ def projection(model: KernelMachine, dataset: Dataset, slots: int, part_bytes: i
     waiting = 2 * task_rows * (c * itemsize + 8 + text)
     task = reading + working + waiting
     centers = 2 * model.Z.nbytes if isinstance(model.Z, np.ndarray) else 0
-    # A part, the same in the format's own arrays, and encoded.
-    return int(resident() + _LIBRARIES + _READER + centers + slots * (_THREAD + task) + 3 * part_bytes)
+    # A part in blocks, joined, as labels, in the format's own arrays, and encoded.
+    return int(resident() + _LIBRARIES + _READER + centers + slots * (_THREAD + task) + 6 * part_bytes)
 
 
 def _require_memory(projected: int, budget: int, slots: int) -> None:
@@ -252,7 +252,7 @@ def _values(model: KernelMachine, held: Sequence[Predicted], columns: Sequence[C
         if column.name == "prediction":
             values = _joined([block.values for block in held], column)
             labels = model.encoding.values if isinstance(model.encoding, Classes) else None
-            made.append(values if labels is None else labels.astype(column.dtype)[values.astype(np.int64)])
+            made.append(values if labels is None else labels.astype(column.dtype)[values.astype(np.int64, copy=False)])
         elif column.name == "scores":
             made.append(_joined([block.outputs for block in held], column))
         else:
