@@ -149,7 +149,7 @@ def plan(
         *fits.cost.reasons,
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
-        f"({format_bytes(fits.cache_bytes)} of {format_bytes(stored)} cached)",
+        f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
     )
     return Plan(stages, choices, fits, budget, solver.to_json()["name"])
 

@@ -98,7 +98,7 @@ def write_report(
     """
     name = "report.html" if len(records) == 1 else "comparison.html"
     target = records[0].folder / name if path is None else Path(path)
-    staging = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    staging = target.parent / f".{target.name}.{os.getpid()}.tmp"
     try:
         staging.write_text(page(records, image_shape), encoding="utf-8")
         staging.replace(target)

@@ -171,6 +171,13 @@ def test_several_runs_are_compared_by_what_differs(runs: dict[str, Path]):
     assert "the runs have the same settings" in same
 
 
+def test_a_directory_is_no_place_for_a_page(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(sk.StorageError, match="cannot be written"):
+        write_report([read_run(runs["digits"])], ".")
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
 def test_the_command_writes_the_page_where_it_says(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
