@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.cli import Display, main
+from streamkern.cli import main
+from streamkern.report.terminal import Display
 
 DIGITS = str(Path(__file__).parent.parent / "pipelines" / "digits.py")
 SMALL = ["--set", "rows=20_000", "centers=200"]
