@@ -119,7 +119,7 @@ def _decide(
     settings: dict[str, Any],
 ) -> dict[str, Any]:
     assert pipeline.test is not None
-    key = _key(pipeline, gate)
+    key = _key(pipeline, gate, cold)
     standing = models.standing
     last = models.record(models.versions[-1]) if models.versions else None
     if last is not None and last["key"] == key:
@@ -296,7 +296,7 @@ def _worst(moved: drift.Drift) -> dict[str, Any]:
     return {name.removeprefix("drift."): value for name, value in moved.metrics().items()} | {"columns": columns}
 
 
-def _key(pipeline: Pipeline, gate: Gate) -> str:
+def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
     """Digest of all that a decision depends on, the champion aside."""
 
     def described(part: Any) -> Any:
@@ -309,7 +309,7 @@ def _key(pipeline: Pipeline, gate: Gate) -> str:
         AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
         [step.to_json() for step in steps(pipeline)],
         [pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
-        gate.expression,
+        [gate.expression, cold],
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -410,3 +412,34 @@ def test_what_does_not_fit_the_champion_begins_at_0_and_says_why(one: Path, chan
 def test_a_cold_start_is_the_plain_run(place: Path):
     sk.retrain(pipeline(630), place, cold=True)
     assert Registry(place).record(2)["weights_sha256"] == sk.run(pipeline(630), place.parent / "r")["weights_sha256"]
+
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_every_command_of_the_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]):
+    """In its order, after a night with another champion; and then its Python."""
+    page = (ROOT / "docs/retraining.md").read_text(encoding="utf-8")
+    commands = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    ours = [shlex.split(line)[1:] for line in commands if line.startswith("streamkern ")]
+    for words in (["retrain", "nightly.py", "--registry", "models", "--set", "centers=1"], *ours):
+        assert main(words) == 0, words
+    assert {words[0] for words in ours} == {"retrain", "models"}
+    for line in set(commands) - {line for line in commands if line.startswith("streamkern ")}:
+        assert (ROOT / line.split()[1]).is_file()
+    capsys.readouterr()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(program, {})
+    assert capsys.readouterr().out == f"{Registry('models').champion} 4\n"
+
+
+@pytest.mark.slow
+def test_a_week_of_the_simulated_year(tmp_path: Path):
+    """``tests/year.py`` checks every night by itself; the whole year is run by hand."""
+    words = [sys.executable, ROOT / "tests/year.py", "6", "--kills", "1", "--seed", "1", "--plot", tmp_path / "y.svg"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "champion missing: 0 nights" in done.stdout
+    assert (tmp_path / "y.svg").read_text().startswith("<svg")
+    kept = ROOT / "docs/img/retraining.svg"
+    assert kept.stat().st_size < 100_000
