@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import math
 import os
 import platform
 import shutil
 import signal
 import sys
 import textwrap
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import psutil
 from threadpoolctl import threadpool_info
@@ -53,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 done, 1 failed, 2 bad usage or refused plan, 3 numerical failure, 75 busy, 130 interrupted.
     """
-    signal.signal(signal.SIGTERM, _terminate)
+    stop = _Stop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     parser = _parser()
     status = 0
     try:
@@ -76,9 +80,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM ends a run as Ctrl-C does: the result says so, and the lock is let go."""
-    raise KeyboardInterrupt(number)
+class _Stop:
+    """SIGTERM ends a run as Ctrl-C does: the last checkpoint is written, the result says so, the lock is let go.
+
+    A wrapper may pass on the same Ctrl-C: what follows within a second does not stop the checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        before, self._last = self._last, time.monotonic()
+        if self._last - before > 1.0:
+            raise KeyboardInterrupt(number)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ import os
 import platform
 import secrets
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, suppress
@@ -98,9 +99,7 @@ def run(
             failure = {
                 "status": status,
                 "run": manifest["run"],
-                "error": redacted(
-                    str(error) if isinstance(error, StreamkernError) else f"{type(error).__name__}: {error}"
-                ),
+                "error": redacted(_in_words(error)),
                 "stages": timings,
                 "seed": pipeline.seed,
                 "peak_memory_bytes": peak_resident(),
@@ -235,6 +234,12 @@ def _train(
             "seed": pipeline.seed,
             "executor": executor.name,
         }
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return f"stopped by {signal.Signals(error.args[0] if error.args else signal.SIGINT).name}"
+    return str(error) if isinstance(error, StreamkernError) else f"{type(error).__name__}: {error}"
 
 
 def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:

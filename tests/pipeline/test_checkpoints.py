@@ -273,11 +273,14 @@ def test_a_signal_loses_no_step(file: Path, tmp_path: Path, number: signal.Signa
     process = start("run", file, "--run-dir", folder, "--threads", "1", pause=0.02)
     wait_for(folder, '"event": "step"')
     time.sleep(0.3)
-    process.send_signal(number)
+    for _ in range(3):  # as a wrapper does that passes on what its group was sent already
+        process.send_signal(number)
+        time.sleep(0.002)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number, said
     assert f"streamkern resume {folder}" in said
-    assert json.loads((folder / "result.json").read_text())["status"] == "interrupted"
+    ended = json.loads((folder / "result.json").read_text())
+    assert (ended["status"], ended["error"]) == ("interrupted", f"stopped by {number.name}")
     (written,) = events(folder, "checkpoint")
     resumed(folder)
     result = json.loads((folder / "result.json").read_text())
