@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell leaves it for a command in the background
+            signal.signal(number, stop)
     parser = _parser()
     status = 0
     try:

@@ -386,6 +386,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     begun = time.monotonic()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # where a shell has it ignored, so would the runs
     with tempfile.TemporaryDirectory(prefix="soak-") as name, small_disk(Path(name)) as small:
         soak = Soak(Path(name), args.seed, small)
         try:
