@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -282,12 +283,16 @@ class Soak:
 
     def second_run(self) -> str:
         """It is told that the directory is busy, and the first one goes on."""
+        log = self.run_dir / "events.jsonl"
+        before = len(log.read_text().splitlines()) if log.exists() else 0
         process = self.start()
         second = self._popen(self._command(self.run_dir, "threads", self.projection), {})
         _, said = second.communicate(timeout=PATIENCE)
         if second.returncode not in (0, 75):  # 0: the first one was done before
             raise LostError(f"a second run ended with {second.returncode}: {said[-1500:]}")
-        if second.returncode == 0 and process.poll() is None:
+        lines = log.read_text().splitlines()[before:]
+        states = [event["state"] for event in map(json.loads, lines) if event["event"] == "run"]
+        if any(pair == ("begin", "begin") for pair in pairwise(states)):
             raise LostError("two runs on one directory")
         return self.end(process)
 
