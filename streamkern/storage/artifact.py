@@ -82,8 +82,8 @@ def save_artifact(
         group.attrs["streamkern"] = {**marks, "metadata": metadata, "metadata_sha256": digest(metadata)}
         for folder, _, files in os.walk(staging):
             for file in files:
-                _sync(Path(folder) / file)
-            _sync(Path(folder))
+                sync(Path(folder) / file)
+            sync(Path(folder))
         _swap(staging, target)
     except OSError as error:
         shutil.rmtree(staging, ignore_errors=True)
@@ -304,12 +304,13 @@ def _swap(staging: Path, target: Path) -> None:
     else:
         os.rename(staging, target)
     with contextlib.suppress(OSError):  # the new one is in place; some file systems do not sync directories
-        _sync(target.parent)
+        sync(target.parent)
     for old in _aside(target):
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file, or the names in a directory, outlast a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

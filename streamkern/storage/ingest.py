@@ -26,6 +26,7 @@ import numpy as np
 from streamkern.errors import BusyError, DataError, PlanRefusedError, StorageError, UsageError
 from streamkern.memory import default_budget, format_bytes, parse_bytes, release, resident
 from streamkern.storage import unfinished_folder
+from streamkern.storage.artifact import sync
 from streamkern.storage.base import Source, digest
 from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
@@ -370,14 +371,14 @@ class _Job:
             left.unlink()  # of files that a killed process was writing
         for folder, _, names in os.walk(data):
             for name in names:
-                _sync(Path(folder) / name)
-            _sync(Path(folder))
+                sync(Path(folder) / name)
+            sync(Path(folder))
         if self.place.exists():
             shutil.rmtree(self.folder / "old", ignore_errors=True)
             os.rename(self.place, self.folder / "old")
         os.rename(data, self.place)
         with contextlib.suppress(OSError):  # some file systems do not sync directories
-            _sync(self.place.parent)
+            sync(self.place.parent)
         _discard(self.folder)
 
     def _read(self, chunk: int) -> Rows:
@@ -493,14 +494,6 @@ def _save(path: Path, value: dict[str, Any]) -> None:
     unfinished = path.with_name(f".{path.name}.tmp")
     unfinished.write_text(json.dumps(value), encoding="utf-8")
     os.replace(unfinished, path)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager

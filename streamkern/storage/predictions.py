@@ -26,6 +26,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
 from streamkern.errors import BusyError, StorageError
+from streamkern.storage.artifact import sync
 from streamkern.types import Array
 
 SUFFIXES = {"parquet": (".parquet", ".pq", ".parq"), "zarr": (".zarr",)}
@@ -129,14 +130,14 @@ class Predictions(ABC):
         made = self._joined()
         for folder, _, names in os.walk(made):
             for name in (*names, "."):
-                _sync(Path(folder) / name)
+                sync(Path(folder) / name)
         old = self.folder / "old"
         if self.place.is_dir() or (made.is_dir() and self.place.exists()):  # no system call replaces a full directory
             shutil.rmtree(old, ignore_errors=True)
             os.rename(self.place, old)
         os.replace(made, self.place)
         with contextlib.suppress(OSError):  # some file systems do not sync directories
-            _sync(self.place.parent)
+            sync(self.place.parent)
         self.discard()
 
     def discard(self) -> None:
@@ -235,7 +236,7 @@ class ParquetPredictions(Predictions):
                     table = reader.read_all()
                 if table.num_rows:
                     writer.write_table(table, row_group_size=table.num_rows)
-        _sync(path)
+        sync(path)
         return path
 
 
@@ -286,11 +287,3 @@ def _boot() -> str:
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
