@@ -32,6 +32,7 @@ from streamkern.execute.base import Parts
 from streamkern.execute.threads import LanePool
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, Laplace
 from streamkern.solvers.cost import Work, eigh
+from streamkern.solvers.dense import gram_matmul
 from streamkern.solvers.gradient import Gradient
 from streamkern.storage import open_source, write_zarr
 from streamkern.storage.base import digest
@@ -144,9 +145,9 @@ class Calibration:
             panel=self.measured(f"panel {shape} {c}", lambda: self._panel(shapes, value)),
             gemm=self.measured(f"gemm {narrow}", lambda: self._gemm(dtype)),
             gemm64=self.measured("gemm float64", lambda: self._gemm(wide)),
-            thin=self.measured(f"thin {narrow} {c}", lambda: self._thin(dtype, c, self.slots)),
-            thin64=self.measured(f"thin float64 {c}", lambda: self._thin(wide, c, 1)),
-            vector64=self.measured("vector float64", lambda: self._thin(wide, 1, 1)),
+            thin=self.measured(f"gram {narrow} {c}", lambda: self._gram(dtype, c)),
+            thin64=self.measured(f"thin float64 {c}", lambda: self._thin(c)),
+            vector64=self.measured("vector float64", lambda: self._thin(1)),
             serial64=self.measured("serial float64", lambda: self._gemm(wide, 1)),
             eigen=self.measured("eigen", _eigen),
             numbers=self.measured("numbers", _numbers),
@@ -208,15 +209,24 @@ class Calibration:
 
         return self._timed(make, threads) / (2.0 * size**3)
 
-    def _thin(self, dtype: np.dtype[Any], c: int, threads: int) -> float:
-        """Matrices of 32 MB together, which no cache near a core holds, and c columns."""
-        rows, columns = 512, max(4 << 20, (32 << 20) // threads) // (512 * dtype.itemsize)
+    def _gram(self, dtype: np.dtype[Any], c: int) -> float:
+        """Wᵀ W B for matrices of 32 MB together, which no cache near a core holds, and c columns."""
+        rows, columns = 512, max(4 << 20, (32 << 20) // self.slots) // (512 * dtype.itemsize)
 
         def make() -> Callable[[], Any]:
-            A, B = np.ones((rows, columns), dtype=dtype), np.ones((columns, c), dtype=dtype)
+            W, B = np.ones((rows, columns), dtype=dtype), np.ones((columns, c), dtype=dtype)
+            return lambda: gram_matmul(W, B, lambda fn, items: list(map(fn, items)))
+
+        return self._timed(make) / (4.0 * rows * columns * c)
+
+    def _thin(self, c: int) -> float:
+        """A product of 32 MB of float64 and c columns on one thread."""
+
+        def make() -> Callable[[], Any]:
+            A, B = np.ones((512, 8192)), np.ones((8192, c))
             return lambda: A @ B
 
-        return self._timed(make, threads) / (2.0 * rows * columns * c)
+        return self._timed(make, 1) / (2.0 * 512 * 8192 * c)
 
     def _step(self, lanes: int) -> float:
         state = np.zeros(1)

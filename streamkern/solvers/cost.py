@@ -24,8 +24,8 @@ class Work:
         panel: operations of products of values with c columns, while the values are in cache.
         gemm: operations of products of large matrices in the arithmetic's dtype.
         gemm64: the same in float64, with Cholesky factors and their inverses by tiles.
-        thin: operations of products of a matrix in memory with c columns, in the arithmetic's dtype.
-        thin64: the same in float64.
+        thin: operations of Wᵀ W B for a matrix W in memory and c columns, in the arithmetic's dtype.
+        thin64: operations of products of a matrix in memory with c columns, in float64.
         vector64: operations of products of a matrix with one vector, as a power iteration takes them.
         serial64: operations of matrix products in float64 on one thread.
         eigen: operations of symmetric eigen-decompositions in float64 on one thread, 4/3 n³ of size n.

@@ -16,6 +16,7 @@ from streamkern.errors import NumericalError
 from streamkern.types import Array
 
 TILE = 512
+_SUMS, _SLAB = 8, 64
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 """Runs a function over items in threads: ``Executor.host_map``."""
@@ -88,6 +89,8 @@ def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> None:
         except np.linalg.LinAlgError as error:
             raise NumericalError(
                 "The kernel matrix of the centers is not positive definite to working precision.",
+                where="K(Z, Z)",
+                expected="a positive definite kernel and distinct centers",
                 remedy="remove repeated centers, raise the jitter, or compute in float64",
             ) from error
         diagonal, below = A[K, K], cuts[k + 1 :]
@@ -149,12 +152,41 @@ def lower_matmul(W: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
     return out
 
 
-def lower_transposed_matmul(W: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
-    """Wᵀ B for lower triangular W, by fixed tiles of columns of W."""
-    out = np.empty((len(W), B.shape[1]), dtype=np.result_type(W, B))
+def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile: int = 128) -> Array:
+    """Wᵀ W B, reading W from memory once: a tile of its rows is used twice while it is in cache.
 
-    def part(cols: slice) -> None:
-        np.matmul(W[cols.start :, cols].T, B[cols.start :], out=out[cols])
+    Tiles are dealt to a fixed number of sums, each of which is one task's; columns of B go by slabs, so that the sums
+    take a bounded part of the memory of W.
 
-    parallel(part, [slice(a, min(a + tile, len(W))) for a in range(0, len(W), tile)])
+    Args:
+        W: shape (q, n).
+        B: shape (n, c).
+        parallel: runs the sums.
+        lower: whether W is lower triangular: tiles above its diagonal are left out.
+        tile: rows of a tile.
+    """
+    tiles = [slice(a, min(a + tile, len(W))) for a in range(0, len(W), tile)]
+    out = np.empty(B.shape, dtype=np.result_type(W, B))
+    for a in range(0, B.shape[1], _SLAB):
+        columns = slice(a, a + _SLAB)
+        # Few long rows: BLAS takes these products at twice the rate of tall ones.
+        flat = np.ascontiguousarray(B[:, columns].T, dtype=out.dtype)
+
+        def total(rows: list[slice], flat: Array = flat) -> Array:
+            sums = np.zeros_like(flat)
+            for part in rows:
+                stop = part.stop if lower else W.shape[1]
+                A = W[part, :stop]
+                sums[:, :stop] += (flat[:, :stop] @ A.T) @ A
+            return sums
+
+        first, *rest = parallel(total, [tiles[i::_SUMS] for i in range(min(_SUMS, len(tiles)))]) or [0.0 * flat]
+        for sums in rest:
+            first += sums
+        out[:, columns] = first.T
     return out
+
+
+def gram_bytes(n: int, c: int, itemsize: int) -> int:
+    """Peak bytes of ``gram_matmul`` beside its arguments and its result."""
+    return (_SUMS + 2) * n * min(c, _SLAB) * itemsize

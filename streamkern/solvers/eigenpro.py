@@ -28,7 +28,7 @@ from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import Nystrom, StepSize
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work, eigh, triangle
-from streamkern.solvers.dense import Map, matmul
+from streamkern.solvers.dense import Map, gram_bytes, matmul
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.projection import (
     COLUMNS,
@@ -177,7 +177,7 @@ class EigenPro:
             factor, rows = p * p * b, held + diagonal
             measured = factor + 2 * rows * p * b + rows * 2 * q * 8 + 2 * held * held * 8
             setup_bytes = p * q * 8 + max(eigen, exact_bytes(p, b), measured)
-            resident = factor + p * q * 8
+            resident = factor + p * q * (8 + b) + gram_bytes(p, c, b)
             setup += Work(
                 values=float(beyond + diagonal) * p,
                 values64=triangle(p),
@@ -185,7 +185,7 @@ class EigenPro:
                 gemm64=2.0 / 3.0 * p**3 + 2.0 * (beyond + diagonal) * p * q,
                 vector64=2.0 * POWER_STEPS * beyond * (beyond + 2 * q),
             )
-            step += Work(thin=2.0 * p * p * c, thin64=4.0 * p * q * c)
+            step += Work(thin=2.0 * p * p * c + 4.0 * p * q * c)
         else:
             products = self.products(kind)
             measured = held * p * b + 2 * held * held * 8 + p * (7 * COLUMNS * 8 + diagonal * b) + 3 * held * q * 8

@@ -7,6 +7,7 @@ O(p q) memory, and approximates the rest: their Algorithm 2 runs EigenPro 2 on K
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from streamkern.kernels import Expansion
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize, measure
 from streamkern.rng import generator
-from streamkern.solvers.dense import Map, inverse_factor, lower_matmul, lower_transposed_matmul, matmul
+from streamkern.solvers.dense import Map, gram_matmul, inverse_factor, lower_matmul, matmul
 from streamkern.types import Array
 
 JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
@@ -79,11 +80,18 @@ class ExactProjection:
 
     def apply(self, g: Array, parallel: Map) -> Array:
         """M g, shape (p, c)."""
-        out = lower_transposed_matmul(self.W, lower_matmul(self.W, g, parallel), parallel)
+        out = gram_matmul(self.W, g, parallel, lower=True)
         if self.nystrom is not None:
             s = len(self.nystrom.eigensystem.vectors)
-            out[:s] -= self.nystrom.correction(g[:s]).astype(out.dtype)
+            out[:s] -= gram_matmul(self._damped, g[:s], parallel)
         return out
+
+    @cached_property
+    def _damped(self) -> Array:
+        """F with Fᵀ F = Q_s, shape (q, s), in the dtype of W."""
+        assert self.nystrom is not None
+        F = (self.nystrom.eigensystem.vectors * np.sqrt(self.nystrom.damping)).T
+        return np.ascontiguousarray(F, dtype=self.W.dtype)
 
     def diagonal(self, K: Array, parallel: Map) -> Array:
         """K(x, Z) M K(Z, x) of each row of K = k(X, Z), shape (n, p): shape (n,), float64."""

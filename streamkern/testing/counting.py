@@ -129,6 +129,13 @@ def counting(source: CountingSource | None = None) -> Iterator[Counts]:
 
         return counted
 
+    def gram(multiply: Callable[..., Array]) -> Callable[..., Array]:
+        def counted(W: Array, B: Array, *more: Any, lower: bool = False, **named: Any) -> Array:
+            counts.add("host", (2.0 if lower else 4.0) * W.shape[0] * W.shape[1] * B.shape[1])
+            return multiply(_plain(W), _plain(B), *more, lower=lower, **named)
+
+        return counted
+
     def factor(work: Callable[..., None]) -> Callable[..., None]:
         return lambda A, *more: work(_counted(_plain(A), counts, "host"), *more)
 
@@ -148,7 +155,7 @@ def counting(source: CountingSource | None = None) -> Iterator[Counts]:
         return counted
 
     assemble, solve = Assembly.build, scipy.linalg.solve_triangular
-    products = {"matmul": 2.0, "lower_matmul": 1.0, "lower_transposed_matmul": 1.0}
+    products = {"matmul": 2.0, "lower_matmul": 1.0}
     with ExitStack() as stack:
 
         def replace(owner: Any, name: str, new: Any) -> None:
@@ -157,11 +164,12 @@ def counting(source: CountingSource | None = None) -> Iterator[Counts]:
         for basis in _subclasses(Basis):
             if "block" in vars(basis):
                 replace(basis, "block", values(vars(basis)["block"]))
+        counted = {name: product(getattr(dense, name), share) for name, share in products.items()}
+        counted["gram_matmul"] = gram(dense.gram_matmul)
         for module in [m for name, m in sys.modules.items() if name.startswith("streamkern.")]:
-            for name, share in products.items():
-                original: Callable[..., Array] = getattr(dense, name)
-                if module is not dense and getattr(module, name, None) is original:
-                    replace(module, name, product(original, share))
+            for name, count in counted.items():
+                if module is not dense and getattr(module, name, None) is getattr(dense, name):
+                    replace(module, name, count)
         for name in ("_cholesky", "_invert_lower"):
             replace(dense, name, factor(getattr(dense, name)))
         replace(Assembly, "build", build)

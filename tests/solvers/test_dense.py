@@ -10,9 +10,9 @@ from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers.dense import (
     TILE,
     cholesky,
+    gram_matmul,
     inverse_factor,
     lower_matmul,
-    lower_transposed_matmul,
     matmul,
     spd_solve,
 )
@@ -54,7 +54,9 @@ def test_products(p: int):
     np.testing.assert_allclose(matmul(A, B, map_, tile=16), A @ B, atol=1e-12)
     np.testing.assert_allclose(matmul(A.T, A, map_, tile=16), A.T @ A, atol=1e-12)
     np.testing.assert_allclose(lower_matmul(W, A, map_, tile=16), W @ A, atol=1e-12)
-    np.testing.assert_allclose(lower_transposed_matmul(W, A, map_, tile=16), W.T @ A, atol=1e-12)
+    np.testing.assert_allclose(gram_matmul(A, B, map_, tile=16), A.T @ (A @ B), atol=1e-11)
+    wide = np.concatenate([A] * 2, axis=1)  # more columns than one slab
+    np.testing.assert_allclose(gram_matmul(W, wide, map_, lower=True, tile=16), W.T @ (W @ wide), atol=1e-11)
 
 
 @pytest.mark.parametrize("p", [3, TILE - 1, TILE, TILE + 1])
@@ -81,7 +83,7 @@ def test_threads_do_not_change_a_bit():
         with ThreadsExecutor(threads) as executor:
             run = executor.host_map
             W = inverse_factor(A.copy(), np.dtype(np.float32), run)
-            found.append((W, lower_transposed_matmul(W, lower_matmul(W, B, run), run), matmul(A, B, run)))
+            found.append((W, gram_matmul(W, B, run, lower=True), lower_matmul(W, B, run), matmul(A, B, run)))
     for other in found[1:]:
         for a, b in zip(other, found[0], strict=True):
             np.testing.assert_array_equal(a, b)
