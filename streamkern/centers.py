@@ -210,6 +210,7 @@ class Given(InMemory):
                 f"The given centers have shape {np.shape(self.Z)} or are not finite.",
                 where="Given(Z)",
                 expected=f"finite numbers of shape (p, {dataset.n_features})",
+                remedy="give one row a center, of the width of the data",
             )
         return CenterSet(Z, None)
 
@@ -392,7 +393,10 @@ def _distinct_rows(
     finite = np.isfinite(X).all(axis=1)
     if not finite.all():
         raise DataError(
-            "A row has a value that is not finite.", where=f"row {ids[finite.argmin()]}", expected="finite features"
+            "A row has a value that is not finite.",
+            where=f"row {ids[finite.argmin()]}",
+            expected="finite features",
+            remedy="fill or leave out the rows with missing values",
         )
     first: dict[bytes, int] = {}
     for i, row in enumerate(X):

@@ -269,7 +269,12 @@ def _with_settings(
             _say(parser.format_help() + ("" if args.pipeline is None else _settings_help(args.pipeline)))
             return
         if args.pipeline is None:
-            raise UsageError("No pipeline is given.", remedy=f"{parser.prog} PIPELINE, such as pipelines/digits.py")
+            raise UsageError(
+                "No pipeline is given.",
+                where="PIPELINE",
+                expected="a Python file that defines pipeline()",
+                remedy=f"{parser.prog} PIPELINE, such as pipelines/digits.py",
+            )
         get_backend(args.device)
         command(args, settings)
 
@@ -359,7 +364,12 @@ def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:
     told: dict[str, Any] = {"status": "failed"}
     try:
         if args.registry is None:
-            raise UsageError("No registry is given.", remedy="streamkern retrain PIPELINE --registry DIR")
+            raise UsageError(
+                "No registry is given.",
+                where="--registry",
+                expected="a directory",
+                remedy="streamkern retrain PIPELINE --registry DIR",
+            )
         told = retrain(
             load_pipeline(args.pipeline, settings), args.registry, gate=args.gate, cold=args.cold, keep=args.keep,
             memory=args.memory, threads=args.threads, scheduler=args.scheduler,
@@ -386,7 +396,12 @@ def _models(args: argparse.Namespace) -> None:
     elif args.action == "show":
         _say(json.dumps(models.record(args.version), indent=1) + "\n")
     elif args.action == "promote" and args.version is None:
-        raise UsageError("No version is given.", remedy="streamkern models DIR promote VERSION")
+        raise UsageError(
+            "No version is given.",
+            where="VERSION",
+            expected="a number, such as 7",
+            remedy="streamkern models DIR promote VERSION",
+        )
     else:
         with models.lock():
             if args.action == "prune":
@@ -412,7 +427,10 @@ def _report(args: argparse.Namespace) -> None:
         from streamkern.report.page import write_report
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"The report needs {error.name}.", where="streamkern report", remedy="pip install 'streamkern[report]'"
+            f"The report needs {error.name}.",
+            where="streamkern report",
+            expected="the extra `report`",
+            remedy="pip install 'streamkern[report]'",
         ) from error
     _say(f"{write_report(records, args.out, args.image_shape)}\n")
 

@@ -172,7 +172,9 @@ class KernelMachine:
         """
         dataset = self._dataset(X)
         if dataset.rules or dataset.virtual_rows is not None:
-            raise UsageError("The data set is a choice of rows, or augmented.", expected="every stored row once")
+            raise UsageError(
+                "The data set is a choice of rows, or augmented.", where="dataset", expected="every stored row once"
+            )
         scan, bounds = self._scan(dataset), dataset.source.bounds
         starts, stops = runs(bounds[:-1], bounds[1:], scan.block_rows)
         start, stop = rows or (0, int(bounds[-1]))
@@ -297,7 +299,12 @@ class KernelMachine:
     def _with_target(self, dataset: Dataset) -> Assembly:
         dataset.require_rows()
         if dataset.target is None:
-            raise DataError("The data set has no target to score against.", remedy="name its target column, or give y")
+            raise DataError(
+                "The data set has no target to score against.",
+                where="score",
+                expected="rows with a target",
+                remedy="name its target column, or give y",
+            )
         return self._assembly(dataset, self.encoding)
 
     def _assembly(self, dataset: Dataset, encoding: Encoding | None) -> Assembly:
@@ -317,6 +324,7 @@ class KernelMachine:
             raise DataError(
                 f"X has {dataset.source.n_features} features, but KernelMachine is expecting {self.n_features} "
                 "features as input",
+                where="X",
                 expected=f"{self.n_features} features",
                 remedy="give the columns the model was trained on, in their order",
             )
@@ -333,6 +341,7 @@ class KernelMachine:
         if dataset.settled().transforms and prepared.fingerprint != dataset.fingerprint:
             raise UsageError(
                 "The data set is scaled in another way than the training data.",
+                where="dataset",
                 expected="stored rows: the model scales them itself",
                 remedy="pass the data set without .scale(...)",
             )
@@ -379,7 +388,10 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFormatError(
-            f"The model's description is incomplete: {error}.", where=str(path), remedy="restore it from a copy"
+            f"The model's description is incomplete: {error}.",
+            where=str(path),
+            expected="a description as this release writes it",
+            remedy="restore it from a copy",
         ) from error
 
 

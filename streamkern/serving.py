@@ -89,17 +89,33 @@ class Predictor:
                 "The columns differ from those of training.",
                 where="columns",
                 expected=", ".join(self.columns[:8]) + ", ..." * (len(self.columns) > 8),
+                remedy="send the columns of training, in their order",
             )
         if hasattr(X, "__len__") and len(X) > self.max_rows:
             raise DataError(f"There are {len(X):,} rows.", where="the rows", expected=expected, remedy="ask in parts")
         try:
             rows = np.asarray(X)
         except ValueError as error:  # lists of different lengths
-            raise DataError("The rows have different lengths.", where="the rows", expected=expected) from error
+            raise DataError(
+                "The rows have different lengths.",
+                where="the rows",
+                expected=expected,
+                remedy="give every row the same number of values",
+            ) from error
         if rows.dtype.kind not in "biuf" and rows.size:
-            raise DataError("The rows hold what is no number.", where="the rows", expected=expected)
+            raise DataError(
+                "The rows hold what is no number.",
+                where="the rows",
+                expected=expected,
+                remedy="send numbers only: [[0.1, 0.2], ...]",
+            )
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             if rows.size or rows.ndim != 1:
-                raise DataError(f"The rows have shape {rows.shape}.", where="the rows", expected=expected)
+                raise DataError(
+                    f"The rows have shape {rows.shape}.",
+                    where="the rows",
+                    expected=expected,
+                    remedy="send a list of rows, each of the width of training",
+                )
             rows = np.empty((0, self.n_features))  # an empty list
         return np.ascontiguousarray(rows)

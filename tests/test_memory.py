@@ -186,8 +186,8 @@ def test_auto_leaves_exact_projection_where_its_matrices_take_too_much() -> None
     ("changes", "remedy"),
     [
         ({"budget": 100 * MIB}, "the Python process alone holds more"),
-        ({"p": 50_000}, r"fewer centers \(about [0-9,]+\)"),
-        ({"p": 9000, "solver": sk.EigenPro(projection="exact")}, 'projection="delayed"'),
+        ({"p": 50_000}, r"use at most [0-9,]+ centers"),
+        ({"p": 9000, "solver": sk.EigenPro(projection="exact")}, 'projection="inexact"'),
     ],
 )
 def test_what_cannot_fit_is_refused_with_a_remedy(changes: dict[str, Any], remedy: str) -> None:

@@ -26,7 +26,10 @@ def get_backend(device: str = "auto") -> Backend:
             return NumpyBackend()
         case "cuda":
             raise UsageError(
-                "CUDA is not available in this installation.", where="device", remedy='Use device="cpu" or "auto".'
+                "CUDA is not available in this installation.",
+                where="device",
+                expected="a CUDA device and the libraries for it",
+                remedy='Use device="cpu" or "auto".',
             )
         case _:
             raise UsageError(f"Unknown device {device!r}.", where="device", expected="auto, cpu, numpy or cuda")

@@ -219,7 +219,7 @@ def radial_coefficients(kind: str, params: Mapping[str, float]) -> tuple[float, 
         UsageError: unknown kind, or a parameter that is missing or out of range.
     """
     if kind not in RADIAL_KINDS:
-        raise UsageError(f"Unknown radial kernel {kind!r}.", expected=f"one of {', '.join(RADIAL_KINDS)}")
+        raise UsageError(f"Unknown radial kernel {kind!r}.", where="kind", expected=f"one of {', '.join(RADIAL_KINDS)}")
     bandwidth = _parameter(params, "bandwidth", np.inf)
     inverse = bandwidth**-2.0
     match kind:
@@ -257,6 +257,7 @@ def check_gather(raw: Array, index: IntArray, out: Array) -> None:
     if raw.ndim != 2 or out.shape != (len(index), raw.shape[1]):
         raise UsageError(
             f"Cannot gather {len(index)} rows of an array of shape {raw.shape} into one of shape {out.shape}.",
+            where="out",
             expected=f"an output of shape ({len(index)}, {raw.shape[-1]})",
         )
     if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(raw)):
@@ -277,6 +278,7 @@ def check_angular(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: in
     if kind not in ANGULAR_KINDS or depth < 1:
         raise UsageError(
             f"Unknown angular kernel {kind!r} of depth {depth}.",
+            where="kind, depth",
             expected=f"one of {', '.join(ANGULAR_KINDS)}, of depth 1 or more",
         )
     check_tile(S, x_norms, z_norms)
@@ -289,7 +291,11 @@ def check_cosines(S: Array, phases: Array) -> None:
         UsageError: they do not, or it cannot.
     """
     if S.ndim != 2 or phases.shape != S.shape[1:]:
-        raise UsageError(f"Phases of shape {phases.shape} do not fit a tile of shape {S.shape}.", where="phases")
+        raise UsageError(
+            f"Phases of shape {phases.shape} do not fit a tile of shape {S.shape}.",
+            where="phases",
+            expected="shape (S.shape[1],)",
+        )
     _check_written(S, np.float32, np.float64)
 
 
@@ -302,6 +308,7 @@ def check_tile(S: Array, x_norms: Array, z_norms: Array) -> None:
     if S.ndim != 2 or (len(x_norms), len(z_norms)) != S.shape:
         raise UsageError(
             f"Norms of {len(x_norms)} and {len(z_norms)} rows do not fit a tile of shape {S.shape}.",
+            where="x_norms, z_norms",
             expected="S of shape (len(x_norms), len(z_norms))",
         )
     _check_written(S, np.float32, np.float64)
@@ -311,5 +318,6 @@ def _check_written(X: Array, *dtypes: type[np.floating]) -> None:
     if X.dtype not in dtypes or not has_dense_rows(X) or not X.flags.writeable:
         raise UsageError(
             f"Cannot write to an array of {X.dtype} with strides {X.strides}, writeable: {X.flags.writeable}.",
+            where="S",
             expected=f"a writeable array of {' or '.join(t.__name__ for t in dtypes)} with contiguous rows",
         )

@@ -546,7 +546,7 @@ class NumbaBackend:
         check_gather(raw, index, out)
         n, d = out.shape
         if len(row_ids) != n:
-            raise UsageError(f"{len(row_ids)} row ids do not fit {n} rows.", where="row_ids")
+            raise UsageError(f"{len(row_ids)} row ids do not fit {n} rows.", where="row_ids", expected="one id a row")
         source = _gatherable(raw)
         if source is None:
             self.assemble(raw, index, out, scale=scale, offset=offset)
@@ -578,7 +578,7 @@ class NumbaBackend:
     def row_norms(self, X: Array) -> Array:
         """Return the squared norm of each row; see ``Backend.row_norms``."""
         if X.dtype not in (np.float32, np.float64):
-            raise UsageError(f"Row norms of {X.dtype} values.", expected="float32 or float64")
+            raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
         out = np.empty(len(X), X.dtype)
         _row_norms(_dense_rows(X), out)
         return out

@@ -41,7 +41,9 @@ class NumpyBackend:
     ) -> None:
         """Add Gaussian noise; see ``Backend.add_noise``."""
         if len(row_ids) != len(out):
-            raise UsageError(f"{len(row_ids)} row ids do not fit {len(out)} rows.", where="row_ids")
+            raise UsageError(
+                f"{len(row_ids)} row ids do not fit {len(out)} rows.", where="row_ids", expected="one id a row"
+            )
         of_row = np.broadcast_to(np.asarray(copies, dtype=np.int64), (len(out),))
         for copy in np.unique(of_row):
             rows = np.flatnonzero(of_row == copy)
@@ -72,7 +74,7 @@ class NumpyBackend:
     def row_norms(self, X: Array) -> Array:
         """Return the squared norm of each row; see ``Backend.row_norms``."""
         if X.dtype not in (np.float32, np.float64):
-            raise UsageError(f"Row norms of {X.dtype} values.", expected="float32 or float64")
+            raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
         squared: Array = np.square(X, dtype=np.float64).sum(axis=1)
         with np.errstate(over="ignore"):
             return squared.astype(X.dtype)

@@ -117,7 +117,12 @@ class Dataset:
             UsageError: a value is not finite, a width differs, or the dataset is augmented already.
         """
         if self.augmentations:
-            raise UsageError("The dataset is augmented already.", where="scale", remedy="scale first, then augment")
+            raise UsageError(
+                "The dataset is augmented already.",
+                where="scale",
+                expected="a dataset before .augment(...)",
+                remedy="scale first, then augment",
+            )
         arrays = [np.asarray(value, dtype=np.float64) for value in (factor, shift)]
         for name, array in zip(("factor", "shift"), arrays, strict=True):
             if array.shape not in ((), (self.n_features,)) or not np.isfinite(array).all():
@@ -135,7 +140,12 @@ class Dataset:
             UsageError: the dataset is augmented already, or the transform was fitted for another width.
         """
         if self.augmentations:
-            raise UsageError("The dataset is augmented already.", where="transform", remedy="transform, then augment")
+            raise UsageError(
+                "The dataset is augmented already.",
+                where="transform",
+                expected="a dataset before .augment(...)",
+                remedy="transform, then augment",
+            )
         if transform.n_in != self.n_features:
             raise UsageError(
                 f"The transform takes {transform.n_in} features and the rows have {self.n_features}.",
@@ -287,7 +297,12 @@ class Dataset:
             DataError: no row is left.
         """
         if self.virtual_rows is not None:
-            raise UsageError("The dataset is augmented already.", where="without", remedy="leave rows out first")
+            raise UsageError(
+                "The dataset is augmented already.",
+                where="without",
+                expected="a dataset before .augment(...)",
+                remedy="leave rows out first",
+            )
         ranges = tuple((each.start, each.stop) for each in quarantine)
         edges = [edge for pair in ranges for edge in pair]
         if edges != sorted(edges):
@@ -317,6 +332,7 @@ class Dataset:
         if k > self.base_rows:
             raise DataError(
                 f"{k} rows are to be drawn and the data set has {self.base_rows}.",
+                where="draw",
                 expected=f"at most {self.base_rows}",
                 remedy="ask for fewer centers, or give more rows",
             )

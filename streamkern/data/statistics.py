@@ -196,6 +196,7 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
     if n > 1 and not np.any(ranges.high > ranges.low):
         raise DataError(
             "Every feature is constant: all rows are the same point.",
+            where="the training rows",
             expected="at least one feature that varies",
             remedy="check which columns were read",
         )
@@ -205,6 +206,7 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
         if len(values) < 2:
             raise DataError(
                 f"The target has one class only: {values[0]!r}.",
+                where="the target of the training rows",
                 expected="at least two classes",
                 remedy="check the target column, or the split",
             )

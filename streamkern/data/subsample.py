@@ -133,7 +133,12 @@ def weighted(
         wrong = ~(np.isfinite(w) & (w >= 0))
         if wrong.any():
             i = int(np.argmax(wrong))
-            raise DataError(f"A weight is {w[i]}.", where=f"row {int(some[i])}", expected="a finite number >= 0")
+            raise DataError(
+                f"A weight is {w[i]}.",
+                where=f"row {int(some[i])}",
+                expected="a finite number >= 0",
+                remedy="correct the weight: 0 leaves a row out",
+            )
         some, w = some[w > 0], w[w > 0]
         u = ((row_hash(some, *key) >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
         waiting.append((-np.log(u) / w, some))

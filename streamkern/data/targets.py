@@ -53,13 +53,21 @@ class Classes:
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
         """Codes in [0, K), shape (n,)."""
         if y.size != len(y):
-            raise DataError(f"Targets have {y.shape[1]} values a row.", where=where, expected="one label a row")
+            raise DataError(
+                f"Targets have {y.shape[1]} values a row.",
+                where=where,
+                expected="one label a row",
+                remedy="name one target column, or use a regressor",
+            )
         y = y.reshape(len(y))
         try:
             codes = np.searchsorted(self.values, y)
         except TypeError as error:
             raise DataError(
-                f"Labels of type {y.dtype} cannot be compared with the classes' {self.values.dtype}.", where=where
+                f"Labels of type {y.dtype} cannot be compared with the classes' {self.values.dtype}.",
+                where=where,
+                expected=f"labels of type {self.values.dtype}, as in training",
+                remedy="store the labels in the type of training",
             ) from error
         codes = np.minimum(codes, len(self.values) - 1)
         wrong = self.values[codes] != y
@@ -97,12 +105,18 @@ class Continuous:
         try:
             values = np.asarray(y, dtype=np.float64).reshape(len(y), math.prod(y.shape[1:]))
         except (TypeError, ValueError) as error:
-            raise DataError(f"A target is not a number: {error}.", where=where, expected="finite numbers") from error
+            raise DataError(
+                f"A target is not a number: {error}.",
+                where=where,
+                expected="finite numbers",
+                remedy="convert the target to numbers, or use a classifier for labels",
+            ) from error
         if values.shape[1] != len(self.mean):
             raise DataError(
                 f"Targets have {values.shape[1]} values a row.",
                 where=where,
                 expected=f"{len(self.mean)} as in training",
+                remedy="name the target columns of training",
             )
         bad = ~np.isfinite(values).all(axis=1)
         if np.any(bad):

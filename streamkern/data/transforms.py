@@ -351,6 +351,7 @@ def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple
             raise ModelFormatError(
                 f"The preprocessing {kind!r} is not known.",
                 where=f"transform {number}",
+                expected="a preprocessing step of this release",
                 remedy="read it with the release of streamkern that wrote it",
             )
     return tuple(made)

@@ -46,6 +46,7 @@ def open_executor(scheduler: str = "threads", threads: int | None = None) -> Ite
         raise UsageError(
             f"The scheduler {scheduler!r} needs {error.name}, which is not installed.",
             where="scheduler",
+            expected="the extra `cluster`",
             remedy="pip install 'streamkern[cluster]'",
         ) from error
     if processes:

@@ -269,6 +269,7 @@ class DaskExecutor:
             raise StorageError(
                 "The Dask scheduler is gone, or does not answer.",
                 where=self.address,
+                expected="a scheduler that stays while the run does",
                 remedy="start it and its workers again, then resume the run",
             ) from error
         # Silence counts only while someone listens, so that a pause of this process is not held against a worker.
@@ -292,6 +293,7 @@ class DaskExecutor:
                 raise StorageError(
                     f"The cluster has had no workers for {self.worker_timeout:g} seconds.",
                     where=self.address,
+                    expected="at least one worker",
                     remedy=f"start some (dask worker {self.address}), then resume the run",
                 )
             time.sleep(0.1)
@@ -326,6 +328,7 @@ class DaskExecutor:
                 raise StorageError(
                     f"The cluster cannot run a task: {type(error).__name__}: {error}",
                     where=self.address,
+                    expected="scheduler and workers that load what this process sends",
                     remedy="install the same versions of streamkern and of what it needs on scheduler and workers",
                 ) from error
 
@@ -550,6 +553,7 @@ def _opened(answer: bytes, worker: str | None = None) -> Any:
         raise StorageError(
             f"A worker has no memory left: {value}",
             where=worker,
+            expected="room for its lanes within --memory",
             remedy="give it more, start workers with fewer threads, or lower --memory",
         ) from value
     raise value
@@ -558,6 +562,8 @@ def _opened(answer: bytes, worker: str | None = None) -> Any:
 def _gives_up(what: str) -> StorageError:
     return StorageError(
         f"{what} lost its workers {_ATTEMPTS} times in a row.",
+        where="the cluster",
+        expected="workers that stay",
         remedy="see the workers' logs; if they were killed for memory, use fewer threads a worker or lower --memory",
     )
 
@@ -582,6 +588,7 @@ def _connect(address: str) -> Client:
         raise StorageError(
             f"No Dask scheduler answered within {_CONNECT:g} seconds.",
             where=address,
+            expected="a scheduler that listens there",
             remedy="start one (dask scheduler), or check the address" + secure * address.startswith("tls:"),
         ) from error
     except (ValueError, TypeError, RuntimeError) as error:

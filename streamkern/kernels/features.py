@@ -323,6 +323,7 @@ class Nystrom(_AtCenters):
             raise NumericalError(
                 f"K(Z, Z) of {p} centers is not positive definite.",
                 where=repr(self.kernel),
+                expected="a positive definite kernel matrix",
                 remedy="check that the kernel is positive definite, or take fewer centers",
             ) from error
         inverse, _ = scipy.linalg.lapack.dtrtri(L, lower=1, overwrite_c=1)
@@ -345,6 +346,7 @@ def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
     if kind is None:
         raise ModelFormatError(
             f"The feature map {data.get('name')!r} is unknown.",
+            where="feature map",
             expected="one of " + ", ".join(sorted(_MAPS)),
             remedy="load the model with the version of streamkern that saved it",
         )
@@ -353,7 +355,12 @@ def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
             parameters["kernel"] = kernel_from_json(parameters["kernel"])
         made: FeatureMap = kind(**parameters)
     except (TypeError, AttributeError, UsageError) as error:
-        raise ModelFormatError(f"The feature map {kind.__name__} does not take {parameters}.") from error
+        raise ModelFormatError(
+            f"The feature map {kind.__name__} does not take {parameters}.",
+            where="feature map",
+            expected="the parameters that this release knows",
+            remedy="load the model with the version of streamkern that saved it",
+        ) from error
     return made
 
 

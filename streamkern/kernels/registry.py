@@ -30,6 +30,7 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
     if name in _USERS:
         raise ModelFormatError(
             f"The kernel is the user's function {data.get('function')!r}, which loading does not import.",
+            where="kernel",
             expected="the kernel itself",
             remedy="give the kernel where the model is loaded",
         )
@@ -37,6 +38,7 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
     if kind is None:
         raise ModelFormatError(
             f"The kernel {name!r} is unknown.",
+            where="kernel",
             expected="one of " + ", ".join(sorted(_KERNELS)),
             remedy="load the model with the version of streamkern that saved it",
         )
@@ -44,7 +46,12 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
     try:
         return kind(**parameters)
     except (TypeError, UsageError) as error:
-        raise ModelFormatError(f"The kernel {name} does not take {parameters}.") from error
+        raise ModelFormatError(
+            f"The kernel {name} does not take {parameters}.",
+            where="kernel",
+            expected="the parameters that this release knows",
+            remedy="load the model with the version of streamkern that saved it",
+        ) from error
 
 
 def _nested(value: Any) -> Any:

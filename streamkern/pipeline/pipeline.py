@@ -155,6 +155,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
         raise UsageError(
             f"An annotation of pipeline() cannot be read: {error}.",
             where=function.__code__.co_filename,
+            expected="annotations such as int, float, str or bool",
             remedy="import the name when the file runs, or leave the annotation out",
         ) from error
     texts = _texts(inspect.getdoc(function) or "")
@@ -184,7 +185,12 @@ def _texts(doc: str) -> dict[str, str]:
 
 def _function(file: Path) -> Callable[..., Any]:
     if not file.is_file():
-        raise UsageError("There is no pipeline file here.", where=str(file), remedy="check the path")
+        raise UsageError(
+            "There is no pipeline file here.",
+            where=str(file),
+            expected="a Python file that defines pipeline()",
+            remedy="check the path",
+        )
     spec = importlib.util.spec_from_file_location(f"streamkern_pipeline_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise UsageError("This is not a Python file.", where=str(file), expected="a file that ends in .py")
@@ -193,7 +199,12 @@ def _function(file: Path) -> Callable[..., Any]:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise UsageError(f"The pipeline file is not valid Python: {error}.", where=str(file)) from error
+        raise UsageError(
+            f"The pipeline file is not valid Python: {error}.",
+            where=str(file),
+            expected="Python that this interpreter reads",
+            remedy="correct the line",
+        ) from error
     function = getattr(module, "pipeline", None)
     if not callable(function):
         raise UsageError(
@@ -218,7 +229,10 @@ def _arguments(function: Callable[..., Any], settings: Mapping[str, str], file: 
     missing = [name for name, p in known.items() if p.default is empty and name not in arguments]
     if missing:
         raise UsageError(
-            f"The parameter {missing[0]!r} has no default.", where=str(file), remedy=f"give it: --set {missing[0]}=..."
+            f"The parameter {missing[0]!r} has no default.",
+            where=str(file),
+            expected="a value for each parameter without a default",
+            remedy=f"give it: --set {missing[0]}=...",
         )
     return arguments
 

@@ -350,7 +350,12 @@ def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool)
         if scores:
             columns.append(Column("scores", dtype, tuple(f"score_{label}" for label in labels.tolist())))
     elif scores:
-        raise UsageError("The model predicts values, and has no scores of classes.", where="scores")
+        raise UsageError(
+            "The model predicts values, and has no scores of classes.",
+            where="scores",
+            expected="a classifier",
+            remedy="leave scores out",
+        )
     else:
         c = model.weights.shape[1]
         flat = bool(getattr(model.encoding, "flat", True))
@@ -358,7 +363,10 @@ def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool)
     names = [name for column in columns for name in {column.name, *column.fields}]
     if id is not None and (names.count(id) > 1 or "/" in id or id.startswith(".")):
         raise UsageError(
-            f"An id column cannot be called {id!r} here.", where="id", remedy="rename the column, or leave the id out"
+            f"An id column cannot be called {id!r} here.",
+            where="id",
+            expected="a name that no column of predictions has",
+            remedy="rename the column, or leave the id out",
         )
     return columns
 

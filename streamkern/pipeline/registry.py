@@ -79,6 +79,7 @@ class Registry:
             raise UsageError(
                 "There is no model registry here.",
                 where=str(folder),
+                expected="a directory that streamkern retrain has made",
                 remedy="streamkern retrain PIPELINE --registry DIR",
             )
 
@@ -108,7 +109,10 @@ class Registry:
         numbers = (told.get("champion"), told.get("decided"), *_listed(told.get("before")))
         if not all(type(number) is int and number > 0 for number in numbers):
             raise ModelFormatError(
-                "The champion's file is damaged.", where=str(place), remedy="streamkern models DIR promote VERSION"
+                "The champion's file is damaged.",
+                where=str(place),
+                expected="the number of a version",
+                remedy="streamkern models DIR promote VERSION",
             )
         return Standing(told["champion"], tuple(told["before"]), told["decided"])
 
@@ -125,7 +129,10 @@ class Registry:
             version = self.champion
             if version is None:
                 raise UsageError(
-                    "There is no champion yet.", where=str(self.folder), remedy="streamkern models DIR promote VERSION"
+                    "There is no champion yet.",
+                    where=str(self.folder),
+                    expected="a version that has been promoted",
+                    remedy="streamkern models DIR promote VERSION",
                 )
         text = f"{version:06}" if isinstance(version, int) else str(version)
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
@@ -154,6 +161,7 @@ class Registry:
                 raise ModelFormatError(
                     "The record is not what was written: its checksum differs.",
                     where=str(folder / "record.json"),
+                    expected="the checksum it was written with",
                     remedy="restore it from a copy",
                 )
             return record
@@ -181,7 +189,10 @@ class Registry:
                 if standing is None or standing == self.standing:
                     raise
         raise StorageError(
-            "The champion changed faster than it could be read.", where=str(self.folder), remedy="try again"
+            "The champion changed faster than it could be read.",
+            where=str(self.folder),
+            expected="a champion that stands for a moment",
+            remedy="try again",
         )
 
     # ------------------------------------------------------------------------------------------------------- writers
@@ -229,7 +240,10 @@ class Registry:
             if isinstance(error, StorageError):
                 raise
             raise StorageError(
-                f"Version {number} could not be written: {error.strerror}.", where=str(place), remedy="free space"
+                f"Version {number} could not be written: {error.strerror}.",
+                where=str(place),
+                expected="a disk with room, and the right to write",
+                remedy="free space",
             ) from error
         return number
 
@@ -265,7 +279,12 @@ class Registry:
         standing = self.standing
         left = [number for number in standing.before if number in self.versions]
         if standing.champion is None or not left:
-            raise UsageError("There is no earlier champion to go back to.", where=str(self.folder))
+            raise UsageError(
+                "There is no earlier champion to go back to.",
+                where=str(self.folder),
+                expected="a champion that replaced another",
+                remedy="streamkern models DIR promote VERSION",
+            )
         self.load(left[0])
         self._set(Standing(left[0], tuple(left[1:]), max([standing.decided, *self.versions])))
         return left[0]
@@ -355,6 +374,7 @@ def _hold(folder: Path) -> Iterator[None]:
         raise BusyError(
             error.what.replace("run holds this directory", "process holds this registry"),
             where=str(folder),
+            expected="one process at a time",
             remedy="wait for it; the lock of a dead process holds nobody up",
         ) from error
     try:
@@ -372,10 +392,18 @@ def _read(place: Path) -> dict[str, Any]:
             raise ValueError("it has no format")
     except (ValueError, RecursionError) as error:
         raise ModelFormatError(
-            f"{place.name} is damaged: {error}.", where=str(place), remedy="restore it from a copy"
+            f"{place.name} is damaged: {error}.",
+            where=str(place),
+            expected="JSON as streamkern writes it",
+            remedy="restore it from a copy",
         ) from error
     except OSError as error:
-        raise StorageError(f"{place.name} cannot be read: {error.strerror}.", where=str(place)) from error
+        raise StorageError(
+            f"{place.name} cannot be read: {error.strerror}.",
+            where=str(place),
+            expected="a file that can be read",
+            remedy="check its permissions, or restore it from a copy",
+        ) from error
     if found["format"] > FORMAT:
         raise ModelFormatError(
             f"The format is {found['format']}.",

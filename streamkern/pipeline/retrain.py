@@ -86,9 +86,11 @@ def retrain(
         raise UsageError(f"{keep} versions are to be kept.", where="keep", expected="at least 1")
     if pipeline.test is None:
         raise UsageError(
-            "The pipeline has no test rows.", where=pipeline.file or "Pipeline(test=None)",
+            "The pipeline has no test rows.",
+            where=pipeline.file or "Pipeline(test=None)",
+            expected="rows that the gate can measure both models on",
             remedy="hold some back: train, test = data.split(test=0.2)",
-        )  # fmt: skip
+        )
     models = Registry(registry, create=True)
     with models.lock():
         started = time.time()

@@ -144,18 +144,23 @@ def resume(
     told = _read_json(folder / "manifest.json")
     if told is None:
         raise UsageError(
-            "There is no run here: manifest.json cannot be read.", where=str(folder), remedy="check the path"
+            "There is no run here: manifest.json cannot be read.",
+            where=str(folder),
+            expected="a directory that streamkern run has made",
+            remedy="check the path",
         )
     if not told.get("file"):
         raise UsageError(
             "This run was not started from a pipeline file.",
             where=str(folder),
+            expected="a run of streamkern run PIPELINE",
             remedy="call sk.run with the same pipeline and run_dir: it goes on where this one ended",
         )
     if any("***" in value for value in told["settings"].values()):
         raise UsageError(
             "This run was given a secret in its settings, and secrets are not kept.",
             where=str(folder / "manifest.json"),
+            expected="settings that can be kept",
             remedy="run it again with the same settings and --run-dir: it goes on where this one ended",
         )
     with _locked(folder):
@@ -167,6 +172,7 @@ def resume(
         raise UsageError(
             "The working directory of this run is gone.",
             where=str(place),
+            expected="the directory in which the run was started",
             remedy="call streamkern run with the pipeline file and this --run-dir: it goes on where this one ended",
         )
     folder = folder.absolute()
@@ -280,6 +286,7 @@ def _locked(folder: Path) -> Iterator[None]:
             raise BusyError(
                 f"Another run holds this directory (process {owner}).",
                 where=str(folder),
+                expected="one run at a time in a directory",
                 remedy="wait for it, or give another --run-dir",
             ) from error
         # Only a courtesy to whoever finds the directory busy; a full disk is told of where it matters.
@@ -382,7 +389,10 @@ def _make(folder: Path) -> None:
 
 def _unwritable(folder: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"The run directory cannot be written: {error.strerror}.", where=str(folder), remedy="give another --run-dir"
+        f"The run directory cannot be written: {error.strerror}.",
+        where=str(folder),
+        expected="a directory that can be written",
+        remedy="give another --run-dir",
     )
 
 
@@ -402,5 +412,6 @@ def _write_json(path: Path, data: dict[str, Any], quietly: bool = False) -> None
             raise StorageError(
                 f"{path.name} could not be written: {error.strerror}.",
                 where=str(path),
+                expected="a disk with room",
                 remedy="free space; earlier results are unchanged",
             ) from error

@@ -57,7 +57,12 @@ class WarmEigenPro(EigenPro):
         else:
             fits = given.outputs == self.start.shape[1]
         if not fits:
-            raise UnlikeChampionError("The classes are not those of the champion.", remedy="begin anew: --cold")
+            raise UnlikeChampionError(
+                "The classes are not those of the champion.",
+                where="the target",
+                expected="the champion's classes",
+                remedy="begin anew: --cold",
+            )
         return _Warm(cast(Iteration, super().setup(problem, prepared)), self.start)
 
 

@@ -49,6 +49,8 @@ def top_eigensystem(K: Array, q: int, floor: float = 0.0) -> Eigensystem:
     if len(values) <= q:
         raise NumericalError(
             "The kernel matrix is not finite: distances of rows overflow.",
+            where="eigensystem",
+            expected="finite kernel values",
             remedy="scale the features: preprocess=(sk.Standardise(),)",
         )
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -56,7 +58,10 @@ def top_eigensystem(K: Array, q: int, floor: float = 0.0) -> Eigensystem:
     rank = int(np.count_nonzero(values[:q] > least))
     if not np.isfinite(values).all() or rank == 0:
         raise NumericalError(
-            "The kernel matrix has no positive eigenvalue.", remedy="check the kernel's parameters against the data"
+            "The kernel matrix has no positive eigenvalue.",
+            where="eigensystem",
+            expected="a positive definite kernel",
+            remedy="check the kernel's parameters against the data",
         )
     # Beyond the rank that the arithmetic resolves there is nothing to precondition.
     return Eigensystem(values[:rank].copy(), np.ascontiguousarray(vectors[:, :rank]), max(float(values[rank]), least))

@@ -102,6 +102,7 @@ def block_lanczos(
             raise NumericalError(
                 "The covariance of the features is not finite, or 0.",
                 where="block Lanczos",
+                expected="finite features, not all 0",
                 remedy="check the data's scale and the feature map",
             )
         Q, W = np.hstack([Q, rounded.astype(np.float64)]), np.hstack([W, product])

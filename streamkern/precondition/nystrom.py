@@ -107,6 +107,8 @@ def measure(diagonal: Array, matvec: Callable[[Array], Array]) -> StepSize:
     if not (np.isfinite(size.beta) and size.beta > 0 and np.isfinite(size.top) and size.top > 0):
         raise NumericalError(
             f"The preconditioned kernel is not positive: mean diagonal {size.beta:.3g}, top eigenvalue {size.top:.3g}.",
+            where="eigensystem",
+            expected="both positive",
             remedy="lower q, or compute in float64",
         )
     # Finitely many power steps approach the top from below.

@@ -60,7 +60,10 @@ def randomized_eigensystem(
     B = Q.T @ Y
     if not np.isfinite(B).all():
         raise NumericalError(
-            "The covariance of the features is not finite.", remedy="scale the features, or compute in float64"
+            "The covariance of the features is not finite.",
+            where="eigensystem",
+            expected="finite features",
+            remedy="scale the features, or compute in float64",
         )
     values, vectors = np.linalg.eigh((B + B.T) / 2)
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -69,6 +72,8 @@ def randomized_eigensystem(
     if rank == 0:
         raise NumericalError(
             "The covariance of the features has no positive eigenvalue.",
+            where="eigensystem",
+            expected="features that are not all 0",
             remedy="check the parameters of the kernel or of the feature map against the data",
         )
     return Eigensystem(values[:rank].copy(), Q @ vectors[:, :rank], max(float(values[rank]), least))

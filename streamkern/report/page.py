@@ -107,6 +107,7 @@ def write_report(
         raise StorageError(
             f"The report cannot be written: {error.strerror}.",
             where=str(target),
+            expected="a file that can be written",
             remedy="give another place: --out FILE",
         ) from error
     return target

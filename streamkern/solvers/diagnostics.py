@@ -30,7 +30,12 @@ def rayleigh_quotient(K: Array, b: Array) -> float:
     """
     squared = float(np.sum(np.square(b, dtype=np.float64)))
     if squared == 0.0:
-        raise UsageError("The difference is zero and has no direction.", where="rayleigh_quotient(b)")
+        raise UsageError(
+            "The difference is zero and has no direction.",
+            where="rayleigh_quotient(b)",
+            expected="two different vectors",
+            remedy="compare weights that differ",
+        )
     return float(np.sum(np.square(K @ b, dtype=np.float64))) / squared
 
 

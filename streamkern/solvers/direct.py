@@ -123,6 +123,8 @@ class DirectIteration(WholePasses):
             return w.astype(self.basis.dtype)
         raise NumericalError(
             "The normal equations are singular to working precision.",
+            where="Direct",
+            expected="independent centers or features",
             remedy="raise the ridge, or use fewer or better separated centers",
         )
 

@@ -121,7 +121,10 @@ class EigenPro:
             raise UsageError(f"The momentum is {self.momentum}.", where="EigenPro(momentum=...)", expected="in [0, 1)")
         if self.momentum and self.projection == "delayed":
             raise UsageError(
-                "Delayed projection takes no momentum.", where="EigenPro(momentum=...)", remedy="leave momentum out"
+                "Delayed projection takes no momentum.",
+                where="EigenPro(momentum=...)",
+                expected="momentum=0 with projection='delayed'",
+                remedy="leave momentum out",
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -227,7 +230,12 @@ class EigenPro:
     def prepare(self, problem: Problem) -> Prepared:
         """Eigensystem, projection, batch and step."""
         if problem.features is not None:
-            raise UsageError("EigenPro works on a kernel and centers.", where="features", remedy="leave features out")
+            raise UsageError(
+                "EigenPro works on a kernel and centers.",
+                where="features",
+                expected="features=None",
+                remedy="leave features out",
+            )
         expansion, parallel = problem.expansion(), problem.executor.host_map
         p, (s, q) = expansion.p, self.sizes(expansion.p)
         kind = self.chosen_projection(p, expansion.Z.itemsize, problem.memory)
@@ -238,6 +246,7 @@ class EigenPro:
             raise UsageError(
                 f"{kind} projection needs a preconditioner, and {p} centers are too few for one.",
                 where="EigenPro(projection=...)",
+                expected="more centers",
                 remedy='use projection="exact"',
             )
         held, _ = gather(problem.executor, problem.assembly(problem.train), held_out(problem))

@@ -125,6 +125,7 @@ class EigenPro2:
             raise UsageError(
                 "EigenPro2 works on kernel values at the training rows.",
                 where="features",
+                expected="features=None",
                 remedy="leave features out, or use EigenPro1",
             )
         data, parallel = problem.train, problem.executor.host_map

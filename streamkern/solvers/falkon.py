@@ -75,7 +75,12 @@ class Falkon:
         """
         expansion = problem.basis()
         if not isinstance(expansion, Expansion):
-            raise UsageError("Falkon works on kernel values at centers.", where="features", remedy="leave features out")
+            raise UsageError(
+                "Falkon works on kernel values at centers.",
+                where="features",
+                expected="features=None",
+                remedy="leave features out",
+            )
         parallel = problem.executor.host_map
         p = expansion.p
         K = kernel_matrix(expansion, p, parallel)

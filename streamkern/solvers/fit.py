@@ -48,6 +48,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     if target is None:
         raise DataError(
             "The data set has no target.",
+            where="the training rows",
             expected="the name of the target column",
             remedy='name it: sk.open_dataset(path, target="label"), or give y',
         )
@@ -62,6 +63,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
         if first.y.dtype.kind not in "fiub":
             raise DataError(
                 f"The target {target.name!r} has type {first.y.dtype}.",
+                where="the target",
                 expected="numbers for regression",
                 remedy="use a classifier for labels, or convert the column",
             )
@@ -70,6 +72,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     elif first.y is not None and first.y.ndim > 1:
         raise DataError(
             f"The target {target.name!r} has {first.y.shape[1]} values a row.",
+            where="the target",
             expected="one label a row for classification",
             remedy="use a regressor for several outputs",
         )
@@ -132,7 +135,12 @@ def require_success(outcome: Outcome) -> None:
         NumericalError: the outcome is a failure.
     """
     if outcome.failure is not None:
-        raise NumericalError(outcome.failure.message, where=outcome.failure.kind, remedy=outcome.failure.remedy)
+        raise NumericalError(
+            outcome.failure.message,
+            where=outcome.failure.kind,
+            expected="an iteration that stays finite and comes closer",
+            remedy=outcome.failure.remedy,
+        )
 
 
 class Recipe(Protocol):
@@ -301,6 +309,7 @@ def fit(
         raise UsageError(
             "The solver has a patience, and there are no validation rows to lose it on.",
             where="patience",
+            expected="validation rows",
             remedy="give validation rows, or leave patience out",
         )
 
@@ -354,7 +363,12 @@ def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
     p = 0 if recipe.centers is None else recipe.centers.count(dataset)
     if recipe.features is None or recipe.features.needs_centers:
         if recipe.centers is None:
-            raise UsageError("There are no centers.", where="centers", remedy="give centers, such as sk.Uniform(1000)")
+            raise UsageError(
+                "There are no centers.",
+                where="centers",
+                expected="centers, for a kernel",
+                remedy="give centers, such as sk.Uniform(1000)",
+            )
         if recipe.features is None:
             return p
     return recipe.features.width(dataset.n_features, p)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -94,31 +96,32 @@ def footprint(
         PlanRefusedError: it cannot fit; says what would.
     """
     project = partial(
-        _project, dataset, p, outputs, solver, baseline=baseline, slots=slots, lanes=lanes, itemsize=itemsize,
-        validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes, model_rows=model_rows,
-        stored_centers=stored_centers,
+        _project, dataset=dataset, p=p, outputs=outputs, solver=solver, budget=budget, baseline=baseline, slots=slots,
+        lanes=lanes, itemsize=itemsize, validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes,
+        model_rows=model_rows, stored_centers=stored_centers,
     )  # fmt: skip
-    result = project(budget=budget)
+    result = project()
     if result.peak <= budget:
         return result
     enough = project(budget=result.peak)
     while enough.peak > enough.budget:  # with more room the solver may choose what takes more
         enough = project(budget=enough.peak)
+    needed = format_bytes(enough.budget)
     raise PlanRefusedError(
         f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(result.stages)} "
         "stage is the largest.",
         where=f"memory={format_bytes(budget)}, centers={p}, threads={slots}",
-        expected=f"a budget of at least {format_bytes(enough.budget)}",
-        remedy=_remedy(solver, result.cost, p, budget - result.baseline, dataset.n_features, itemsize),
+        expected=f"a budget of at least {needed}",
+        remedy="; or ".join([f"raise memory to {needed}", *_alternatives(project, result, solver, p, slots, lanes)]),
     )
 
 
 def _project(
+    *,
     dataset: Dataset,
     p: int,
     outputs: int,
     solver: Solver,
-    *,
     budget: int,
     baseline: int,
     slots: int,
@@ -206,10 +209,38 @@ def _largest(stages: dict[str, int]) -> str:
     return max(stages, key=lambda name: stages[name])
 
 
-def _remedy(solver: Solver, cost: Cost, p: int, room: int, d: int, itemsize: int) -> str:
-    if room <= 0:
-        return "raise memory: the Python process alone holds more than this"
-    if isinstance(solver, EigenPro) and cost.choice == solver.projection == "exact":
-        return 'raise memory, use projection="delayed" (or "auto"), or use fewer centers'
-    fewer = max(1, min(p // 2, int(room / (8 * d * itemsize))))
-    return f"raise memory, or use fewer centers (about {fewer:,}), or fewer threads"
+def _alternatives(
+    project: Callable[..., Footprint], result: Footprint, solver: Solver, p: int, slots: int, lanes: int
+) -> list[str]:
+    """What else would fit the budget, each by itself: a projection, and the largest of each number that does."""
+
+    def fits(**changes: Any) -> bool:
+        return project(**changes).peak <= result.budget
+
+    def most(value: int, name: str) -> int:
+        return _most(value, lambda fewer: fits(**{name: fewer}))
+
+    found = []
+    if fewer := most(p, "p"):
+        found.append(f"use at most {fewer:,} centers (or features)")
+    made: Any = solver  # a dataclass
+    if isinstance(solver, EigenPro) and result.cost.choice == "exact":
+        fitting = [name for name in ("inexact", "delayed") if fits(solver=replace(made, projection=name))]
+        found += [f'use projection="{name}"' for name in fitting[:1]]
+    if hasattr(solver, "batch"):
+        batch = _most(result.cost.batch, lambda rows: fits(solver=replace(made, batch=rows)))
+        found += [f"use batch={batch}"] if batch else []
+    found += [f"use lanes={fewer}"] if (fewer := most(lanes, "lanes")) else []
+    found += [f"use {fewer} thread(s)"] if (fewer := most(slots, "slots")) else []
+    if not found and result.budget <= result.baseline:
+        return ["hold less in memory before: the Python process alone holds more than this"]
+    return found or ["change several of centers, batch, lanes and threads: none alone makes it fit"]
+
+
+def _most(value: int, fits: Callable[[int], bool]) -> int:
+    """The largest number below ``value`` that fits, by bisection; 0 if none does."""
+    low, high = 0, value
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

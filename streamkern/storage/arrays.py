@@ -56,7 +56,9 @@ class ArraySource:
         if chunk_rows is None:
             chunk_rows = rows_per_chunk(self.n_features * self.dtype.itemsize)
         if chunk_rows < 1:
-            raise UsageError(f"chunk_rows is {chunk_rows}", expected="at least 1", remedy="leave chunk_rows out")
+            raise UsageError(
+                f"chunk_rows is {chunk_rows}", where="chunk_rows", expected="at least 1", remedy="leave chunk_rows out"
+            )
         self.bounds: IntArray = np.append(np.arange(0, len(X), chunk_rows, dtype=np.int64), np.int64(len(X)))
 
     @cached_property

@@ -266,7 +266,12 @@ def table_layout(
         require_distinct([*(columns or ()), *targets], where)
     chosen = [name for name in types if name not in targets] if columns is None else list(columns)
     if not chosen:
-        raise DataError("no columns are left to be features", where=where, remedy="name fewer targets")
+        raise DataError(
+            "no columns are left to be features",
+            where=where,
+            expected="at least one column that is no target",
+            remedy="name fewer targets",
+        )
     made = arrow_target(targets, types, where)
     vectors = [name for name in chosen if is_vector(types[name])]
     if not vectors:

@@ -90,6 +90,7 @@ def save_artifact(
         raise StorageError(
             f"The {kind} could not be written: {error.strerror or error}.",
             where=str(target),
+            expected="a disk with room, and the right to write",
             remedy="free space or choose another place; what was there before is unchanged",
         ) from error
 
@@ -181,14 +182,26 @@ def load_artifact(
     """
     target = _present(Path(path))
     if target is None:
-        raise StorageError(f"There is no {kind} here.", where=os.fspath(path), remedy="check the path")
+        raise StorageError(
+            f"There is no {kind} here.",
+            where=os.fspath(path),
+            expected=f"the directory of a {kind}",
+            remedy="check the path",
+        )
     try:
         group = zarr.open_group(LocalStore(target, read_only=True), mode="r")
         marks: Any = group.attrs.asdict().get("streamkern")
     except Exception as error:
-        raise ModelFormatError(f"This is not a {kind}.", where=str(target), expected="a zarr group") from error
+        raise ModelFormatError(
+            f"This is not a {kind}.", where=str(target), expected="a zarr group", remedy="check the path"
+        ) from error
     if not isinstance(marks, dict) or marks.get("kind") != kind or not isinstance(marks.get("sha256"), dict):
-        raise ModelFormatError(f"This is not a {kind}.", where=str(target), remedy="check the path")
+        raise ModelFormatError(
+            f"This is not a {kind}.",
+            where=str(target),
+            expected=f"a {kind} that streamkern has written",
+            remedy="check the path",
+        )
     if not isinstance(marks.get("format"), int) or marks["format"] > FORMAT:
         raise ModelFormatError(
             f"The format is {marks.get('format')!r}.",
@@ -210,12 +223,16 @@ def load_artifact(
                 found = _checksum(arrays[name])
         except Exception as error:
             raise ModelFormatError(
-                f"The array {name!r} cannot be read: {error}", where=str(target), remedy="restore it from a copy"
+                f"The array {name!r} cannot be read: {error}",
+                where=str(target),
+                expected="an array that is whole",
+                remedy="restore it from a copy",
             ) from error
         if found != expected:
             raise ModelFormatError(
                 f"The array {name!r} is not what was written: its checksum differs.",
                 where=str(target),
+                expected="the checksum it was written with",
                 remedy="restore it from a copy",
             )
     if stay is not None and stay[1] in arrays:
@@ -225,6 +242,7 @@ def load_artifact(
         raise ModelFormatError(
             "The description is not what was written: its checksum differs.",
             where=str(target),
+            expected="the checksum it was written with",
             remedy="restore it from a copy",
         )
     return arrays, metadata

@@ -81,7 +81,12 @@ class CsvSource:
             if pa.types.is_null(types[name]):
                 types[name] = pa.float64()  # without any value, it is one of numbers as much as of anything else
         if not spans:
-            raise DataError("the file has no row", where=file.path, expected="a record after the names of the columns")
+            raise DataError(
+                "the file has no row",
+                where=file.path,
+                expected="a record after the names of the columns",
+                remedy="check the file, or leave it out",
+            )
         if wanted is None or set(wanted) <= set(self._names):
             types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
         layout = table_layout(types, target, columns, file.path)

@@ -134,6 +134,7 @@ def dask_frame(frame: Any, target: str | Sequence[str] | None, columns: Sequence
         raise StorageError(
             f"computing the frame failed: {type(error).__name__}: {error}",
             where="Dask frame",
+            expected="a frame whose partitions can be computed",
             remedy="compute a partition by hand to see the traceback",
         ) from error
     pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]

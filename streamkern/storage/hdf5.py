@@ -56,6 +56,7 @@ def open_hdf5(file: TableFile, target: str | None, columns: Sequence[str] | None
         raise UsageError(
             "HDF5 files need h5py, which is not installed",
             where=file.path,
+            expected="the extra `hdf5`",
             remedy="pip install 'streamkern[hdf5]'",
         ) from error
     arrays: dict[str, Hdf5Array] = {}
@@ -69,5 +70,10 @@ def open_hdf5(file: TableFile, target: str | None, columns: Sequence[str] | None
     with file.explaining("an HDF5 file"), _opened(file) as opened:
         opened.visititems(visit)
     if not arrays:
-        raise StorageError("there are no arrays of numbers in this file", where=file.path, remedy="check the file")
+        raise StorageError(
+            "there are no arrays of numbers in this file",
+            where=file.path,
+            expected="data sets of numbers of shape (n, ...)",
+            remedy="check the file",
+        )
     return NamedArrays(arrays, target, columns, file.path, file.identity())

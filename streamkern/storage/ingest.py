@@ -504,14 +504,20 @@ def _held(folder: Path) -> Iterator[None]:
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise StorageError(
-            f"the place cannot be written to: {error.strerror}", where=str(folder.parent), remedy="choose another place"
+            f"the place cannot be written to: {error.strerror}",
+            where=str(folder.parent),
+            expected="a directory that can be written",
+            remedy="choose another place",
         ) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BusyError(
-                "Another process is ingesting to this place.", where=str(folder), remedy="wait for it, or end it"
+                "Another process is ingesting to this place.",
+                where=str(folder),
+                expected="one process at a time",
+                remedy="wait for it, or end it",
             ) from error
         try:
             yield

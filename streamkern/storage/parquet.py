@@ -94,7 +94,12 @@ def open_parquet(
         else:
             raise unknown_name("column", missing, [name for name in types if name not in targets], first.path)
     if not chosen:
-        raise DataError("no columns are left to be features", where=first.path, remedy="name fewer targets")
+        raise DataError(
+            "no columns are left to be features",
+            where=first.path,
+            expected="at least one column that is no target",
+            remedy="name fewer targets",
+        )
     vectors = [name for name in chosen if is_vector(types[name])]
     if vectors and len(chosen) > 1:
         raise DataError(
@@ -229,12 +234,22 @@ def write_parquet(
         UsageError: parameters that contradict each other.
     """
     if target == "X":
-        raise UsageError("the target cannot be called 'X'", remedy="that is the features' name: choose another")
+        raise UsageError(
+            "the target cannot be called 'X'",
+            where="target",
+            expected="a name other than X",
+            remedy="that is the features' name: choose another",
+        )
     path = Path(path)
     blocks = blocks_of(X, y, row_group_rows)
     first = next(blocks, None)
     if first is None:
-        raise DataError("no blocks at all", where=str(path), remedy="give one block of no rows for an empty dataset")
+        raise DataError(
+            "no blocks at all",
+            where=str(path),
+            expected="at least one block",
+            remedy="give one block of no rows for an empty dataset",
+        )
     require_rows(first.X.shape, "X")
     dtype = feature_dtype(first.X.dtype, "X")
     width = math.prod(first.X.shape[1:])
@@ -285,6 +300,7 @@ def write_parquet(
         raise StorageError(
             f"the file cannot be written: {error}",
             where=str(path),
+            expected="a disk with room, and the right to write",
             remedy="free disk space or choose another place, then write again",
         ) from error
     finally:

@@ -73,7 +73,10 @@ class DatasetFiles:
             raise
         except OSError as error:
             raise StorageError(
-                f"the files cannot be listed: {redacted(str(error))}", where=redacted(url), remedy="check the path"
+                f"the files cannot be listed: {redacted(str(error))}",
+                where=redacted(url),
+                expected="a directory or glob that can be listed",
+                remedy="check the path",
             ) from None
         if not found:
             raise StorageError(
@@ -119,6 +122,7 @@ class DatasetFiles:
             raise StorageError(
                 f"row group {groups[0]} cannot be read: {type(error).__name__}: {error}",
                 where=f"{file.path}, row group {groups[0]}",
+                expected="a row group that the file has",
                 remedy="restore the file, or open the dataset again",
             ) from error
         except Exception as error:  # decoders raise whatever they like

@@ -115,6 +115,7 @@ class Predictions(ABC):
                 raise BusyError(
                     "Another process is predicting to this place.",
                     where=str(self.folder),
+                    expected="one process at a time",
                     remedy="wait for it, or end it",
                 ) from error
             try:
@@ -172,6 +173,7 @@ class Predictions(ABC):
         return StorageError(
             "the disk is full" if full else f"the place cannot be written to: {error.strerror or error}",
             where=str(self.folder),
+            expected="room for the predictions",
             remedy="free space and repeat: it goes on where it stopped; or remove this directory to give up",
         )
 

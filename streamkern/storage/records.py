@@ -67,6 +67,7 @@ def unpack(tree: Any, arrays: dict[str, Array]) -> Any:
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelFormatError(
             f"A kept state cannot be read: {type(error).__name__} {error}.",
+            where="what an earlier run has kept",
             expected="what this release of streamkern writes",
             remedy="delete it: what it was for is computed again",
         ) from error

@@ -165,6 +165,7 @@ class Remote:
             raise StorageError(
                 f"no file system for this URL: {self.redacted(error)}",
                 where=self.shown,
+                expected="a URL whose file system is installed",
                 remedy=f"install the fsspec package that it names: {_EXTRAS.get(scheme, 'see the documentation')}",
             ) from None
         self.fs: Any = fs if fs.async_impl else AsyncFileSystemWrapper(fs, asynchronous=False)
@@ -329,6 +330,7 @@ class Remote:
         return StorageError(
             f"the store refuses: {self._said(error)}",
             where=f"{self.name(path)}{self._store()}",
+            expected="the right to read it",
             remedy="check the URL and the credentials: they are taken from the environment, as fsspec does, or from "
             "storage_options",
         )

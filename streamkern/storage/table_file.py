@@ -56,10 +56,16 @@ class TableFile:
             raise StorageError(
                 "there is no such file",
                 where=self.path,
+                expected="a file",
                 remedy=f"check the path; relative paths start at {os.getcwd()}",
             ) from error
         except (KeyError, TypeError) as error:
-            raise StorageError("the store does not say how large the file is", where=self.path) from error
+            raise StorageError(
+                "the store does not say how large the file is",
+                where=self.path,
+                expected="a store that tells the size of an object",
+                remedy="copy the file here first",
+            ) from error
         self._last: tuple[BinaryIO, int] | None = None
         self._lock = Lock()
 

@@ -196,6 +196,7 @@ def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) ->
                     raise StorageError(
                         "no file matches",
                         where=source,
+                        expected="at least one file",
                         remedy="check the pattern; see where it starts from",
                     )
                 places += [fs.unstrip_protocol(path) for path in found]

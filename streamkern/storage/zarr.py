@@ -130,7 +130,12 @@ class ZarrSource:
         self.dtype: np.dtype[Any] = np.result_type(*(feature_dtype(f.dtype, f.where) for f in features))
         width = len(features) if first.ndim == 1 else math.prod(first.shape[1:])
         if width == 0:
-            raise DataError("the rows have no features", where=features[0].where, remedy="store rows of shape (n, d)")
+            raise DataError(
+                "the rows have no features",
+                where=features[0].where,
+                expected="at least one feature",
+                remedy="store rows of shape (n, d)",
+            )
         self.n_features = width if pick is None else len(pick)
         self.columns = columns
         self.target: Target | None = None
@@ -221,11 +226,21 @@ def write_zarr(
             remedy="pass n_rows=, with the targets inside the blocks",
         )
     if target == "X":
-        raise UsageError("the target cannot be called 'X'", remedy="that is the features' name: choose another")
+        raise UsageError(
+            "the target cannot be called 'X'",
+            where="target",
+            expected="a name other than X",
+            remedy="that is the features' name: choose another",
+        )
     blocks = blocks_of(X, y, chunk_rows)
     first = next(blocks, None)
     if first is None:
-        raise DataError("no blocks at all", where="write_zarr", remedy="give one block of no rows for an empty dataset")
+        raise DataError(
+            "no blocks at all",
+            where="write_zarr",
+            expected="at least one block",
+            remedy="give one block of no rows for an empty dataset",
+        )
     require_rows(first.X.shape, "X")
     n = len(X) if hasattr(X, "shape") else cast(int, n_rows)
     width = math.prod(first.X.shape[1:])
@@ -266,6 +281,7 @@ def write_zarr(
         raise StorageError(
             f"cannot be written: {redacted(str(error))}",
             where=redacted(url),
+            expected="a disk with room, and the right to write",
             remedy="free disk space or choose another place, then write again",
         ) from error
 
@@ -276,7 +292,10 @@ def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | N
     path = Path(url.removeprefix("file://"))
     if not path.exists():
         raise StorageError(
-            "there is nothing at this path", where=url, remedy=f"check the path; relative paths start at {os.getcwd()}"
+            "there is nothing at this path",
+            where=url,
+            expected="a zarr group or array",
+            remedy=f"check the path; relative paths start at {os.getcwd()}",
         )
     return LocalStore(path, read_only=True)
 
