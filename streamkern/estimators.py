@@ -27,6 +27,7 @@ from streamkern.memory import default_budget, parse_bytes
 from streamkern.model import KernelMachine
 from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO, PATIENCE, default_passes, resolved
+from streamkern.solvers.bandwidth import AUTO_KERNEL
 from streamkern.solvers.fit import fit
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
@@ -60,7 +61,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        kernel: Kernel | None = None,
+        kernel: Kernel | str | None = None,
         centers: Centers | int | None = None,
         solver: Solver | str | None = None,
         *,
@@ -185,7 +186,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                     f"{name} is {getattr(self, name)!r}.", where=f"{type(self).__name__}({name}=...)", expected=expected
                 )
 
-        require(self.kernel is None or isinstance(self.kernel, Kernel), "kernel", "a kernel such as sk.Laplace(10)")
+        auto = isinstance(self.kernel, str) and self.kernel == AUTO
+        right = auto or isinstance(self.kernel, Kernel | None)
+        kernel: Any = AUTO_KERNEL if auto else self.kernel
+        require(right, "kernel", 'a kernel such as sk.Laplace(10) or sk.Laplace("median"), or "auto"')
         known = self.solver in (None, AUTO) if isinstance(self.solver, str | None) else hasattr(self.solver, "setup")
         require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
@@ -220,7 +224,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return _Recipe(
             data,
             validation,
-            self.kernel,
+            kernel,
             centers,
             solver,
             self._task,
@@ -236,8 +240,9 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
     Args:
-        kernel: the kernel. None: Laplace with the root mean square distance of two rows as bandwidth,
-            σ² = 2 Σ_j var(x_j), which puts a typical kernel value near 1/e whatever the units.
+        kernel: the kernel. "auto": ``Laplace("median")``, whose bandwidth is the median distance of two rows. None:
+            Laplace with the root mean square distance of two rows as bandwidth, σ² = 2 Σ_j var(x_j), which puts a
+            typical kernel value near 1/e whatever the units.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. None: all
             rows, at most 2000, drawn uniformly.
         solver: the solver. None: EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20. "auto":

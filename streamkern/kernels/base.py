@@ -86,6 +86,15 @@ class Kernel(ABC):
         out = Expansion(self, Z).predict(X, weights.reshape(len(Z), -1))
         return out.reshape((len(X), *weights.shape[1:]))
 
+    @property
+    def asks_median(self) -> bool:
+        """Whether a length scale is the median distance of two rows, which nobody knows yet."""
+        return False
+
+    def at_median(self, distance: float) -> Kernel:
+        """The kernel with the median distance of two rows, in the units of the rows, wherever it asks for it."""
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """The kernel as JSON-serialisable data, read back by ``kernel_from_json``."""
         return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
@@ -138,6 +147,15 @@ class Sum(Kernel):
         """The parts, nested."""
         return {"name": "Sum", "parts": [part.to_json() for part in self.parts]}
 
+    @property
+    def asks_median(self) -> bool:
+        """Whether a part does."""
+        return any(part.asks_median for part in self.parts)
+
+    def at_median(self, distance: float) -> Sum:
+        """Every part at that distance."""
+        return Sum(tuple(part.at_median(distance) for part in self.parts))
+
 
 @dataclass(frozen=True)
 class Product(Kernel):
@@ -171,6 +189,15 @@ class Product(Kernel):
     def to_json(self) -> dict[str, Any]:
         """The parts, nested."""
         return {"name": "Product", "parts": [part.to_json() for part in self.parts]}
+
+    @property
+    def asks_median(self) -> bool:
+        """Whether a part does."""
+        return any(part.asks_median for part in self.parts)
+
+    def at_median(self, distance: float) -> Product:
+        """Every part at that distance."""
+        return Product(tuple(part.at_median(distance) for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -210,6 +237,15 @@ class Scaled(Kernel):
     def to_json(self) -> dict[str, Any]:
         """The kernel, nested, and its scale."""
         return {"name": "Scaled", "kernel": self.kernel.to_json(), "scale": self.scale}
+
+    @property
+    def asks_median(self) -> bool:
+        """Whether k_0 does."""
+        return self.kernel.asks_median
+
+    def at_median(self, distance: float) -> Scaled:
+        """k_0 at that distance."""
+        return Scaled(self.kernel.at_median(distance), self.scale)
 
 
 class Basis(ABC):

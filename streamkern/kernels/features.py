@@ -183,7 +183,7 @@ class RandomFourier(_Map):
                 omega[rows] = _orthogonalised(omega[rows])
         kernel = self.kernel
         assert isinstance(kernel, Radial)
-        omega /= kernel.bandwidth
+        omega /= kernel.sigma
         if not isinstance(kernel, Gaussian):
             # A t variable is a normal one over √(χ²_f/f), f = 2ν (Laplace is ν = 1/2).
             freedom = round(2 * kernel.nu) if isinstance(kernel, Matern) else 1

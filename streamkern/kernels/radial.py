@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -13,22 +13,61 @@ from streamkern.errors import UsageError
 from streamkern.kernels.base import Kernel, set_number
 from streamkern.types import Array
 
+MEDIAN: Literal["median"] = "median"
+
 
 @dataclass(frozen=True)
 class Radial(Kernel):
     """A kernel of the distance with one length scale σ, in the units of the features.
 
     Args:
-        bandwidth: σ > 0.
+        bandwidth: σ > 0; or ``"median"``, for the median distance of two training rows after preprocessing, which
+            training finds out from 1,000 of them. The model then holds the number.
 
     Raises:
-        UsageError: the bandwidth is not a positive finite number.
+        UsageError: the bandwidth is neither a positive finite number nor ``"median"``; or the kernel is evaluated
+            before training has found the number.
     """
 
-    bandwidth: float = 1.0
+    bandwidth: float | Literal["median"] = 1.0
 
     def __post_init__(self) -> None:
+        given: Any = self.bandwidth
+        if given == MEDIAN:
+            return
+        if isinstance(given, str):
+            raise UsageError(
+                f"The bandwidth is {given!r}.",
+                where=f"{type(self).__name__}(bandwidth=...)",
+                expected='a positive finite number, or "median"',
+                remedy='give a number in the units of the rows, or "median"',
+            )
         set_number(self, "bandwidth", positive=True)
+
+    @property
+    def asks_median(self) -> bool:
+        """Whether σ is the median distance of two rows."""
+        return self.bandwidth == MEDIAN
+
+    def at_median(self, distance: float) -> Self:
+        """The kernel with that σ, where σ is the median distance."""
+        return replace(self, bandwidth=distance) if self.asks_median else self
+
+    @property
+    def sigma(self) -> float:
+        """σ as a number.
+
+        Raises:
+            UsageError: it is the median distance of rows that have not been looked at.
+        """
+        if isinstance(self.bandwidth, str):
+            raise UsageError(
+                "The bandwidth is the median distance of rows that no one has looked at.",
+                where=repr(self),
+                expected="a number, outside of training",
+                remedy="give the number, or take the kernel of a trained model: model.kernel",
+            )
+        return self.bandwidth
 
     @property
     @abstractmethod
@@ -42,7 +81,7 @@ class Radial(Kernel):
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
-        backend.radial(S, x_norms, z_norms, self.kind, vars(self))
+        backend.radial(S, x_norms, z_norms, self.kind, {**vars(self), "bandwidth": self.sigma})
 
     def diag(self, X: Array) -> Array:
         """k(x, x) = 1."""

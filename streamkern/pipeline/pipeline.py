@@ -21,6 +21,7 @@ from streamkern.errors import UsageError
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO
+from streamkern.solvers.bandwidth import AUTO_KERNEL
 from streamkern.solvers.fit import TASKS
 
 
@@ -30,7 +31,8 @@ class Pipeline:
 
     Args:
         train: training rows with a target.
-        kernel: the kernel; Laplace with the rows' root mean square distance as bandwidth by default.
+        kernel: the kernel; ``"auto"`` for ``Laplace("median")``; Laplace with the rows' root mean square distance as
+            bandwidth by default.
         centers: where centers come from; None for features that need none.
         solver: how weights are found; ``"auto"`` chooses by the size of the problem, and the plan says why.
         features: a feature map, for the solvers that work on one; None for kernel values at centers.
@@ -55,7 +57,7 @@ class Pipeline:
     """
 
     train: Dataset
-    kernel: Kernel | None = None
+    kernel: Kernel | Any = None
     centers: Centers | None = None
     solver: Solver | Any = field(default_factory=EigenPro)
     features: FeatureMap | None = None
@@ -73,6 +75,8 @@ class Pipeline:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if isinstance(self.kernel, str) and self.kernel == AUTO:
+            object.__setattr__(self, "kernel", AUTO_KERNEL)
         for name, value, allowed in (
             ("task", self.task, TASKS),
             ("dtype", self.dtype, ("float32", "float64")),
@@ -87,7 +91,7 @@ class Pipeline:
             ("train", isinstance(self.train, Dataset), data),
             ("test", isinstance(self.test, Dataset | None), f"{data}; or None"),
             ("validation", isinstance(self.validation, Dataset | None), f"{data}; or None"),
-            ("kernel", isinstance(self.kernel, Kernel | None), "a kernel such as sk.Laplace(10), or None"),
+            ("kernel", isinstance(self.kernel, Kernel | None), 'a kernel such as sk.Laplace(10), "auto", or None'),
             ("centers", self.centers is None or _made(self.centers, "choose"), "centers such as sk.Uniform(1000)"),
             ("solver", self.solver == AUTO or _made(self.solver, "setup"), 'a solver such as sk.EigenPro(), or "auto"'),
             ("lanes", hasattr(self.lanes, "__index__") and self.lanes >= 1, "a whole number, at least 1"),

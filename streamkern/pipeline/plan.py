@@ -15,6 +15,7 @@ from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
 from streamkern.solvers.auto import resolved
+from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
 from streamkern.solvers.cost import Cost, Size, Work
 from streamkern.solvers.eigenpro import HELD_OUT
 from streamkern.solvers.fit import OUTPUTS_GUESS, centers_bytes, planned, steps, width
@@ -139,7 +140,8 @@ def plan(
     size = Size(len(data), p, d, outputs, dtype.itemsize, pipeline.lanes, slots, fits.solver_bytes)
     if prices is None:
         count = 0 if pipeline.centers is None else pipeline.centers.count(data)
-        shapes = Shapes(pipeline.kernel, pipeline.features, count, d, outputs, dtype, pipeline.lanes)
+        known = at_median(pipeline, 1.0)  # a value takes as long at any bandwidth
+        shapes = Shapes(known.kernel, known.features, count, d, outputs, dtype, pipeline.lanes)
         prices = Calibration(slots).prices(shapes, pipeline.train)
     stages = _stages(pipeline, fits, solver.cost(size), size, prices)
     stored = int(data.source.bounds[-1]) * data.source.n_features * data.source.dtype.itemsize
@@ -147,6 +149,7 @@ def plan(
         f"solver {solver.to_json()['name']}, {fits.cost.passes} pass(es) at most over {len(data):,} rows",
         *([reason] if reason else []),
         *fits.cost.reasons,
+        *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
         f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
@@ -193,10 +196,14 @@ def _stages(pipeline: Pipeline, fits: Footprint, cost: Cost, size: Size, prices:
     trained = seconds(training, reads * n + validation, read, ahead=cost.likely_batch > 0)
     trained += prices.step * cost.steps(n) * (cost.likely_batch > 0)
     scanning = Work(numbers=3.0 * stored * size.d)
+    looked = min(ROWS, pipeline.train.base_rows)
+    pairs = Work(numbers=0.5 * size.d * looked**2)
+    distances = stage("bandwidth", looked, 1, pairs, whole, seconds(pairs, looked, whole) + stored * _HASHED, "centers")
     learnt = [step.to_json()["name"].lower() for step in steps(pipeline) if isinstance(step, Learning)]
     return (
         *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
         stage("statistics", stored, 1, scanning, whole, scanned),
+        *([] if not asks_median(pipeline) else [distances]),
         stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
         stage(
             "eigensystem",

@@ -213,7 +213,8 @@ def _train(
 
         besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
         problem, outcome, report, projected = fitted = fit(pipeline, executor, budget, stages, on_plan)
-        model = KernelMachine.of(fitted, pipeline=pipeline.name)
+        settled = {} if stages.median is None else {"median_distance": stages.median}
+        model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
         metrics = stages.evaluate(model, problem.train)
         diagnostics = {"diagnostics": stages.diagnose(problem, model)} if pipeline.diagnose else {}
         started = time.perf_counter()
@@ -234,6 +235,8 @@ def _train(
             "n_rows": len(problem.train),
             "resumed_rows": stages.resumed_rows,
             "n_centers": len(problem.centers.Z),
+            "kernel": problem.kernel.to_json() if problem.features is None else None,
+            **settled,
             "solver": pipeline.solver.to_json()["name"],
             "solver_report": report,
             "history": outcome.history,

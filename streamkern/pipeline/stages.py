@@ -28,7 +28,7 @@ from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL, Checkpoints
 from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
-from streamkern.solvers import Outcome, Problem, train
+from streamkern.solvers import Outcome, Problem, bandwidth, train
 from streamkern.solvers.diagnostics import diagnose
 from streamkern.solvers.fit import choose_centers, learn, require_success, statistics, steps
 from streamkern.solvers.footprint import Footprint
@@ -60,6 +60,7 @@ class Stages:
 
     Attributes:
         resumed_rows: rows that an earlier run had trained on, and this one did not have to.
+        median: the median distance of two rows, where a bandwidth asked for it.
     """
 
     pipeline: Pipeline
@@ -69,6 +70,7 @@ class Stages:
     timings: list[dict[str, Any]] = field(default_factory=list)
     every: float = INTERVAL
     resumed_rows: int = 0
+    median: float | None = None
 
     def run(
         self,
@@ -149,6 +151,23 @@ class Stages:
             _dump_statistics,
             _load_statistics,
         )
+
+    def settled(self, dataset: Dataset) -> Pipeline:
+        """The pipeline with a number for each bandwidth that is the median distance of two rows."""
+        if bandwidth.asks_median(self.pipeline):
+            distance = self.run(
+                "bandwidth",
+                _key(_stored_rows(dataset), self.pipeline.dtype),
+                lambda: bandwidth.median_distance(dataset, self.executor, np.dtype(self.pipeline.dtype)),
+                lambda distance: ({}, {"median": distance}),
+                lambda _, facts: float(facts["median"]),
+            )
+            self.median = distance
+            self.pipeline = bandwidth.at_median(self.pipeline, distance)
+            self.events.emit(
+                "choice", reason=f"bandwidth {distance:.6g}: the median distance of two rows", median=distance
+            )
+        return self.pipeline
 
     def centers(self, dataset: Dataset) -> CenterSet:
         """The centers; those that stay where the rows are stored are not kept again."""

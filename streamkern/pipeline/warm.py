@@ -10,6 +10,7 @@ import numpy as np
 from streamkern.centers import Given
 from streamkern.data.targets import Classes, Encoding
 from streamkern.errors import UsageError
+from streamkern.kernels.radial import MEDIAN
 from streamkern.model import KernelMachine
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import EigenPro, Problem
@@ -130,8 +131,19 @@ def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
         return "the model is not one of kernel values at centers in memory"
     if pipeline.centers is None or pipeline.centers.count(train) != len(champion.Z):
         return "the number of centers differs from the champion's"
-    if pipeline.kernel is not None and pipeline.kernel.to_json() != champion.kernel.to_json():
+    if pipeline.kernel is not None and not _comes_to(pipeline.kernel.to_json(), champion.kernel.to_json()):
         return "the kernel differs from the champion's"
     if champion.Z.dtype != np.dtype(pipeline.dtype):
         return "the dtype differs from the champion's"
     return None
+
+
+def _comes_to(asked: Any, found: Any) -> bool:
+    """Whether a described kernel is what was asked for: the champion's own median distance is one, and goes on."""
+    if asked == MEDIAN:
+        return isinstance(found, float)
+    if isinstance(asked, dict) and isinstance(found, dict):
+        return asked.keys() == found.keys() and all(_comes_to(asked[name], found[name]) for name in asked)
+    if isinstance(asked, list | tuple) and isinstance(found, list | tuple):
+        return len(asked) == len(found) and all(map(_comes_to, asked, found))
+    return bool(asked == found)

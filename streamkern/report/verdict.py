@@ -144,11 +144,12 @@ def basis(manifest: dict[str, Any], result: dict[str, Any]) -> str:
     features = manifest.get("features")
     if features:
         return f"{features.get('name', 'features')} features"
-    kernel = manifest.get("kernel")
+    kernel = result.get("kernel") or manifest.get("kernel")
     count = result.get("n_centers", (manifest.get("centers") or {}).get("p"))
     name = "the default kernel" if not kernel else f"a {kernel.get('name')} kernel"
     if kernel and "bandwidth" in kernel:
-        name += f" (bandwidth {kernel['bandwidth']:.4g})"
+        found = kernel["bandwidth"]
+        name += f" (bandwidth {found if isinstance(found, str) else format(found, '.4g')})"
     return f"{count:,} centers of {name}" if isinstance(count, int) else name
 
 

@@ -19,6 +19,7 @@ from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
 from streamkern.memory import release, resident
+from streamkern.solvers import bandwidth
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.footprint import Footprint, footprint, scan_rows
 from streamkern.solvers.loop import Outcome, Progress, train
@@ -218,6 +219,10 @@ class Stages(Protocol):
         """Ranges, moments and labels of the training rows."""
         ...
 
+    def settled(self, dataset: Dataset) -> Recipe:
+        """The recipe with a number for each bandwidth that is a median; the stages that follow go by it."""
+        ...
+
     def centers(self, dataset: Dataset) -> CenterSet:
         """The centers, in scaled units."""
         ...
@@ -227,7 +232,7 @@ class Stages(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class AtOnce:
     """Carries every stage out, and keeps nothing.
 
@@ -248,6 +253,13 @@ class AtOnce:
     def statistics(self, dataset: Dataset) -> Statistics:
         """Ranges, moments and labels of the training rows."""
         return statistics(dataset, self.executor, self.recipe.task)
+
+    def settled(self, dataset: Dataset) -> Recipe:
+        """The recipe with a number for each bandwidth that is a median."""
+        if bandwidth.asks_median(self.recipe):
+            distance = bandwidth.median_distance(dataset, self.executor, np.dtype(self.recipe.dtype))
+            self.recipe = bandwidth.at_median(self.recipe, distance)
+        return self.recipe
 
     def centers(self, dataset: Dataset) -> CenterSet:
         """The centers, in scaled units."""
@@ -332,6 +344,7 @@ def fit(
         projected = project(scaled, max(facts.encoding.outputs, OUTPUTS_GUESS))
         on_plan(projected)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
+    recipe = stages.settled(scaled)
     centers = stages.centers(scaled)
     release()
     problem = Problem(
@@ -375,11 +388,13 @@ def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
 
 
 def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) -> int:
-    """What choosing centers among these rows, by default ``planned``, holds at its peak, beyond reading rows."""
-    if recipe.centers is None:
-        return 0
-    dataset = planned(recipe) if dataset is None else dataset
-    return recipe.centers.setup_bytes(dataset, np.dtype(recipe.dtype).itemsize, slots)
+    """What choosing centers among these rows, by default ``planned``, holds at its peak, beyond reading rows.
+
+    Or taking the distances that a bandwidth is the median of, which goes before.
+    """
+    dataset, itemsize = planned(recipe) if dataset is None else dataset, np.dtype(recipe.dtype).itemsize
+    chosen = 0 if recipe.centers is None else recipe.centers.setup_bytes(dataset, itemsize, slots)
+    return max(chosen, bandwidth.setup_bytes(dataset, itemsize) if bandwidth.asks_median(recipe) else 0)
 
 
 def choose_centers(recipe: Recipe, dataset: Dataset, executor: Executor) -> CenterSet:

@@ -1,0 +1,94 @@
+"""``bandwidth="median"``: the median distance of two training rows, found out before the kernel is used.
+
+The median heuristic (Garreau, Jitkrittum, Kanagawa 2017, "Large sample analysis of the median heuristic"): a typical
+kernel value is then far from 0 and from 1, whatever the units and the width of the rows, and a few rows that lie far
+out do not move it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy.spatial.distance import pdist
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Assembly
+from streamkern.errors import DataError
+from streamkern.execute.base import Executor
+from streamkern.kernels import Kernel, Laplace
+from streamkern.sweep import gather
+
+AUTO_KERNEL = Laplace("median")
+"""What ``kernel="auto"`` is."""
+
+ROWS = 1000
+"""Rows whose distances are taken: half a million pairs."""
+
+_DRAW = 0x6D656469616E  # keeps these rows apart from what else is drawn
+
+R = TypeVar("R")
+
+
+def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> float:
+    """Median distance of two of the dataset's rows, scaled and not augmented, over the pairs that differ.
+
+    Of ``ROWS`` rows that are a function of the row ids alone: the same bits under any chunking and on any executor.
+
+    Args:
+        dataset: the rows, preprocessed.
+        executor: where they are read.
+        dtype: of the streaming arithmetic, to which rows are rounded; distances are taken in float64.
+
+    Raises:
+        DataError: the rows looked at are all the same.
+    """
+    data = dataset.plain()
+    ids = data.draw(min(ROWS, data.base_rows), _DRAW)
+    X, _ = gather(executor, Assembly(data, dtype=dtype), ids)
+    distances = pdist(X.astype(np.float64))
+    distances = distances[distances > 0]
+    if not len(distances):
+        raise DataError(
+            f"The {len(ids):,} rows whose distances were taken are all the same.",
+            where='bandwidth="median"',
+            expected="rows that differ",
+            remedy="give the bandwidth as a number",
+        )
+    return float(np.median(distances))
+
+
+def setup_bytes(dataset: Dataset, itemsize: int) -> int:
+    """Bytes that ``median_distance`` holds at its peak, beyond reading the rows."""
+    rows = min(ROWS, dataset.base_rows)
+    return rows * dataset.n_features * (3 * itemsize + 8) + 4 * rows * rows * 8
+
+
+def asks_median(recipe: Any) -> bool:
+    """Whether a kernel of the recipe (its own, or that of its features or centers) asks for the median distance."""
+    return any(kernel.asks_median for kernel in map(_kernel, _parts(recipe)) if kernel is not None)
+
+
+def at_median(recipe: R, distance: float) -> R:
+    """The recipe, a frozen dataclass, with the median distance of two rows wherever a kernel asks for it."""
+    changes: dict[str, Any] = {}
+    for name in _NAMES:
+        part, kernel = getattr(recipe, name), _kernel(getattr(recipe, name))
+        if kernel is not None and kernel.asks_median:
+            settled = kernel.at_median(distance)
+            changes[name] = settled if part is kernel else replace(part, kernel=settled)
+    given: Any = recipe
+    return replace(given, **changes) if changes else recipe
+
+
+_NAMES = ("kernel", "features", "centers")
+
+
+def _parts(recipe: Any) -> list[Any]:
+    return [getattr(recipe, name) for name in _NAMES]
+
+
+def _kernel(part: Any) -> Kernel | None:
+    kernel = part if isinstance(part, Kernel) else getattr(part, "kernel", None)
+    return kernel if isinstance(kernel, Kernel) else None
