@@ -163,3 +163,15 @@ def test_the_download_is_what_the_package_holds(module: ModuleType, monkeypatch:
     monkeypatch.setattr(module, "DEBIAN", Path("absent"))
     monkeypatch.setattr(module, "UPSTREAM", made.as_uri() + "/")
     assert sk.open_dataset(module.store(None) / "test.zarr", target="label").base_rows == 10_000
+
+
+def test_rows_that_are_made_on_disk():
+    """A smaller data set is the first rows of a larger one, whatever the blocks they are made in."""
+    path = FOLDER / "hundred_million.py"
+    result = sk.run(sk.load_pipeline(path, {"rows": "70_000", "centers": "200"}))
+    assert 0.8 < result["metrics"]["test"]["accuracy"] < 0.95
+    small = sk.load_pipeline(path, {"rows": "10_000"}).train.source.read(0)
+    assert np.array_equal(sk.open_dataset("data/hundred_million/train-70000.zarr").source.read(0).X[:10_000], small.X)
+    assert {file.name for file in Path("data/hundred_million").iterdir()} == {
+        "train-70000.zarr", "train-10000.zarr", "test-20000.zarr"
+    }  # fmt: skip

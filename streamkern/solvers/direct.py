@@ -13,11 +13,12 @@ import numpy as np
 
 from streamkern.data.stream import Stream
 from streamkern.errors import NumericalError, UsageError
+from streamkern.execute.base import Executor
 from streamkern.kernels import Basis, Expansion
 from streamkern.kernels.base import ROW_TILE
 from streamkern.solvers.base import Problem, Sweep, WholePasses
 from streamkern.solvers.cost import Cost, Size, Work, triangle
-from streamkern.solvers.dense import Map, spd_solve
+from streamkern.solvers.dense import spd_solve
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.projection import kernel_matrix
 from streamkern.types import Array
@@ -79,9 +80,11 @@ def check_ridge(ridge: float, solver: str) -> None:
         raise UsageError(f"The ridge is {ridge}.", where=f"{solver}(ridge=...)", expected="a finite number >= 0")
 
 
-def regulariser(basis: Basis, parallel: Map) -> Array:
+def regulariser(basis: Basis, executor: Executor) -> Array:
     """R of the ridge term, shape (M, M), float64: K(Z, Z) for kernel values at centers, else the identity."""
-    return kernel_matrix(basis, basis.p, parallel) if isinstance(basis, Expansion) else np.eye(basis.width)
+    if not isinstance(basis, Expansion):
+        return np.eye(basis.width)
+    return kernel_matrix(basis, basis.p, executor.host_map, executor.imap)
 
 
 @dataclass(eq=False)
@@ -109,7 +112,7 @@ class DirectIteration(WholePasses):
         gram, moment, _, n = sweep(self.contribution, None)
         parallel = self.problem.executor.host_map
         A = gram / n
-        A += self.solver.ridge * regulariser(self.basis, parallel)
+        A += self.solver.ridge * regulariser(self.basis, self.problem.executor)
         # Rounding leaves eigenvalues of about -ε trace(A); each try stands ten thousand times further from them.
         floor = float(np.finfo(np.float64).eps * np.trace(A))
         for jitter in (0.0, floor, 1e4 * floor):

@@ -236,12 +236,12 @@ class EigenPro:
                 expected="features=None",
                 remedy="leave features out",
             )
-        expansion, parallel = problem.expansion(), problem.executor.host_map
+        expansion, parallel, imap = problem.expansion(), problem.executor.host_map, problem.executor.imap
         p, (s, q) = expansion.p, self.sizes(expansion.p)
         kind = self.chosen_projection(p, expansion.Z.itemsize, problem.memory)
         nystrom = None
         if q:
-            nystrom = Nystrom(center_eigensystem(expansion, s, q, EIGEN_FLOOR, parallel))
+            nystrom = Nystrom(center_eigensystem(expansion, s, q, EIGEN_FLOOR, parallel, imap))
         if nystrom is None and kind != "exact":
             raise UsageError(
                 f"{kind} projection needs a preconditioner, and {p} centers are too few for one.",
@@ -250,15 +250,15 @@ class EigenPro:
                 remedy='use projection="exact"',
             )
         held, _ = gather(problem.executor, problem.assembly(problem.train), held_out(problem))
-        exact = project_exactly(expansion, nystrom, parallel) if kind == "exact" else None
-        projected = None if exact is None else ProjectedKernel(expansion, exact, held, parallel)
+        exact = project_exactly(expansion, nystrom, parallel, imap) if kind == "exact" else None
+        projected = None if exact is None else ProjectedKernel(expansion, exact, held, parallel, imap)
         bound = 0.0
         while True:
             if exact is not None and projected is not None:
                 size = projected.measure(nystrom)
             else:
                 assert nystrom is not None
-                projection = project_inexactly(expansion, nystrom, self.products(kind), parallel)
+                projection = project_inexactly(expansion, nystrom, self.products(kind), parallel, imap)
                 bound = projection.bound
                 if kind == "inexact":
                     size = measure_inexact(expansion, projection, held, parallel)

@@ -136,7 +136,7 @@ class EigenPro2:
         X, _ = gather(problem.executor, problem.assembly(data), ids)
         subsample = Expansion(problem.kernel, X[:s])
         nystrom = Nystrom(
-            top_eigensystem(kernel_matrix(subsample, s, parallel), q, eigen_floor(problem.dtype))
+            top_eigensystem(kernel_matrix(subsample, s, parallel, problem.executor.imap), q, eigen_floor(problem.dtype))
             if q
             else Eigensystem(np.empty(0), np.empty((s, 0)), 0.0)
         )

@@ -83,7 +83,7 @@ class Falkon:
             )
         parallel = problem.executor.host_map
         p = expansion.p
-        K = kernel_matrix(expansion, p, parallel)
+        K = kernel_matrix(expansion, p, parallel, problem.executor.imap)
         scale = float(np.mean(np.diag(K)))
         K[np.diag_indices(p)] += p * scale * np.finfo(expansion.dtype).eps
         T = cholesky(K, parallel).T

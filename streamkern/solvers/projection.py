@@ -6,6 +6,7 @@ O(p q) memory, and approximates the rest: their Algorithm 2 runs EigenPro 2 on K
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -40,18 +41,42 @@ EIGEN_FLOOR = 1e-5
 sample does not show how large it gets."""
 
 
-def kernel_matrix(expansion: Expansion, s: int, parallel: Map) -> Array:
-    """k(Z_s, Z_s) of the first s centers in float64, shape (s, s), symmetric to the bit, with an exact diagonal."""
+Imap = Callable[..., Iterator[Any]]
+"""Runs a function over items wherever the run's blocks are computed: ``Executor.imap``."""
+
+
+def on_host(parallel: Map) -> Imap:
+    """In threads of this process, for what is too small to be sent anywhere, or happens in every step."""
+    return lambda fn, items, shared=(): iter(parallel(lambda item: fn(item, *shared), items))
+
+
+def _below(rows: slice, wide: Expansion) -> Array:
+    """k(Z_i, Z_j) for i in ``rows`` and j up to the last of them."""
+    return Expansion(wide.kernel, wide.Z[: rows.stop], wide.backend).block(wide.Z[rows])
+
+
+def _block(X: Array, expansion: Expansion) -> Array:
+    return expansion.block(X)
+
+
+def _tiles(n: int, size: int) -> list[slice]:
+    return [slice(a, min(a + size, n)) for a in range(0, n, size)]
+
+
+def kernel_matrix(expansion: Expansion, s: int, parallel: Map, imap: Imap | None = None) -> Array:
+    """k(Z_s, Z_s) of the first s centers in float64, shape (s, s), symmetric to the bit, with an exact diagonal.
+
+    Args:
+        expansion: kernel and centers.
+        s: how many of them.
+        parallel: runs tiles on the host.
+        imap: runs the tiles of kernel values, each of which is computed once; ``parallel`` by default.
+    """
     Z = expansion.Z[:s].astype(np.float64)
     wide = Expansion(expansion.kernel, Z, expansion.backend)
-    K = np.empty((s, s))
-    tiles = [slice(a, min(a + 512, s)) for a in range(0, s, 512)]
-
-    def lower(rows: slice) -> None:
-        below = Expansion(wide.kernel, Z[: rows.stop], wide.backend)
-        below.block(Z[rows], out=K[rows, : rows.stop])
-
-    parallel(lower, tiles)
+    K, tiles = np.empty((s, s)), _tiles(s, 512)
+    for rows, below in zip(tiles, (imap or on_host(parallel))(_below, tiles, (wide,)), strict=True):
+        K[rows, : rows.stop] = below
 
     def mirror(rows: slice) -> None:
         for i in range(rows.start, rows.stop):
@@ -102,13 +127,15 @@ class ExactProjection:
         return np.asarray(values)
 
 
-def project_exactly(expansion: Expansion, nystrom: Nystrom | None, parallel: Map) -> ExactProjection:
+def project_exactly(
+    expansion: Expansion, nystrom: Nystrom | None, parallel: Map, imap: Imap | None = None
+) -> ExactProjection:
     """Factor K(Z, Z) + ε I, in float64. The jitter ε changes the speed and not the fixed point.
 
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
     """
-    A = kernel_matrix(expansion, expansion.p, parallel)
+    A = kernel_matrix(expansion, expansion.p, parallel, imap)
     scale = float(np.mean(np.diag(A)) * len(A))
     if nystrom is not None:
         scale = float(nystrom.eigensystem.values[0]) * len(A) / len(nystrom.eigensystem.vectors)
@@ -150,7 +177,7 @@ class InexactProjection:
         step = r / middle
         x, ratio = step.copy(), half / middle
         for _ in range(self.products):
-            r -= self._outside(kernel_product(self.expansion, step, parallel), parallel)
+            r -= self._outside(kernel_product(self.expansion, step, on_host(parallel)), parallel)
             before, ratio = ratio, 1 / (2 * middle / half - ratio)
             step = ratio * before * step + (2 * ratio / half) * r
             x += step
@@ -178,14 +205,17 @@ class InexactProjection:
         return out
 
 
-def project_inexactly(expansion: Expansion, nystrom: Nystrom, products: int, parallel: Map) -> InexactProjection:
+def project_inexactly(
+    expansion: Expansion, nystrom: Nystrom, products: int, parallel: Map, imap: Imap | None = None
+) -> InexactProjection:
     """An inexact projection that takes a number of products with K(Z, Z).
 
     Args:
         expansion: kernel and centers.
         nystrom: the preconditioner on all centers.
         products: products with K(Z, Z) in one projection.
-        parallel: runs tiles.
+        parallel: runs tiles on the host.
+        imap: runs tiles of kernel values; ``parallel`` by default.
     """
     projection = InexactProjection(expansion, nystrom, nystrom.eigensystem.tail, products)
     if not products:
@@ -194,27 +224,28 @@ def project_inexactly(expansion: Expansion, nystrom: Nystrom, products: int, par
     v = projection._outside(v, parallel)
     for _ in range(_POWER_STEPS):
         v, _ = np.linalg.qr(v)
-        v = projection._outside(kernel_product(expansion, v, parallel), parallel)
+        v = projection._outside(kernel_product(expansion, v, imap or on_host(parallel)), parallel)
     # The power method's value is too small; beyond b + b/(4k²) the polynomial would change sign.
     bound = 1.2 * float(np.linalg.norm(v, 2))
     return replace(projection, bound=max(bound, nystrom.eigensystem.tail))
 
 
-def kernel_product(expansion: Expansion, V: Array, parallel: Map) -> Array:
+def _product(rows: slice, expansion: Expansion, V: Array, diagonal: Array) -> Array:
+    ((_, K),) = expansion.panels(expansion.Z[rows])
+    K[np.arange(len(K)), np.arange(rows.start, rows.stop)] = diagonal[rows]
+    return np.asarray(K @ V, dtype=np.float64)
+
+
+def kernel_product(expansion: Expansion, V: Array, imap: Imap) -> Array:
     """K(Z, Z) V with an exact diagonal, shape (p, c), float64; values of the kernel in the expansion's dtype."""
-    diagonal = expansion.kernel.diag(expansion.Z)
     narrow = np.ascontiguousarray(V, dtype=expansion.Z.dtype)
-
-    def part(rows: slice) -> Array:
-        ((_, K),) = expansion.panels(expansion.Z[rows])
-        K[np.arange(len(K)), np.arange(rows.start, rows.stop)] = diagonal[rows]
-        return np.asarray(K @ narrow, dtype=np.float64)
-
-    size = expansion.row_tile
-    return np.concatenate(parallel(part, [slice(a, min(a + size, expansion.p)) for a in range(0, expansion.p, size)]))
+    tiles = _tiles(expansion.p, expansion.row_tile)
+    return np.concatenate(list(imap(_product, tiles, (expansion, narrow, expansion.kernel.diag(expansion.Z)))))
 
 
-def center_eigensystem(expansion: Expansion, s: int, q: int, floor: float, parallel: Map) -> Eigensystem:
+def center_eigensystem(
+    expansion: Expansion, s: int, q: int, floor: float, parallel: Map, imap: Imap | None = None
+) -> Eigensystem:
     """Top eigenpairs of K(Z, Z): exact where s >= p, else of the Nyström approximation K V (Vᵀ K V)⁻¹ Vᵀ K.
 
     V is an orthonormal basis of the extensions K(Z, Z_s) e_i of the top eigenvectors of the first s rows, and K V is
@@ -226,26 +257,26 @@ def center_eigensystem(expansion: Expansion, s: int, q: int, floor: float, paral
         s: centers whose kernel matrix is decomposed.
         q: eigenpairs wanted, below min(s, p).
         floor: see ``top_eigensystem``.
-        parallel: runs tiles.
+        parallel: runs tiles on the host.
+        imap: runs tiles of kernel values; ``parallel`` by default.
 
     Raises:
         NumericalError: no eigenvalue is positive.
     """
     p = expansion.p
     if s >= p:
-        return top_eigensystem(kernel_matrix(expansion, p, parallel), q, floor)
+        return top_eigensystem(kernel_matrix(expansion, p, parallel, imap), q, floor)
     more = min(s - 1, q + max(1, q // 10))  # the next ones make the q-th good, and σ_{q+1} known
-    start = top_eigensystem(kernel_matrix(expansion, s, parallel), more, floor)
+    start = top_eigensystem(kernel_matrix(expansion, s, parallel, imap), more, floor)
     landmarks = Expansion(expansion.kernel, expansion.Z[:s], expansion.backend)
     coefficients = (start.vectors / start.values).astype(expansion.Z.dtype)
-    tiles = [slice(a, min(a + 256, p)) for a in range(0, p, 256)]
     V = np.concatenate(
-        parallel(lambda rows: landmarks.predict(expansion.Z[rows], coefficients).astype(np.float64), tiles)
+        parallel(lambda rows: landmarks.predict(expansion.Z[rows], coefficients).astype(np.float64), _tiles(p, 256))
     )
     for _ in range(2):  # twice: the first time leaves rounding errors of the condition number
         gram = np.linalg.cholesky(_transposed(V, V, parallel))
         V = matmul(V, np.ascontiguousarray(np.linalg.inv(gram).T), parallel)
-    product = kernel_product(expansion, V, parallel)
+    product = kernel_product(expansion, V, imap or on_host(parallel))
     A = _transposed(V, product, parallel)
     values, vectors = scipy.linalg.eigh((A + A.T) / 2, check_finite=False)
     clear = values > floor * values[-1]
@@ -288,15 +319,19 @@ class ProjectedKernel:
         expansion: kernel and centers.
         projection: M with the deepest preconditioner that is to be measured.
         X: held-out rows, centred, shape (n, d).
-        parallel: runs tiles.
+        parallel: runs tiles on the host.
+        imap: runs blocks of kernel values; ``parallel`` by default.
     """
 
-    def __init__(self, expansion: Expansion, projection: ExactProjection, X: Array, parallel: Map) -> None:
+    def __init__(
+        self, expansion: Expansion, projection: ExactProjection, X: Array, parallel: Map, imap: Imap | None = None
+    ) -> None:
         self.n = len(X)
         # Training rows that are centers have the largest diagonal values, and held-out rows are none.
         rows = np.concatenate([X, expansion.Z[-_DIAGONAL:]])
-        tiles = [slice(a, min(a + 256, len(rows))) for a in range(0, len(rows), 256)]
-        K = np.concatenate(parallel(lambda part: expansion.block(rows[part]), tiles))
+        tiles = _tiles(len(rows), 256)
+        blocks = (imap or on_host(parallel))(_block, [rows[part] for part in tiles], (expansion,))
+        K = np.concatenate(list(blocks))
         E = np.empty((0, 0)) if projection.nystrom is None else projection.nystrom.eigensystem.vectors
         self.phi = np.concatenate(parallel(lambda part: K[part, : len(E)] @ E, tiles))
         A = lower_matmul(projection.W, K.T, parallel)
