@@ -13,7 +13,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from streamkern.memory import default_budget, parse_bytes, peak_resident, reside
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
-from streamkern.pipeline.stages import Stages
+from streamkern.pipeline.stages import Stages, version
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import OUTPUTS_GUESS, fit, planned, steps, width

@@ -8,7 +8,8 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -37,6 +38,9 @@ from streamkern.storage.base import digest
 from streamkern.types import Array
 
 T = TypeVar("T")
+
+version = cache(metadata.version)
+"""Version of what is installed, which takes milliseconds to look up."""
 
 TRAIN_SAMPLE = 10_000
 """Training rows, at most, that the metrics of the training set are taken over."""
