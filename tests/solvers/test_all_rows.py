@@ -99,19 +99,20 @@ def test_a_streamed_expansion_is_an_expansion(tmp_path: Path):
 
 PROGRAM = """
 import sys, numpy as np, streamkern as sk
-n, d = 8000, 3000
+n, d = 7250, 3000  # an eighth of the budget, which may be kept in memory, is not enough for them
 path = sys.argv[1]
 rng = np.random.default_rng(0)
 blocks = ((X, X[:, 0] + X[:, 1]) for X in (rng.standard_normal((250, d), dtype=np.float32) for _ in range(n // 250)))
 sk.write_zarr(path + "/data.zarr", blocks, n_rows=n)
 def made(centers):
     data = sk.open_dataset(path + "/data.zarr", target="target")
-    return sk.Pipeline(data, sk.Laplace(77.0), centers, sk.EigenPro2(epochs=1, s=300, batch=256), task="regression")
+    return sk.Pipeline(data, sk.Laplace(77.0), centers, sk.EigenPro2(epochs=1, s=100, batch=200), task="regression",
+                       lanes=2)
 try:
-    sk.run(made(sk.Uniform(n)), path + "/held", memory="650MiB")
+    sk.run(made(sk.Uniform(n)), path + "/held", memory="655MiB", threads=2)
 except sk.PlanRefusedError:
     print("refused")
-sk.run(made(sk.AllRows()), path + "/stored", memory="650MiB")
+sk.run(made(sk.AllRows()), path + "/stored", memory="655MiB", threads=2)
 """
 
 
@@ -123,4 +124,4 @@ def test_rows_need_not_fit_in_memory(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert done.stdout == "refused\n"
     result = json.loads((tmp_path / "stored/result.json").read_text())
-    assert result["peak_memory_bytes"] <= result["projected_memory_bytes"] <= 650 << 20
+    assert result["peak_memory_bytes"] <= result["projected_memory_bytes"] <= 655 << 20

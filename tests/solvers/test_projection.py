@@ -183,14 +183,14 @@ def test_what_is_measured_is_the_iteration_s_own(expansion: Expansion, nystrom: 
 
 
 def test_an_inexact_projection_never_holds_a_p_by_p_matrix():
-    p = 3000
+    p = 2400
     expansion = Expansion(Laplace(3.0), rows(p).astype(np.float32), tile_bytes=1 << 20)
     tracemalloc.start()
     try:
-        nystrom = Nystrom(center_eigensystem(expansion, 200, 20, 1e-5, map_))
+        nystrom = Nystrom(center_eigensystem(expansion, 100, 10, 1e-5, map_))
         projection = project_inexactly(expansion, nystrom, 1, map_)
         projection.apply(np.ones((p, 2), np.float32), map_)
-        measure_inexact(expansion, projection, expansion.Z[:64] + 0.1, map_)
+        measure_inexact(expansion, projection, expansion.Z[:32] + 0.1, map_)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
