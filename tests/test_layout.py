@@ -20,7 +20,7 @@ DOORS = {
     "dask": {"storage/dask.py", "execute/dask.py"},
     "distributed": {"execute/dask.py"},
     "h5py": {"storage/hdf5.py"},
-    "numba": {"backends/numba.py", "backends/cuda.py"},
+    "numba": {"backends/compiled.py", "backends/numba.py", "backends/product.py", "backends/cuda.py"},
     "pyarrow": {
         "storage/arrow.py",
         "storage/csv.py",

@@ -9,8 +9,7 @@ loop is compiled, or read from Numba's cache, when it is first called, once for 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numba
@@ -33,44 +32,12 @@ from streamkern.backends.base import (
     magnitudes,
     radial_coefficients,
 )
+from streamkern.backends.compiled import OPTIONS, loop, rows, vector
 from streamkern.errors import UsageError
 from streamkern.rng import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL, seed_words
 from streamkern.types import Array, IntArray
 
-_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
-
 f32, u32, u64, i32 = np.float32, np.uint32, np.uint64, np.int32
-
-
-class _Loop:
-    """A function compiled when it is first called: an import stays cheap, and no run compiles what it does not use."""
-
-    def __init__(self, function: Callable[..., Any], signatures: list[Any]) -> None:
-        self._function = function
-        self._signatures = signatures
-        self._lock = threading.Lock()
-        self._compiled: Callable[..., Any] | None = None
-
-    def __call__(self, *args: Any) -> Any:
-        if self._compiled is None:
-            with self._lock:
-                if self._compiled is None:
-                    self._compiled = numba.njit(self._signatures, **_OPTIONS)(self._function)
-        return self._compiled(*args)
-
-
-def _loop(signature: Callable[[Any], Any], *dtypes: Any) -> Callable[[Callable[..., Any]], _Loop]:
-    return lambda function: _Loop(function, [signature(dtype) for dtype in dtypes])
-
-
-def _rows(dtype: Any, *, readonly: bool = False) -> types.Array:
-    """Two-dimensional, row-strided; read-only accepts writable arrays too."""
-    return types.Array(dtype, 2, "A", readonly=readonly)
-
-
-def _vector(dtype: Any) -> types.Array:
-    return types.Array(dtype, 1, "C", readonly=True)
-
 
 # ------------------------------------------------------------------------------------------------------- intrinsics
 
@@ -134,7 +101,7 @@ _SIGN = u32(1 << 31)
 _PI, _HALF_PI, _FOUR = f32(math.pi), f32(math.pi / 2), f32(4)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _exp32(x: Any) -> Any:
     """Exponential of a float32 ``x <= 0``: 1 at 0, 0 where it would be subnormal, NaN for NaN."""
     shifted = x * _LOG2_E + _SHIFTER
@@ -147,7 +114,7 @@ def _exp32(x: Any) -> Any:
     return _ZERO if x < _EXP_LOWEST else y
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _log32(x: Any) -> Any:
     """Logarithm of a positive normal float32."""
     shifted = u32(_bits(x) - _SQRT_HALF_BITS)
@@ -160,14 +127,14 @@ def _log32(x: Any) -> Any:
     return e * _LN2_HIGH + (f + (f * (f2 * q) - _HALF * f2 + e * _LN2_LOW))
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _power32(x: Any, y: Any) -> Any:
     """x**y of a float32 ``x >= 0`` with 0 < y <= 1; a subnormal x counts as 0."""
     power = _exp32(y * _log32(x))  # computed for every x, so that the choice is a blend and not a branch
     return power if (x >= _TINY) & (x < _INFINITY) else x
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _acos32(x: Any) -> Any:
     """Arc cosine of a float32 in [-1, 1]."""
     size = abs(x)
@@ -180,7 +147,7 @@ def _acos32(x: Any) -> Any:
     return ((asin + asin) if x > _ZERO else _PI - (asin + asin)) if outer else inner
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _sine_cosine32(r: Any) -> Any:
     """Sine and cosine of a float32 angle of at most an eighth of a turn."""
     z = r * r
@@ -201,7 +168,7 @@ _UNIFORM_UNIT = f32(2.0**-23)
 _MINUS_TWO = f32(-2)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _count(words: Any, ids: Any, copies: Any, start: int, stop: int, blocks: Any) -> None:
     """The counters of rows start to stop: (column block, row id low, row id high, copy)."""
     w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
@@ -213,7 +180,7 @@ def _count(words: Any, ids: Any, copies: Any, start: int, stop: int, blocks: Any
         t += u64(blocks)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _philox(words: Any, m: int, k0: Any, k1: Any) -> None:
     """Philox4x32-10 of the first m counters of ``words`` (4, batch), in place."""
     # In 64-bit lanes, one multiplication an instruction. Only its operand is cut to 32 bits; the rest at the end.
@@ -229,7 +196,7 @@ def _philox(words: Any, m: int, k0: Any, k1: Any) -> None:
         w0[t], w1[t], w2[t], w3[t] = u32(c0), u32(c1), u32(c2), u32(c3)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _box_muller(x: Any, y: Any) -> Any:
     """Two normals from two words, as ``rng.normal_rows`` says."""
     radius = math.sqrt(_MINUS_TWO * _log32((f32(i32(x >> u32(9))) + _HALF) * _UNIFORM_UNIT))
@@ -244,7 +211,7 @@ def _box_muller(x: Any, y: Any) -> Any:
     return radius * along, radius * across
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _normals(words: Any, m: int, noise: Any) -> None:
     """The four normals of each of m blocks of words, counter by counter."""
     w0, w1, w2, w3 = words[0], words[1], words[2], words[3]
@@ -253,15 +220,15 @@ def _normals(words: Any, m: int, noise: Any) -> None:
         noise[4 * t + 2], noise[4 * t + 3] = _box_muller(w2[t], w3[t])
 
 
-@_loop(
+@loop(
     lambda dtype: types.void(
-        _rows(dtype, readonly=True),
-        _vector(types.int64),
-        _rows(types.float32),
-        _vector(types.float32),
-        _vector(types.float32),
-        _vector(types.int64),
-        _vector(types.int64),
+        rows(dtype, readonly=True),
+        vector(types.int64),
+        rows(types.float32),
+        vector(types.float32),
+        vector(types.float32),
+        vector(types.int64),
+        vector(types.int64),
         types.uint32,
         types.uint32,
         types.float32,
@@ -294,13 +261,13 @@ def _assemble_noisy(
 # ---------------------------------------------------------------------------------------------- gather, check, norms
 
 
-@_loop(
+@loop(
     lambda dtype: types.void(
-        _rows(dtype, readonly=True),
-        _vector(types.int64),
-        _rows(types.float32),
-        _vector(types.float32),
-        _vector(types.float32),
+        rows(dtype, readonly=True),
+        vector(types.int64),
+        rows(types.float32),
+        vector(types.float32),
+        vector(types.float32),
     ),
     types.uint8,
     types.float32,
@@ -313,7 +280,7 @@ def _assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
             row[j] = f32(source[j]) * scale[j] + offset[j]
 
 
-@_loop(lambda dtype: types.int64(_rows(dtype, readonly=True), dtype), types.uint32, types.uint64)
+@loop(lambda dtype: types.int64(rows(dtype, readonly=True), dtype), types.uint32, types.uint64)
 def _first_row_with_exponent(bits: Any, exponent: Any) -> Any:
     """The first row with an element whose exponent bits are all set, that is a NaN or an infinity."""
     n, d = bits.shape
@@ -330,7 +297,7 @@ def _first_row_with_exponent(bits: Any, exponent: Any) -> Any:
 _LANES = 64  # partial sums of a row: enough independent additions to hide their latency
 
 
-@_loop(lambda dtype: types.void(_rows(dtype, readonly=True), types.Array(dtype, 1, "C")), types.float32, types.float64)
+@loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 1, "C")), types.float32, types.float64)
 def _row_norms(X: Any, out: Any) -> None:
     n, d = X.shape
     lanes = np.empty(_LANES, np.float64)
@@ -380,8 +347,8 @@ def _overload_power(x: Any, y: Any) -> Any:
     return lambda x, y: x**y
 
 
-@_loop(
-    lambda dtype: types.void(_rows(dtype), _vector(dtype), _vector(dtype), types.int64, _vector(dtype)),
+@loop(
+    lambda dtype: types.void(rows(dtype), vector(dtype), vector(dtype), types.int64, vector(dtype)),
     types.float32,
     types.float64,
 )
@@ -431,7 +398,7 @@ def _cosine(turns: Any) -> Any:
     """Cosine of an angle in turns, in its precision."""
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**OPTIONS)
 def _cosine32(turns: Any) -> Any:
     quarters = turns * _FOUR
     shifted = quarters + _SHIFTER
@@ -448,8 +415,8 @@ def _overload_cosine(turns: Any) -> Any:
     return lambda turns: math.cos(2 * math.pi * (turns - np.rint(turns)))
 
 
-@_loop(
-    lambda dtype: types.void(_rows(dtype), *[_vector(dtype)] * 4, types.int64, types.int64),
+@loop(
+    lambda dtype: types.void(rows(dtype), *[vector(dtype)] * 4, types.int64, types.int64),
     types.float32,
     types.float64,
 )
@@ -489,7 +456,7 @@ def _angular(S: Any, x_inverse: Any, z_inverse: Any, x_magnitude: Any, z_magnitu
                 row[j] = (row[j] * magnitude) * z_magnitude[j]
 
 
-@_loop(lambda dtype: types.void(_rows(dtype), _vector(dtype), dtype), types.float32, types.float64)
+@loop(lambda dtype: types.void(rows(dtype), vector(dtype), dtype), types.float32, types.float64)
 def _cosines(S: Any, phases: Any, scale: Any) -> None:
     for i in range(S.shape[0]):
         row = _dense(S[i])

@@ -18,8 +18,9 @@ from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
 
-from streamkern.backends import get_backend
+from streamkern.backends import NumbaBackend, get_backend
 from streamkern.backends.base import Backend
+from streamkern.backends.product import inner, pack, padded, times
 from streamkern.errors import UsageError
 from streamkern.types import Array
 
@@ -303,8 +304,9 @@ class Basis(ABC):
     def predict(self, X: Array, W: Array) -> Array:
         """f(X) = φ(X) W, shape (b, c)."""
         out = np.empty((len(X), W.shape[1]), dtype=self.dtype)
+        right = padded(W)
         for rows, panel in self.panels(X):
-            np.matmul(panel, W, out=out[rows])
+            out[rows] = times(panel, right)[:, : W.shape[1]]
         return out
 
     @cached_property
@@ -338,6 +340,7 @@ class Expansion(Basis):
     def __post_init__(self) -> None:
         self.Z = np.ascontiguousarray(self.Z)
         self.norms = self.backend.row_norms(self.Z)
+        self._packed = pack(self.Z) if isinstance(self.backend, NumbaBackend) else None
 
     @property
     def p(self) -> int:
@@ -361,9 +364,19 @@ class Expansion(Basis):
         for rows in tiles(len(X), ROW_TILE):
             for cols in tiles(self.p, CENTER_TILE):
                 S = K[rows, cols]
-                np.matmul(X[rows], self.Z[cols].T, out=S)
+                if self._packed is None:
+                    np.matmul(X[rows], self.Z[cols].T, out=S)
+                else:
+                    inner(X[rows], self._packed, cols, S)
                 self.kernel.apply(S, x_norms[rows], self.norms[cols], self.backend)
         return K
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_packed"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._packed = pack(self.Z) if isinstance(self.backend, NumbaBackend) else None
 
 
 def tiles(n: int, size: int) -> Iterator[slice]:

@@ -16,6 +16,7 @@ import scipy.linalg
 
 from streamkern.backends import get_backend
 from streamkern.backends.base import Backend
+from streamkern.backends.product import packed_bytes
 from streamkern.errors import ModelFormatError, NumericalError, UsageError
 from streamkern.kernels.base import (
     CENTER_TILE,
@@ -285,8 +286,8 @@ class KernelFeatures(_AtCenters):
     """
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """Centers and norms."""
-        return (p * d + p) * dtype.itemsize
+        """Centers, norms, and centers packed for products."""
+        return (p * d + p) * dtype.itemsize + packed_bytes(p, d, dtype.itemsize)
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         """Kernel values at the centers; see ``FeatureMap.basis``."""
@@ -307,8 +308,8 @@ class Nystrom(_AtCenters):
     """
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """Centers, norms and L⁻¹."""
-        return (p * d + p + p * p) * dtype.itemsize
+        """Centers, norms, centers packed for products, and L⁻¹."""
+        return (p * d + p + p * p) * dtype.itemsize + packed_bytes(p, d, dtype.itemsize)
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         """The orthonormalised kernel functions; see ``FeatureMap.basis``."""

@@ -191,7 +191,7 @@ def projection(model: KernelMachine, dataset: Dataset, slots: int, part_bytes: i
     working += max(min(TILE_BYTES, ROW_TILE * len(model.weights) * itemsize), len(model.weights) * itemsize)
     waiting = 2 * task_rows * (c * itemsize + 8 + text)
     task = reading + working + waiting
-    centers = 2 * model.Z.nbytes if isinstance(model.Z, np.ndarray) else 0
+    centers = 3 * model.Z.nbytes if isinstance(model.Z, np.ndarray) else 0  # as they are, centred, and packed
     # A part in blocks, joined, as labels, in the format's own arrays, and encoded.
     return int(resident() + _LIBRARIES + _READER + centers + slots * (_THREAD + task) + 6 * part_bytes)
 

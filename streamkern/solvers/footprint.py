@@ -12,7 +12,7 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.errors import PlanRefusedError
 from streamkern.kernels.streamed import TILE_ROWS
-from streamkern.memory import format_bytes
+from streamkern.memory import format_bytes, parse_bytes
 from streamkern.solvers.base import MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver
 from streamkern.solvers.cost import Cost, Size
 from streamkern.solvers.eigenpro import HELD_OUT, EigenPro
@@ -107,6 +107,8 @@ def footprint(
     while enough.peak > enough.budget:  # with more room the solver may choose what takes more
         enough = project(budget=enough.peak)
     needed = format_bytes(enough.budget)
+    if parse_bytes(needed) < enough.budget:  # rounded down
+        needed = format_bytes(enough.budget + enough.budget // 20)
     raise PlanRefusedError(
         f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(result.stages)} "
         "stage is the largest.",
@@ -162,10 +164,11 @@ def _project(
     ids = 40 * min(stored_rows, _IDS)
     scan = slots * (read + 3 * min(scan_rows(widest), chunk_rows) * widest * 8) + _READER
     gather = slots * (read + 2 * min(_GATHER_ROWS, chunk_rows) * d * itemsize) + _READER
-    # Centers as they are, less their mean, and one copy in float64 while kernel matrices are made.
-    fixed = 4 * Z
-    # Of (p, outputs): each thread's sum and its parent's in the tree; iterate, average and what updates them.
-    sums = (2 * slots + lanes) * p * outputs * itemsize + 8 * p * outputs * 8
+    # Centers as they are, less their mean, packed for products, and one copy in float64 while kernel matrices are made.
+    fixed = 5 * Z
+    # Of (p, outputs): each thread's sum and its parent's in the tree; iterate, average and what updates them; weights
+    # and sums of a thread in whole vectors.
+    sums = (2 * slots + lanes) * p * outputs * itemsize + 8 * p * outputs * 8 + 2 * slots * p * -(-outputs // 16) * 64
     # Blocks of the step that is computed, of those ahead and of the one being made; raw windows; the order of the rows.
     reading = (STEPS_AHEAD + 2) * batch * (d * itemsize + 24)
     reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row + 8 * (_ORDER_ROWS + walked * group)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.backends.product import add_transposed, padded, times
 from streamkern.data.stream import Block
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
@@ -30,15 +31,17 @@ class Gradient:
 
     def __call__(self, block: Block, state: Array) -> Parts:
         """Sums over the block under weights ``state``, shape (M, c)."""
-        g = np.zeros((self.basis.width, state.shape[1]), dtype=state.dtype)
+        right, c = padded(state), state.shape[1]
+        g = np.zeros(right.shape, dtype=state.dtype)
         loss = 0.0
         assert block.y is not None
         for rows, phi in self.basis.panels(block.X):
-            F = phi @ state
+            R = times(phi, right)
+            F = R[:, :c]
             residual(F, block.y[rows])
             loss += float(np.sum(np.square(F, dtype=np.float64)))
-            g += phi.T @ F
-        return g, loss, len(block.X)
+            add_transposed(phi, R, g)
+        return np.ascontiguousarray(g[:, :c]), loss, len(block.X)
 
 
 @dataclass(eq=False)
@@ -55,16 +58,18 @@ class NormalProduct:
         """Sums over the block; v and w have shape (M, c)."""
         v, w = state
         c = v.shape[1]
-        both = np.concatenate([v, w], axis=1)
-        product = np.zeros_like(v)
+        left, right = padded(v), padded(w)
+        wide, both = left.shape[1], np.concatenate([left, right], axis=1)
+        product = np.zeros_like(left)
         loss = 0.0
         assert block.y is not None
         for rows, phi in self.basis.panels(block.X):
-            F = phi @ both
-            product += phi.T @ F[:, :c]
-            residual(F[:, c:], block.y[rows])
-            loss += float(np.sum(np.square(F[:, c:], dtype=np.float64)))
-        return product, loss, len(block.X)
+            F = times(phi, both)
+            add_transposed(phi, F[:, :wide], product)
+            R = F[:, wide : wide + c]
+            residual(R, block.y[rows])
+            loss += float(np.sum(np.square(R, dtype=np.float64)))
+        return np.ascontiguousarray(product[:, :c]), loss, len(block.X)
 
 
 @dataclass(eq=False)

@@ -1,0 +1,255 @@
+"""Float32 matrix products of the shapes that a kernel block has, at the rate of the processor's vector units.
+
+A BLAS library copies both factors into a layout of its own at every call. Here the centers are packed once for a run,
+and the panel of kernel values, which is far larger than what it is multiplied with, is not copied at all. And a library
+that does not know a processor runs older kernels on it: these are compiled for the one at hand.
+
+Every element of a product is one chain of fused multiply-adds in the order of the sum, started afresh every ``DEPTH``
+terms. So its bits depend on nothing but its row and its column: not on the rows beside it, on tiles, on threads or on
+the width of vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from streamkern.backends.base import has_dense_rows
+from streamkern.backends.compiled import OPTIONS, loop, rows
+from streamkern.types import Array
+
+DEPTH = 1024
+"""Terms of a chain: a packed panel of so many fits the second-level cache."""
+
+_LANES = 16
+_SIZE = 4  # bytes of a float32
+_INDEX = ir.IntType(64)
+
+
+def _vectors() -> int:
+    """Vectors of 16 numbers that a row of accumulators has: 0 where the processor cannot multiply and add in one."""
+    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
+        found = numba.config.CPU_FEATURES or ""
+        wide, fused = "+avx512f" in found, "+fma" in found
+    else:
+        features = llvm.get_host_cpu_features()
+        wide, fused = features.get("avx512f", False), features.get("fma", False) or features.get("neon", False)
+    return 2 if wide else 1 if fused else 0
+
+
+VECTORS = _vectors()
+WIDTH = _LANES * max(1, VECTORS)
+"""Columns of a packed panel."""
+
+_WIDE = VECTORS == 2
+
+WIDEST = 1 << 20 if _WIDE else 64
+"""Features, at most, of rows whose inner products are taken here: at narrower vectors a library is as fast on more."""
+
+
+def _microkernel(M: int, V: int) -> Any:
+    """C (M, 16 V) = or += A B, for M rows of scalars and rows of V vectors: the accumulators stay in registers."""
+    number, vector = ir.FloatType(), ir.VectorType(ir.FloatType(), _LANES)
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        C, c_row, A, a_row, a_term, B, b_term, depth, fresh = args
+        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), "llvm.fma.v16f32")
+
+        def at(base: Any, offset: Any, kind: Any) -> Any:
+            address = builder.add(base, builder.mul(offset, _INDEX(_SIZE)))
+            return builder.inttoptr(address, kind.as_pointer())
+
+        sums = [[cgutils.alloca_once(builder, vector) for _ in range(V)] for _ in range(M)]
+        for row in sums:
+            for total in row:
+                builder.store(ir.Constant(vector, [0.0] * _LANES), total)
+        with cgutils.for_range(builder, depth) as step:
+            k = step.index
+            right = [
+                builder.load(at(B, builder.add(builder.mul(k, b_term), _INDEX(v * _LANES)), vector), align=_SIZE)
+                for v in range(V)
+            ]
+            for m, row in enumerate(sums):
+                offset = builder.add(builder.mul(k, a_term), builder.mul(_INDEX(m), a_row))
+                one = builder.insert_element(
+                    ir.Constant(vector, ir.Undefined),
+                    builder.load(at(A, offset, number), align=_SIZE),
+                    ir.IntType(32)(0),
+                )
+                left = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), lanes)
+                for total, values in zip(row, right, strict=True):
+                    builder.store(builder.call(fma, [left, values, builder.load(total)]), total)
+        first = builder.icmp_signed("!=", fresh, _INDEX(0))
+        for m, row in enumerate(sums):
+            for v, total in enumerate(row):
+                place = at(C, builder.add(builder.mul(_INDEX(m), c_row), _INDEX(v * _LANES)), vector)
+                with builder.if_else(first) as (then, otherwise):
+                    with then:
+                        builder.store(builder.load(total), place, align=_SIZE)
+                    with otherwise:
+                        before = builder.load(place, align=_SIZE)
+                        builder.store(builder.fadd(before, builder.load(total)), place, align=_SIZE)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def kernel(
+        typingctx: Any, C: Any, c_row: Any, A: Any, a_row: Any, a_term: Any, B: Any, b_term: Any, depth: Any, fresh: Any
+    ) -> Any:
+        return types.void(*[types.int64] * 9), generate
+
+    return kernel
+
+
+# Eight rows of accumulators fill the registers of the widest vectors, four those of the others.
+_MANY = 8 if _WIDE else 4
+_many1, _one1, _many2, _one2 = (_microkernel(M, V) for V in (1, 2) for M in (_MANY, 1))
+
+
+@numba.njit(**OPTIONS)
+def _panel(
+    C: Any, c_row: Any, A: Any, a_row: Any, a_term: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, two: Any
+) -> None:
+    """Rows of C, n of them, against one panel of B: addresses, and distances in numbers."""
+    i = 0
+    if two:
+        while i + _MANY <= n:
+            _many2(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
+            i += _MANY
+        while i < n:
+            _one2(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
+            i += 1
+    while i + _MANY <= n:
+        _many1(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
+        i += _MANY
+    while i < n:
+        _one1(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
+        i += 1
+
+
+_f32 = types.float32
+
+
+@loop(
+    lambda dtype: types.void(
+        rows(dtype, readonly=True), types.Array(dtype, 3, "C", readonly=True), types.int64, rows(dtype)
+    ),
+    _f32,
+)
+def _inner(X: Any, packed: Any, first: Any, out: Any) -> None:
+    n, m = out.shape
+    d, width = packed.shape[1], packed.shape[2]
+    left, right, place = X.ctypes.data, packed.ctypes.data, out.ctypes.data
+    x_row, out_row = X.strides[0] // _SIZE, out.strides[0] // _SIZE
+    edge = np.empty((n, width), np.float32)
+    for j in range(0, m, width):
+        whole = j + width <= m
+        target, step = (place + _SIZE * j, out_row) if whole else (edge.ctypes.data, width)
+        panel = right + _SIZE * d * width * (first + j // width)
+        for k in range(0, d, DEPTH):
+            _panel(
+                target, step, left + _SIZE * k, x_row, 1, panel + _SIZE * width * k, width, min(DEPTH, d - k),
+                1 if k == 0 else 0, n, _WIDE,
+            )  # fmt: skip
+        if not whole:
+            for i in range(n):
+                for l in range(m - j):  # noqa: E741
+                    out[i, j + l] = edge[i, l]
+
+
+@loop(
+    lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype), types.boolean), _f32
+)
+def _add_product(A: Any, B: Any, out: Any, transposed: Any) -> None:
+    """Add A B, or Aᵀ B, to ``out``: columns of B and of ``out`` come in whole vectors."""
+    n, m = out.shape
+    a_row, a_term = A.strides[0] // _SIZE, 1
+    if transposed:
+        a_row, a_term = a_term, a_row
+    b_term, out_row = B.strides[0] // _SIZE, out.strides[0] // _SIZE
+    left, right, place = A.ctypes.data, B.ctypes.data, out.ctypes.data
+    for k in range(0, B.shape[0], DEPTH // 2):
+        depth = min(DEPTH // 2, B.shape[0] - k)
+        j = 0
+        while j < m:
+            two = _WIDE and j + 2 * _LANES <= m
+            _panel(
+                place + _SIZE * j, out_row, left + _SIZE * k * a_term, a_row, a_term, right + _SIZE * (k * b_term + j),
+                b_term, depth, 0, n, two,
+            )  # fmt: skip
+            j += 2 * _LANES if two else _LANES
+
+
+@loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 3, "C")), _f32)
+def _pack(Z: Any, packed: Any) -> None:
+    width = packed.shape[2]
+    for block in range(packed.shape[0]):
+        here = min(width, Z.shape[0] - block * width)
+        for k in range(Z.shape[1]):
+            for l in range(here):  # noqa: E741
+                packed[block, k, l] = Z[block * width + l, k]
+            for l in range(here, width):  # noqa: E741
+                packed[block, k, l] = 0.0
+
+
+def packed_bytes(p: int, d: int, itemsize: int) -> int:
+    """Bytes of what ``pack`` makes of p rows of d numbers."""
+    return -(-p // WIDTH) * WIDTH * d * _SIZE if itemsize == _SIZE and VECTORS and 1 <= d <= WIDEST else 0
+
+
+def pack(Z: Array) -> Array | None:
+    """Z (p, d) as ``inner`` reads it, shape (⌈p/WIDTH⌉, d, WIDTH); None where BLAS is as good, or must do."""
+    if Z.dtype != np.float32 or not packed_bytes(1, Z.shape[1], _SIZE):
+        return None
+    packed = np.empty((-(-len(Z) // WIDTH), Z.shape[1], WIDTH), np.float32)
+    _pack(_dense(Z), packed)
+    return packed
+
+
+def inner(X: Array, packed: Array, cols: slice, out: Array) -> None:
+    """X Z[cols]ᵀ into ``out`` (n, m), its rows contiguous; ``cols`` begins at a multiple of ``WIDTH``."""
+    _inner(_dense(X), packed, cols.start // WIDTH, out)
+
+
+def padded(W: Array) -> Array:
+    """W (p, c) with zero columns up to whole vectors, as ``times`` reads it; W itself where BLAS multiplies."""
+    c = W.shape[1]
+    if W.dtype != np.float32 or not VECTORS or c < 2 or not isinstance(W, np.ndarray):
+        return W
+    wide = np.zeros((len(W), -(-c // _LANES) * _LANES), np.float32)
+    wide[:, :c] = W
+    return wide
+
+
+def times(A: Array, W: Array) -> Array:
+    """A W for a panel A (n, p) and a padded W (p, c): shape (n, c), the padding zero."""
+    if not _whole(A, W):
+        return np.asarray(A @ W)
+    out = np.zeros((len(A), W.shape[1]), np.float32)
+    _add_product(A, W, out, False)
+    return out
+
+
+def add_transposed(A: Array, R: Array, out: Array) -> None:
+    """``out`` (p, c) += Aᵀ R for a panel A (n, p) and padded R (n, c), as ``times`` gives it."""
+    if _whole(A, R) and R.shape[1] <= 2 * _LANES:  # beyond, a library's packing pays
+        _add_product(A, R, out, True)
+    else:
+        out += A.T @ R
+
+
+def _whole(A: Array, W: Array) -> bool:
+    vectors = bool(VECTORS) and A.dtype == W.dtype == np.float32 and W.shape[1] > 0 and W.shape[1] % _LANES == 0
+    return vectors and A.size > 0 and has_dense_rows(A) and has_dense_rows(W)
+
+
+def _dense(X: Array) -> Array:
+    if X.dtype == np.float32 and X.size and has_dense_rows(X) and X.strides[0] % _SIZE == 0:
+        return X
+    return np.ascontiguousarray(X, np.float32)
