@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,13 +31,12 @@ from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes
-from streamkern.model import load_model
 from streamkern.pipeline import Registry, load_pipeline, parameters, plan, resume, retrain, run, type_name
 from streamkern.pipeline.calibrate import gemm_rate
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.inspect import inspect as inspect_data
 from streamkern.pipeline.predict import predict
-from streamkern.pipeline.registry import KEPT
+from streamkern.pipeline.registry import KEPT, open_model
 from streamkern.pipeline.retrain import listing
 from streamkern.report import read_run, status, status_text
 from streamkern.report.status import duration, metrics_in_words
@@ -144,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         "retrain", parents=[pipeline], add_help=False, help="train if there is something new, promote if it passes",
         epilog=f"{_EXIT}; the last line of stdout is one JSON object",
     )  # fmt: skip
-    command.add_argument("--registry", metavar="DIR", help="where models are kept")
+    command.add_argument("--registry", metavar="DIR", help="where models are kept: a directory, or s3://BUCKET/NAME")
     command.add_argument("--gate", metavar="EXPR", help='such as "accuracy >= champion - 0.002 and n_test >= 1000"')
     command.add_argument("--cold", action="store_true", help="begin at 0 rather than at the champion's weights")
     command.add_argument("--keep", type=_count, default=KEPT, metavar="N", help=f"versions that stay ({KEPT})")
@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_with_settings(command, _retrain))
 
     command = commands.add_parser("models", help="the models that retraining keeps", epilog=_EXIT)
-    command.add_argument("registry", metavar="DIR", help="where they are kept")
+    command.add_argument("registry", metavar="DIR", help="where they are kept: a directory, or s3://BUCKET/NAME")
     command.add_argument("action", nargs="?", choices=("list", "show", "promote", "rollback", "prune"), default="list")
     command.add_argument("version", nargs="?", metavar="VERSION", help="for show (default: the champion) and promote")
     command.add_argument("--keep", type=_count, default=KEPT, metavar="N", help=f"versions that prune leaves ({KEPT})")
@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_report)
 
     command = commands.add_parser("evaluate", parents=[machine], help="score a saved model on stored rows")
-    command.add_argument("model", metavar="MODEL", help="a model.zarr")
+    command.add_argument("model", metavar="MODEL", help="a model.zarr, or where models are kept: the champion")
     command.add_argument("data", metavar="DATA", help="a zarr group, or a parquet file, directory or glob")
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
     command.add_argument("--json", action="store_true", help="as JSON")
@@ -189,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "predict", parents=[machine], help="predict stored rows with a saved model", epilog=_EXIT
     )
-    command.add_argument("model", metavar="MODEL", help="a model.zarr")
+    command.add_argument("model", metavar="MODEL", help="a model.zarr, or where models are kept: the champion")
     command.add_argument("data", metavar="DATA", help="a table of any kind, or a glob")
     command.add_argument("out", metavar="TARGET", help="the .parquet file or .zarr directory to make")
     command.add_argument("--id", metavar="COLUMN", help="a column of numbers or strings to copy")
@@ -373,7 +373,7 @@ def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:
         told = retrain(
             load_pipeline(args.pipeline, settings), args.registry, gate=args.gate, cold=args.cold, keep=args.keep,
             memory=args.memory, threads=args.threads, scheduler=args.scheduler,
-            listeners=() if args.quiet else (display,),
+            listeners=() if args.quiet else (display,), report=_page if find_spec("bokeh") else None,
         ) | {"exit_status": 0}  # fmt: skip
     except StreamkernError as error:
         told |= {"exit_status": error.exit_status, "reasons": [str(error)]}
@@ -387,6 +387,12 @@ def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:
     finally:
         display.close()
         _say(json.dumps(told) + "\n")
+
+
+def _page(folder: Path) -> Path:
+    from streamkern.report.page import write_report
+
+    return write_report([read_run(folder)])
 
 
 def _models(args: argparse.Namespace) -> None:
@@ -437,7 +443,7 @@ def _report(args: argparse.Namespace) -> None:
 
 def _evaluate(args: argparse.Namespace) -> None:
     get_backend(args.device)
-    model = load_model(args.model)
+    model = open_model(args.model)
     target = args.target[0] if len(args.target) == 1 else args.target
     with open_executor("threads", args.threads) as executor:
         metrics = model.score(open_dataset(args.data, target, columns=model.columns), executor=executor)

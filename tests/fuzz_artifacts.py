@@ -1,10 +1,11 @@
-"""Mutated models and checkpoints: an error or a correct load, never a crash, a hang or a huge allocation.
+"""Mutated models, checkpoints and registries: an error or a correct load, never a crash, a hang or a huge allocation.
 
     python tests/fuzz_artifacts.py [--files 10000] [--seed 0]
 
-Each case takes a saved model or checkpoint, and changes one of its files: flips bits, cuts it short, repeats or swaps
-stretches, replaces numbers in JSON by enormous or negative ones, or takes the file of another array. Reading must then
-raise a StreamkernError or give what was saved, within a second and a few megabytes. tests/test_fuzz.py runs fewer.
+Each case takes a saved model, a checkpoint or a registry, and changes one of its files: flips bits, cuts it short,
+repeats or swaps stretches, replaces numbers in JSON by enormous or negative ones, or takes the file of another array.
+Reading must then raise a StreamkernError or give what was saved, within seconds and a few megabytes. tests/test_fuzz.py
+runs fewer.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def mutate(data: bytes, luck: random.Random, others: list[Path]) -> bytes:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two checkpoints or models hold the same."""
+    """Whether two checkpoints, models or champions hold the same."""
+    if isinstance(a, tuple):
+        return same(a[0], b[0]) and a[1:] == b[1:]
     if isinstance(a, Checkpoint):
         return np.array_equal(a.state["alpha"], b.state["alpha"]) and a.position == b.position
     return np.array_equal(a.weights, b.weights) and np.array_equal(a.Z, b.Z) and a.kernel == b.kernel
@@ -108,13 +111,27 @@ def main() -> int:
                 raise sk.StreamkernError("left out with a warning")
             return found[0]
 
+        models = sk.Registry(root / "registry", create=True)
+        for _ in range(3):
+            models.add(lambda place: model.save(place / "model.zarr"), {"rows": 200})
+        for champion in (1, 3, 2):
+            models.promote(champion)
+            models.log({"status": "promoted", "champion": champion})
+
+        def read_registry(place: Path) -> Any:
+            models = sk.Registry(place)
+            with models.lock():
+                models.decisions()
+            return models.load(), models.standing, models.record(), models.versions
+
         readers: list[tuple[Path, Callable[[Path], Any], Any]] = [
             (root / "model", sk.load_model, sk.load_model(root / "model")),
             (root / "kept", read_checkpoint, checkpoint),
+            (root / "registry", read_registry, read_registry(root / "registry")),
         ]
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(args.files):
-            origin, read, whole = readers[number % 2]
+            origin, read, whole = readers[number % len(readers)]
             place = root / "case"
             shutil.rmtree(place, ignore_errors=True)
             shutil.copytree(origin, place)

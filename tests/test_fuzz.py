@@ -1,4 +1,4 @@
-"""Mutated models and checkpoints, some of them: see tests/fuzz_artifacts.py."""
+"""Mutated models, checkpoints and registries, some of them: see tests/fuzz_artifacts.py."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageEr
 from streamkern.execute import Executor, open_executor
 from streamkern.kernels.base import ROW_TILE, TILE_BYTES
 from streamkern.memory import default_budget, format_bytes, parse_bytes, peak_resident, release, resident
-from streamkern.model import KernelMachine, Predicted, load_model
+from streamkern.model import KernelMachine, Predicted
+from streamkern.pipeline.registry import open_model
 from streamkern.storage.base import Source, digest
 from streamkern.storage.predictions import FORMATS, SUFFIXES, Column, Predictions, record_at
 from streamkern.storage.remote import is_remote, redacted
@@ -100,7 +101,7 @@ def predict(
     missing and gives the same bytes; after it is done, it does nothing.
 
     Args:
-        model: a saved model, or one in memory.
+        model: a saved model, one in memory, or a registry, by its directory or URL: its champion.
         data: a table of any kind that can be trained on, with the columns of the training data; others are passed over.
         target: the local file (parquet) or directory (zarr) to make.
         id: a column of numbers or strings to copy.
@@ -122,7 +123,7 @@ def predict(
     """
     began = time.perf_counter()
     budget = default_budget() if memory is None else parse_bytes(memory)
-    machine = model if isinstance(model, KernelMachine) else load_model(model)
+    machine = model if isinstance(model, KernelMachine) else open_model(model)
     place, format = _place(target, format)
     source = _open(machine, data, id, storage_options)
     columns = _columns(machine, source, id, scores)

@@ -1,10 +1,10 @@
 """A registry of models: numbered versions that never change, and one small file that says which is the champion.
 
     REGISTRY/
-      champion.json             {"format": 1, "champion": 7, "before": [6, 3], "decided": 9}, replaced by one rename
-      versions/000007/          model.zarr, profile.zarr, record.json; appears by one rename, goes by one rename
-      decisions.jsonl           one line a decision
-      run/                      run directory of the training
+      champion.json             {"format": 1, "champion": 7, "before": [6, 3], "decided": 9}, replaced as a whole
+      versions/000007/          model.zarr, profile.zarr, report.html, record.json; appears and goes as a whole
+      decisions.jsonl           one line a decision (decisions/, one object a decision, in a store over a network)
+      run/                      run directory of the training (runs/NAME, where the registry is not local)
       .lock
 
 Whoever writes holds the lock; readers need none.
@@ -17,16 +17,20 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
 from streamkern.model import KernelMachine, load_model
-from streamkern.pipeline.run import _locked, _make, _write_json
+from streamkern.pipeline.model_store import CHAMPION, RECORD, DirectoryStore, open_store
+from streamkern.pipeline.run import _write_json
 from streamkern.storage.base import digest
+from streamkern.storage.remote import is_remote
 
 T = TypeVar("T")
 
@@ -39,8 +43,6 @@ KEPT = 10
 REMEMBERED = 20
 """Earlier champions that a rollback can go back to, at most."""
 
-_LARGEST = 16 << 20  # bytes of a JSON file that is read
-_NAME = re.compile(r"\d{6,9}", re.ASCII)
 _TRIES = 20  # of a reader, while champions come and go under its hands
 
 
@@ -60,26 +62,33 @@ class Standing:
 
 
 class Registry:
-    """Models by version number, in a local directory.
+    """Models by version number, in a local directory or in a store over a network.
+
+    A store over a network (``s3://bucket/models``) has no locks: of two machines that would replace the same champion
+    one is refused, if the store has conditional writes, as S3 does; for others let one machine write.
 
     Args:
-        folder: the directory.
+        place: the directory, or an fsspec URL.
         create: make it where it is missing.
+        storage_options: for fsspec.
 
     Raises:
         UsageError: there is no registry there, and none is to be made.
-        StorageError: it cannot be made.
+        StorageError: it cannot be made, or reached.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
-        self.folder = Path(folder)
+    def __init__(
+        self, place: str | os.PathLike[str], *, create: bool = False, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        self._store = open_store(place, storage_options)
+        self.where = self._store.where
         if create:
-            _make(self.folder / "versions")
-        if not (self.folder / "versions").is_dir():
+            self._store.make()
+        elif not self._store.present():
             raise UsageError(
                 "There is no model registry here.",
-                where=str(folder),
-                expected="a directory that streamkern retrain has made",
+                where=self.where,
+                expected="a place where streamkern retrain has kept models",
                 remedy="streamkern retrain PIPELINE --registry DIR",
             )
 
@@ -88,7 +97,7 @@ class Registry:
     @property
     def versions(self) -> list[int]:
         """Numbers of all versions, ascending."""
-        return sorted(int(place.name) for place in (self.folder / "versions").iterdir() if _NAME.fullmatch(place.name))
+        return self._store.numbers()
 
     @property
     def champion(self) -> int | None:
@@ -102,49 +111,62 @@ class Registry:
         Raises:
             ModelFormatError: champion.json is damaged, or of a later format.
         """
-        place = self.folder / "champion.json"
-        if not place.exists():
-            return Standing()
-        told = _read(place)
-        numbers = (told.get("champion"), told.get("decided"), *_listed(told.get("before")))
-        if not all(type(number) is int and number > 0 for number in numbers):
-            raise ModelFormatError(
-                "The champion's file is damaged.",
-                where=str(place),
-                expected="the number of a version",
-                remedy="streamkern models DIR promote VERSION",
-            )
-        return Standing(told["champion"], tuple(told["before"]), told["decided"])
+        return self._parsed(self._champion_file()[0])
 
     def path(self, version: int | str | None = None) -> Path:
-        """The directory of a version; of the champion by default.
+        """The local directory of a version; of the champion by default.
 
         Args:
             version: its number, as a number or as text such as ``7`` or ``000007``.
 
         Raises:
-            UsageError: it is no version number, there is no such version, or there is no champion.
+            UsageError: it is no version number, there is no such version, there is no champion, or it is not local.
+        """
+        if not isinstance(self._store, DirectoryStore):
+            raise UsageError(
+                "The models are not in a local directory.",
+                where=self.where,
+                expected="a local registry",
+                remedy="Registry(URL).load(VERSION).save(PATH)",
+            )
+        return self._store.folder(self.number(version), "")
+
+    def at(self, number: int, name: str) -> str:
+        """Where a file of a version is: a path, or a URL as people may see it."""
+        return self._at(f"versions/{number:06}/{name}")
+
+    def number(self, version: int | str | None = None) -> int:
+        """The number of a version that is there; of the champion by default.
+
+        Raises:
+            UsageError: see ``path``.
         """
         if version is None:
             version = self.champion
             if version is None:
                 raise UsageError(
                     "There is no champion yet.",
-                    where=str(self.folder),
+                    where=self.where,
                     expected="a version that has been promoted",
                     remedy="streamkern models DIR promote VERSION",
                 )
         text = f"{version:06}" if isinstance(version, int) else str(version)
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-            raise UsageError(f"{version!r} is not a version.", where=str(self.folder), expected="a number, such as 7")
-        place = self.folder / "versions" / f"{int(text):06}"
-        if not place.is_dir():
             raise UsageError(
-                f"There is no version {int(text)}.",
-                where=str(self.folder),
-                expected="one of " + ", ".join(map(str, self.versions)) if self.versions else "no version is there yet",
+                f"{version!r} is not a version.",
+                where=self.where,
+                expected="a number, such as 7",
+                remedy="streamkern models DIR lists them",
             )
-        return place
+        number, present = int(text), self.versions
+        if number not in present:
+            raise UsageError(
+                f"There is no version {number}.",
+                where=self.where,
+                expected="one of " + ", ".join(map(str, present)) if present else "no version is there yet",
+                remedy="streamkern models DIR lists them",
+            )
+        return number
 
     def record(self, version: int | str | None = None) -> dict[str, Any]:
         """What is known of a version; of the champion by default.
@@ -154,19 +176,20 @@ class Registry:
             ModelFormatError: it is damaged, or of a later format.
         """
 
-        def read(folder: Path) -> dict[str, Any]:
-            record = _read(folder / "record.json")
+        def read(number: int) -> dict[str, Any]:
+            name = f"versions/{number:06}/{RECORD}"
+            record = self._json(name, self._bytes(name)[0])
             seal = record.pop("sha256", None)
-            if seal != digest(record):
+            if seal != digest(record) or record.get("version") != number:
                 raise ModelFormatError(
                     "The record is not what was written: its checksum differs.",
-                    where=str(folder / "record.json"),
+                    where=self._at(name),
                     expected="the checksum it was written with",
                     remedy="restore it from a copy",
                 )
             return record
 
-        return self.steady(version, read)
+        return self._steady(version, read)
 
     def load(self, version: int | str | None = None) -> KernelMachine:
         """A version's model; the champion's by default. It is complete, whoever promotes or prunes meanwhile.
@@ -175,22 +198,49 @@ class Registry:
             UsageError: see ``path``.
             ModelFormatError: the model is damaged.
         """
-        return self.steady(version, lambda folder: load_model(folder / "model.zarr"))
+        user: list[object] = []
 
-    def steady(self, version: int | str | None, read: Callable[[Path], T]) -> T:
-        """What ``read`` makes of a version's directory; of the champion's, again if it went while it was read."""
+        def read(folder: Path) -> KernelMachine:
+            model = load_model(folder)
+            if not isinstance(model.Z, np.ndarray):
+                user.append(model.Z)  # its centers stay on the disk
+            return model
+
+        return self.read(version, "model.zarr", read, user)
+
+    def read(self, version: int | str | None, part: str, read: Callable[[Path], T], user: Sequence[object] = ()) -> T:
+        """What ``read`` makes of a part of a version; of the champion's, again if it went while it was read.
+
+        Args:
+            version: its number; the champion's by default.
+            part: the name of a directory, such as ``profile.zarr``.
+            read: is given the directory, or a copy, which is gone afterwards.
+            user: holds, after ``read``, the object with whose end the copy may go instead.
+        """
+
+        def at(number: int) -> T:
+            folder = self._store.folder(number, part)
+            try:
+                return read(folder)
+            finally:
+                self._store.let_go(folder, *user)
+
+        return self._steady(version, at)
+
+    def _steady(self, version: int | str | None, read: Callable[[int], T]) -> T:
         for _ in range(_TRIES):
             standing = self.standing if version is None else None
             try:
-                folder = self.path(version if standing is None else standing.champion)
-                return read(folder)
-            except (StreamkernError, OSError):
+                return read(self.number(version if standing is None else standing.champion))
+            except (StreamkernError, OSError) as error:
                 # A version that is there and cannot be read is damaged; one that went was no longer the champion.
                 if standing is None or standing == self.standing:
+                    if isinstance(error, FileNotFoundError):
+                        raise self._unreadable(str(error.filename or error), "it is not there") from error
                     raise
         raise StorageError(
             "The champion changed faster than it could be read.",
-            where=str(self.folder),
+            where=self.where,
             expected="a champion that stands for a moment",
             remedy="try again",
         )
@@ -198,17 +248,25 @@ class Registry:
     # ------------------------------------------------------------------------------------------------------- writers
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, run_dir: Path | None = None) -> Iterator[None]:
         """Hold the registry, and put right what a killed process left half done.
 
-        The lock goes with the process that holds it, so that a dead one never leaves it behind.
+        The lock goes with the process that holds it, so that a dead one never leaves it behind. Where the registry is
+        not local, it is one on the run directory, among the processes of this machine.
+
+        Args:
+            run_dir: where training runs, if it does.
 
         Raises:
             BusyError: another process holds it.
         """
-        with _hold(self.folder):
+        with self._store.lock(run_dir):
             self._recover()
             yield
+
+    def run_dir(self, name: str) -> Path:
+        """Where the training of a pipeline of this name runs."""
+        return self._store.run_dir(name)
 
     def add(self, fill: Callable[[Path], None], record: dict[str, Any]) -> int:
         """A new version. The caller holds the lock.
@@ -224,31 +282,35 @@ class Registry:
             StorageError: it could not be written; nothing has changed.
         """
         standing = self.standing
-        number = max([*self.versions, standing.champion or 0, standing.decided, *standing.before]) + 1
-        place = self.folder / "versions" / f"{number:06}"
-        staging = place.with_name(f".{place.name}.tmp")
-        facts = json.loads(json.dumps({"format": FORMAT, "version": number, "created": _now(), **record}, default=str))
+        staging: Path | None = None
         try:
-            staging.mkdir()
+            number, staging = self._store.claim(
+                max([*self.versions, standing.champion or 0, standing.decided, *standing.before]) + 1
+            )
+            facts = {"format": FORMAT, "version": number, "created": _now(), **record}
+            facts = json.loads(json.dumps(facts, default=str))
             fill(staging)
-            _write_json(staging / "record.json", facts | {"sha256": digest(facts)})
-            _sync(staging)
-            os.rename(staging, place)
-            _sync(place.parent)
+            _write_json(staging / RECORD, facts | {"sha256": digest(facts)})
+            self._store.add(number, staging)
         except OSError as error:
-            shutil.rmtree(staging, ignore_errors=True)
+            if staging is not None:
+                shutil.rmtree(staging, ignore_errors=True)
             if isinstance(error, StorageError):
                 raise
             raise StorageError(
-                f"Version {number} could not be written: {error.strerror}.",
-                where=str(place),
+                f"The version could not be written: {error.strerror}.",
+                where=self.where,
                 expected="a disk with room, and the right to write",
                 remedy="free space",
             ) from error
         return number
 
-    def promote(self, version: int | str) -> int:
-        """Make a version the champion, by one rename. The caller holds the lock.
+    def promote(self, version: int | str, instead_of: int | Literal["any"] | None = "any") -> int:
+        """Make a version the champion, by one rename or one put. The caller holds the lock.
+
+        Args:
+            version: its number.
+            instead_of: the champion that it was compared with.
 
         Returns:
             Its number.
@@ -256,15 +318,23 @@ class Registry:
         Raises:
             UsageError: there is no such version.
             ModelFormatError: its model is damaged: the champion stays.
+            BusyError: another machine has replaced the champion meanwhile.
         """
-        number = int(self.path(version).name)
+        number = self.number(version)
         self.load(number)
-        standing = self._standing_or_none()
+        standing, tag = self._standing_to_replace()
         if standing.champion == number:
             return number
+        if instead_of not in ("any", standing.champion):
+            raise BusyError(
+                f"Version {standing.champion} became the champion meanwhile.",
+                where=self.where,
+                expected=f"version {instead_of}, which version {number} was compared with",
+                remedy="retrain again: it is compared with the new champion",
+            )
         before = (() if standing.champion is None else (standing.champion,)) + standing.before
         kept = tuple(each for each in before if each != number)[:REMEMBERED]
-        self._set(Standing(number, kept, max(standing.decided, number)))
+        self._set(Standing(number, kept, max(standing.decided, number)), tag)
         return number
 
     def rollback(self) -> int:
@@ -276,17 +346,19 @@ class Registry:
         Raises:
             UsageError: no earlier champion is left.
         """
-        standing = self.standing
-        left = [number for number in standing.before if number in self.versions]
+        content, tag = self._champion_file()
+        standing = self._parsed(content)
+        present = self.versions
+        left = [number for number in standing.before if number in present]
         if standing.champion is None or not left:
             raise UsageError(
                 "There is no earlier champion to go back to.",
-                where=str(self.folder),
+                where=self.where,
                 expected="a champion that replaced another",
                 remedy="streamkern models DIR promote VERSION",
             )
         self.load(left[0])
-        self._set(Standing(left[0], tuple(left[1:]), max([standing.decided, *self.versions])))
+        self._set(Standing(left[0], tuple(left[1:]), max([standing.decided, *present])), tag)
         return left[0]
 
     def prune(self, keep: int = KEPT) -> list[int]:
@@ -302,44 +374,33 @@ class Registry:
             UsageError: ``keep`` is below 1.
         """
         if keep < 1:
-            raise UsageError(f"{keep} versions are to be kept.", where="prune", expected="at least 1")
-        standing = self.standing
-        kept = {*self.versions[-keep:], standing.champion, *standing.before[:1]}
-        gone = [number for number in self.versions if number not in kept]
+            raise UsageError(
+                f"{keep} versions are to be kept.", where="prune", expected="at least 1", remedy="keep 1 or more"
+            )
+        standing, present = self.standing, self.versions
+        kept = {*present[-keep:], standing.champion, *standing.before[:1]}
+        gone = [number for number in present if number not in kept]
         for number in gone:
-            self._remove(number)
+            self._store.remove(number)
         return gone
 
-    def _remove(self, number: int) -> None:
-        place = self.folder / "versions" / f"{number:06}"
-        aside = place.with_name(f".{place.name}.old")
-        os.rename(place, aside)  # readers find all of it or nothing
-        shutil.rmtree(aside, ignore_errors=True)
-
     def log(self, decision: dict[str, Any]) -> None:
-        """Append a decision to ``decisions.jsonl``; a disk that is full does not undo what was decided."""
-        line = json.dumps(decision, default=str).encode() + b"\n"
-        with suppress(OSError), (self.folder / "decisions.jsonl").open("ab+", buffering=0) as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    line = b"\n" + line  # a killed process left half a line
-            file.write(line)
+        """Append a decision to the log; a place that cannot be written to does not undo what was decided."""
+        self._store.log(json.dumps(decision, default=str).encode() + b"\n")
 
     def decisions(self) -> list[dict[str, Any]]:
         """All decisions, oldest first; half a line of a killed process is left out."""
-        place = self.folder / "decisions.jsonl"
         found = []
-        for line in place.read_text(encoding="utf-8").splitlines() if place.exists() else []:
-            with suppress(ValueError):
-                found.append(json.loads(line))
+        for line in self._store.lines():
+            with suppress(ValueError, RecursionError):
+                decision = json.loads(line)
+                if isinstance(decision, dict):
+                    found.append(decision)
         return found
 
     def _recover(self) -> None:
-        for pattern in (".*.tmp", ".*.old"):
-            for place in (self.folder / "versions").glob(pattern):
-                shutil.rmtree(place, ignore_errors=True)
-        standing = self._standing_or_none()
+        standing, _ = self._standing_to_replace()
+        self._store.tidy(standing.decided)
         for number in self.versions:
             if number <= standing.decided:
                 continue
@@ -352,66 +413,103 @@ class Registry:
                 )
                 standing = self.standing
 
-    def _standing_or_none(self) -> Standing:
-        """The standing; where its file is damaged, a promotion is what mends it, and nothing is promoted by itself."""
+    def _standing_to_replace(self) -> tuple[Standing, str | None]:
+        """The standing, and the tag of its file.
+
+        Where the file is damaged, a promotion is what mends it, and nothing is promoted by itself.
+        """
+        content, tag = self._champion_file()
         try:
-            return self.standing
+            return self._parsed(content), tag
         except ModelFormatError:
-            return Standing(None, (), max(self.versions, default=0))
+            return Standing(None, (), max(self.versions, default=0)), tag
 
-    def _set(self, standing: Standing) -> None:
-        told = {"format": FORMAT, **vars(replace(standing)), "since": _now()}
-        _write_json(self.folder / "champion.json", told)
-        _sync(self.folder)
+    def _set(self, standing: Standing, tag: str | None) -> None:
+        facts = {"format": FORMAT, **vars(standing), "before": list(standing.before), "since": _now()}
+        self._store.replace(CHAMPION, facts | {"sha256": digest(facts)}, tag)
 
+    def _champion_file(self) -> tuple[bytes | None, str | None]:
+        """Its content and tag, None where there is none."""
+        try:
+            return self._store.read(CHAMPION)
+        except FileNotFoundError:
+            return None, None
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise self._unreadable(CHAMPION, error.strerror or str(error)) from error
 
-@contextmanager
-def _hold(folder: Path) -> Iterator[None]:
-    lock = _locked(folder)
-    try:
-        lock.__enter__()
-    except BusyError as error:
-        raise BusyError(
-            error.what.replace("run holds this directory", "process holds this registry"),
-            where=str(folder),
-            expected="one process at a time",
-            remedy="wait for it; the lock of a dead process holds nobody up",
-        ) from error
-    try:
-        yield
-    finally:
-        lock.__exit__(None, None, None)
+    def _parsed(self, content: bytes | None) -> Standing:
+        if content is None:
+            return Standing()
+        told = self._json(CHAMPION, content)
+        seal = told.pop("sha256", None)  # the first release wrote none
+        numbers = (told.get("champion"), told.get("decided"), *_listed(told.get("before")))
+        whole = seal is None or seal == digest(told)
+        if not whole or not all(type(number) is int and 0 < number < 10**9 for number in numbers):
+            raise ModelFormatError(
+                "The champion's file is damaged.",
+                where=self._at(CHAMPION),
+                expected="the number of a version, and the checksum it was written with",
+                remedy="streamkern models DIR promote VERSION",
+            )
+        return Standing(told["champion"], tuple(told["before"]), told["decided"])
 
+    def _bytes(self, name: str) -> tuple[bytes, str]:
+        try:
+            return self._store.read(name)
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise self._unreadable(name, error.strerror or "it is not there") from error
 
-def _read(place: Path) -> dict[str, Any]:
-    try:
-        if place.stat().st_size > _LARGEST:
-            raise ValueError("it is too large")
-        found = json.loads(place.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or type(found.get("format")) is not int:
-            raise ValueError("it has no format")
-    except (ValueError, RecursionError) as error:
-        raise ModelFormatError(
-            f"{place.name} is damaged: {error}.",
-            where=str(place),
-            expected="JSON as streamkern writes it",
-            remedy="restore it from a copy",
-        ) from error
-    except OSError as error:
-        raise StorageError(
-            f"{place.name} cannot be read: {error.strerror}.",
-            where=str(place),
+    def _json(self, name: str, content: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(content)
+            if not isinstance(found, dict) or type(found.get("format")) is not int:
+                raise ValueError("it has no format")
+        except (ValueError, RecursionError) as error:
+            raise ModelFormatError(
+                f"{name} is damaged: {error}.",
+                where=self._at(name),
+                expected="JSON as streamkern writes it",
+                remedy="restore it from a copy",
+            ) from error
+        if found["format"] > FORMAT:
+            raise ModelFormatError(
+                f"The format is {found['format']}.",
+                where=self._at(name),
+                expected=f"at most {FORMAT}",
+                remedy="read it with the version of streamkern that wrote it, or a later one",
+            )
+        return found
+
+    def _unreadable(self, name: str, why: str) -> StorageError:
+        return StorageError(
+            f"{name} cannot be read: {why}.",
+            where=self.where,
             expected="a file that can be read",
             remedy="check its permissions, or restore it from a copy",
-        ) from error
-    if found["format"] > FORMAT:
-        raise ModelFormatError(
-            f"The format is {found['format']}.",
-            where=str(place),
-            expected=f"at most {FORMAT}",
-            remedy="read it with the version of streamkern that wrote it, or a later one",
         )
-    return found
+
+    def _at(self, name: str) -> str:
+        return f"{self.where.rstrip('/')}/{name}"
+
+
+def open_model(where: str | os.PathLike[str]) -> KernelMachine:
+    """A saved model, or the champion of a registry.
+
+    Args:
+        where: a ``model.zarr``, or a registry: a local directory, or an fsspec URL.
+
+    Raises:
+        StorageError: there is neither.
+        UsageError: the registry has no champion.
+        ModelFormatError: it is not a model, or not as it was written.
+    """
+    if is_remote(os.fspath(where)) or (Path(where) / "versions").is_dir():
+        return Registry(where).load()
+    return load_model(where)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -420,13 +518,3 @@ def _listed(value: Any) -> list[Any]:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _sync(folder: Path) -> None:
-    """Have a rename on the disk; some file systems do not sync directories."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

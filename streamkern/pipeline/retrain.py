@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def retrain(
     scheduler: str = "threads",
     checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
+    report: Callable[[Path], Path] | None = None,
 ) -> dict[str, Any]:
     """Train a challenger if data, pipeline or gate have changed, and make it the champion if it passes the gate.
 
@@ -61,7 +63,8 @@ def retrain(
 
     Args:
         pipeline: the definition; its ``test`` rows are what both models are scored on.
-        registry: directory of the models; made where it is missing.
+        registry: where models are kept: a directory, made where it is missing, or an fsspec URL (``s3://bucket/models``),
+            where training runs in ``runs/NAME``.
         gate: the condition, as ``streamkern.pipeline.gate`` reads it; by default not worse than the champion by more
             than 0.002 in accuracy, or 1% in squared error, on 100 test rows or more.
         cold: begin at 0 with new centers, rather than at the champion's weights where that can be.
@@ -71,6 +74,8 @@ def retrain(
         scheduler: as for ``run``; test rows are scored on threads of this process.
         checkpoint_seconds: as for ``run``.
         listeners: told of every event of the training.
+        report: writes the page of a run directory and says where, as the command line does; the version keeps it. Where
+            it fails, that is a warning.
 
     Returns:
         The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version in use from
@@ -92,7 +97,7 @@ def retrain(
             remedy="hold some back: train, test = data.split(test=0.2)",
         )
     models = Registry(registry, create=True)
-    with models.lock():
+    with models.lock(models.run_dir(pipeline.name)):
         started = time.time()
         about = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -102,7 +107,7 @@ def retrain(
         try:
             settings: dict[str, Any] = {"memory": memory, "threads": threads, "scheduler": scheduler}
             settings |= {"checkpoint_seconds": checkpoint_seconds}
-            made = _decide(pipeline, models, judge, cold, keep, listeners, settings)
+            made = _decide(pipeline, models, judge, cold, keep, listeners, report, settings)
         except StreamkernError as error:
             models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [redacted(str(error))]})
             raise
@@ -118,6 +123,7 @@ def _decide(
     cold: bool,
     keep: int,
     listeners: tuple[Listener, ...],
+    report: Callable[[Path], Path] | None,
     settings: dict[str, Any],
 ) -> dict[str, Any]:
     assert pipeline.test is not None
@@ -127,7 +133,7 @@ def _decide(
     if last is not None and last["key"] == key:
         reasons = [f"data, pipeline and gate are those of version {last['version']}, which was {last['status']}"]
         return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
-    folder = models.folder / "run"
+    folder = models.run_dir(pipeline.name)
     champion = None if standing.champion is None else models.load(standing.champion)
     begun, why_cold = _start(pipeline, models, champion, cold, last)
     try:
@@ -153,6 +159,12 @@ def _decide(
     if obstacle is not None:
         verdict = Verdict(False, (obstacle, "a person decides: streamkern models DIR promote VERSION"))
     warnings = [] if moved is None else moved.warnings()
+    page: Path | None = None
+    if report is not None:
+        try:
+            page = report(folder)
+        except Exception as error:  # a picture is no reason to lose a night
+            warnings = [*warnings, redacted(f"the report could not be written: {error}")]
     decision = {
         "status": "promoted" if verdict.passed else "rejected",
         "promote": verdict.passed,
@@ -164,6 +176,7 @@ def _decide(
         "significance": paired.test,
         "drift": None if moved is None else _worst(moved),
         "warnings": warnings,
+        "report": None if page is None else page.name,
     }
     record = {
         "key": key,
@@ -192,12 +205,16 @@ def _decide(
         shutil.copytree(folder / "model.zarr", place / "model.zarr")
         load_model(place / "model.zarr")
         save_artifact(place / "profile.zarr", _PROFILE, *made.dump())
+        if page is not None:
+            shutil.copyfile(page, place / page.name)
 
     number = models.add(fill, record)
     if verdict.passed:
-        models.promote(number)
+        models.promote(number, standing.champion)
     models.prune(keep)
     told = {name: value for name, value in decision.items() if name != "promote"}
+    if page is not None:
+        told["report"] = models.at(number, page.name)
     return told | {"version": number, "before": standing.champion, "champion": _champion(models)}
 
 
@@ -282,7 +299,7 @@ def _drift(
     """How far the training rows have moved from the champion's; None where there is nothing to compare."""
     if champion is None:
         return None
-    before = drift.Profile.load(*models.steady(champion, lambda at: load_artifact(at / "profile.zarr", _PROFILE)))
+    before = drift.Profile.load(*models.read(champion, "profile.zarr", lambda at: load_artifact(at, _PROFILE)))
     if before.columns != now.columns or len(before.target_edges) != len(now.target_edges):
         return None
     rows = stored(pipeline.train)

@@ -270,10 +270,10 @@ _GLANCE = 0.2  # seconds; whoever asks how a run stands shares its lock for a mo
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, name: str = ".lock") -> Iterator[None]:
     """Hold the directory. The lock goes with the process, so that a dead run never leaves one behind."""
     try:
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise _unwritable(folder, error) from error
     try:

@@ -129,7 +129,7 @@ def test_earlier_champions_are_remembered_up_to_a_bound(models: Registry):
 )
 def test_a_damaged_champion_file_is_told_and_a_promotion_mends_it(five: Registry, damage: bytes):
     five.promote(3)
-    (five.folder / "champion.json").write_bytes(damage)
+    (Path(five.where) / "champion.json").write_bytes(damage)
     with pytest.raises(sk.ModelFormatError, match=r"damaged"):
         five.load()
     with five.lock():  # recovery promotes nothing by itself
@@ -142,7 +142,7 @@ def test_a_damaged_champion_file_is_told_and_a_promotion_mends_it(five: Registry
 
 def test_a_later_format_is_refused(five: Registry):
     five.promote(3)
-    for place in (five.folder / "champion.json", five.path(3) / "record.json"):
+    for place in (Path(five.where) / "champion.json", five.path(3) / "record.json"):
         place.write_text(json.dumps(json.loads(place.read_text()) | {"format": 99}))
     for ask in (five.load, lambda: five.record(3)):
         with pytest.raises(sk.ModelFormatError, match="format is 99"):
@@ -176,7 +176,7 @@ def test_registries_of_format_1_still_load(five: Registry, tmp_path: Path):
 
 def test_what_a_killed_process_left_is_put_right(five: Registry):
     five.promote(1)
-    versions = five.folder / "versions"
+    versions = Path(five.where) / "versions"
     (versions / ".000006.tmp").mkdir()
     os.rename(versions / "000003", versions / ".000003.old")
     with five.lock():
@@ -187,7 +187,7 @@ def test_what_a_killed_process_left_is_put_right(five: Registry):
 @pytest.mark.parametrize(("champion", "promote", "after"), [(1, True, 6), (1, False, 1), (2, True, 1)])
 def test_a_promotion_that_was_decided_is_carried_out(five: Registry, champion: int, promote: bool, after: int):
     five.promote(1)
-    five._set(type(five.standing)(1, (), 5))
+    five._set(type(five.standing)(1, (), 5), "")
     add(five, decision={"promote": promote, "champion": champion})
     with five.lock():
         assert five.champion == after
@@ -204,7 +204,7 @@ def test_a_rollback_is_not_undone_by_recovery(five: Registry):
 
 
 def test_one_writer_at_a_time(five: Registry):
-    program = f"import streamkern as sk\nwith sk.Registry({str(five.folder)!r}).lock(): pass"
+    program = f"import streamkern as sk\nwith sk.Registry({five.where!r}).lock(): pass"
     with five.lock():
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "BusyError" in done.stderr
@@ -214,7 +214,7 @@ def test_one_writer_at_a_time(five: Registry):
 
 def test_half_a_line_of_the_log_costs_no_other(models: Registry):
     models.log({"status": "one"})
-    with (models.folder / "decisions.jsonl").open("ab") as file:
+    with (Path(models.where) / "decisions.jsonl").open("ab") as file:
         file.write(b'{"status": "tw')
     models.log({"status": "three"})
     assert [line["status"] for line in models.decisions()] == ["one", "three"]
@@ -229,7 +229,7 @@ def test_readers_always_get_a_whole_champion(models: Registry):
     seen: list[list[int]] = [[], []]
 
     def read(mine: list[int]) -> None:
-        reader = Registry(models.folder)
+        reader = Registry(models.where)
         while not stop.is_set():
             try:
                 mine.append(says(reader.load()))
@@ -241,7 +241,7 @@ def test_readers_always_get_a_whole_champion(models: Registry):
         number = add(models)
         models.promote(number)
         # Worse than ``prune``, which leaves the champion before this one.
-        models._remove(number - 1)
+        models._store.remove(number - 1)
 
     readers = [threading.Thread(target=read, args=(mine,)) for mine in seen]
     for reader in readers:

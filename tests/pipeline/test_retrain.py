@@ -24,6 +24,8 @@ from streamkern.cli import main
 from streamkern.pipeline.paired import compare
 from streamkern.pipeline.registry import Registry
 from streamkern.pipeline.warm import warm
+from streamkern.report import read_run
+from streamkern.report.page import write_report
 
 PIPELINE = """
 import streamkern as sk
@@ -93,6 +95,20 @@ def test_the_first_model_is_promoted_and_the_same_night_again_is_no_work(tmp_pat
 )  # fmt: skip
 def test_a_change_of_data_or_pipeline_is_something_new(place: Path, change: dict[str, Any]):
     assert sk.retrain(pipeline(**change), place)["version"] == 2
+
+
+def test_the_version_keeps_the_report_of_its_training(tmp_path: Path):
+    place = tmp_path / "models"
+    first = sk.retrain(pipeline(), place, report=lambda folder: write_report([read_run(folder)]))
+    assert first["report"] == str(place / "versions/000001/report.html")
+    assert "nightly" in Path(first["report"]).read_text(encoding="utf-8")
+    assert Registry(place).record()["decision"]["report"] == "report.html"
+
+    def fails(folder: Path) -> Path:
+        raise ValueError("no ink")
+
+    second = sk.retrain(pipeline(seed=1), place, report=fails)
+    assert (second["report"], second["warnings"]) == (None, ["the report could not be written: no ink"])
 
 
 def test_another_gate_judges_the_same_model_again(place: Path):
@@ -244,6 +260,7 @@ def test_every_path_ends_in_a_status_and_a_line(folder: Path, capsys: pytest.Cap
         return status, line["status"]
 
     assert ends() == (0, "promoted")
+    assert Path("models/versions/000001/report.html").stat().st_size > 10_000
     assert ends() == (0, "unchanged")
     assert ends("--gate", "accuracy > champion") == (0, "rejected")
     assert ends("--gate", "accuracy >") == (2, "failed")
@@ -306,8 +323,8 @@ def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, si
 STOPS = [
     ("streamkern.pipeline.retrain.save_artifact", False),
     ("streamkern.pipeline.registry._write_json", False),
-    ("streamkern.pipeline.registry.os.rename", False),
-    ("streamkern.pipeline.registry.os.rename", True),
+    ("streamkern.pipeline.model_store.os.rename", False),
+    ("streamkern.pipeline.model_store.os.rename", True),
     ("streamkern.pipeline.registry.Registry._set", False),
     ("streamkern.pipeline.registry.Registry._set", True),
     ("streamkern.pipeline.registry.Registry.log", False),
@@ -430,6 +447,8 @@ def test_every_command_of_the_page_runs(folder: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(program, {})
+    for text in re.findall(r"```python title=.*?\n(.*?)```", page, re.DOTALL):
+        compile(text, "retraining.md", "exec")  # needs what is no dependency of the tests
     assert capsys.readouterr().out == f"{Registry('models').champion} 4\n"
 
 

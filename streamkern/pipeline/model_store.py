@@ -1,0 +1,372 @@
+"""Where the models of a registry are: a local directory, or a store over a network, without renames and locks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from streamkern.errors import BusyError, StorageError, StreamkernError
+from streamkern.pipeline.run import _locked, _make, _write_json
+from streamkern.storage.objects import Objects
+from streamkern.storage.remote import is_remote
+
+LARGEST = 16 << 20
+"""Bytes of a JSON file that is read, at most."""
+
+CHAMPION = "champion.json"
+RECORD = "record.json"
+
+_NAME = re.compile(r"\d{6,9}", re.ASCII)
+
+
+class ModelStore(ABC):
+    """Complete versions, one small file that is replaced whole, and a log.
+
+    Attributes:
+        where: the place, as people may see it.
+    """
+
+    where: str
+
+    @abstractmethod
+    def present(self) -> bool:
+        """Whether a registry is there."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Have one there."""
+
+    @abstractmethod
+    def numbers(self) -> list[int]:
+        """Complete versions, ascending."""
+
+    @abstractmethod
+    def read(self, name: str) -> tuple[bytes, str]:
+        """A file, of ``LARGEST`` bytes at most, and its tag.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+
+    @abstractmethod
+    def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
+        """Write a file whole, if it is the one of this tag, or for None is not there.
+
+        Raises:
+            BusyError: it is another one by now.
+        """
+
+    @abstractmethod
+    def folder(self, number: int, part: str) -> Path:
+        """A part of a version as a local folder; ``done`` with it is what ``let_go`` is told."""
+
+    @abstractmethod
+    def let_go(self, folder: Path, user: object = None) -> None:
+        """The folder has been read; or will be, as long as there is its user."""
+
+    @abstractmethod
+    def claim(self, least: int) -> tuple[int, Path]:
+        """A number from ``least`` on that is nobody's, and a local folder to fill."""
+
+    @abstractmethod
+    def add(self, number: int, staging: Path) -> None:
+        """Put a filled folder in place as a complete version."""
+
+    @abstractmethod
+    def remove(self, number: int) -> None:
+        """Remove a version: readers find all of it or none."""
+
+    @abstractmethod
+    def tidy(self, decided: int) -> None:
+        """Remove what killed processes left of versions up to this one."""
+
+    @abstractmethod
+    def lock(self, run_dir: Path | None) -> Any:
+        """Hold the registry as far as can be.
+
+        Raises:
+            BusyError: another process holds it.
+        """
+
+    @abstractmethod
+    def log(self, line: bytes) -> None:
+        """Append a line to the log."""
+
+    @abstractmethod
+    def lines(self) -> Iterator[bytes]:
+        """The log's lines, oldest first."""
+
+    @abstractmethod
+    def run_dir(self, name: str) -> Path:
+        """The run directory of training."""
+
+
+def open_store(where: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> ModelStore:
+    """The store at a local path or an fsspec URL."""
+    url = os.fspath(where)
+    return ObjectStore(url, storage_options) if is_remote(url) else DirectoryStore(Path(url.removeprefix("file://")))
+
+
+class DirectoryStore(ModelStore):
+    """A local directory: what is atomic is a rename; whoever writes holds a lock that goes with its process."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.where = place, str(place)
+
+    def present(self) -> bool:
+        """Whether a registry is there."""
+        return (self.place / "versions").is_dir()
+
+    def make(self) -> None:
+        """Make the directory."""
+        _make(self.place / "versions")
+
+    def numbers(self) -> list[int]:
+        """Complete versions, ascending."""
+        return sorted(int(each.name) for each in (self.place / "versions").iterdir() if _NAME.fullmatch(each.name))
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        """A file; the lock stands for a tag."""
+        with (self.place / name).open("rb") as file:
+            if os.fstat(file.fileno()).st_size > LARGEST:
+                raise StorageError(
+                    f"{name} has {os.fstat(file.fileno()).st_size:,} bytes.",
+                    where=str(self.place / name),
+                    expected=f"at most {LARGEST:,} bytes",
+                    remedy="restore it from a copy",
+                )
+            return file.read(), ""
+
+    def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
+        """By one rename."""
+        _write_json(self.place / name, content)
+        _sync(self.place)
+
+    def folder(self, number: int, part: str) -> Path:
+        """Where it is."""
+        return self._version(number) / part
+
+    def let_go(self, folder: Path, user: object = None) -> None:
+        """Nothing to be done."""
+
+    def claim(self, least: int) -> tuple[int, Path]:
+        """The lock is held: it is nobody's."""
+        staging = self._aside(least, "tmp")
+        staging.mkdir()
+        return least, staging
+
+    def add(self, number: int, staging: Path) -> None:
+        """By one rename."""
+        place = self._version(number)
+        _sync(staging)
+        os.rename(staging, place)
+        _sync(place.parent)
+
+    def remove(self, number: int) -> None:
+        """By one rename, and then file by file."""
+        aside = self._aside(number, "old")
+        os.rename(self._version(number), aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def tidy(self, decided: int) -> None:
+        """Whatever is unfinished: the lock is held."""
+        for pattern in (".*.tmp", ".*.old"):
+            for place in (self.place / "versions").glob(pattern):
+                shutil.rmtree(place, ignore_errors=True)
+
+    @contextmanager
+    def lock(self, run_dir: Path | None) -> Iterator[None]:
+        """A lock on the directory."""
+        with _hold(self.place, ".lock", self.where):
+            yield
+
+    def log(self, line: bytes) -> None:
+        """In ``decisions.jsonl``; a disk that is full does not undo what was decided."""
+        with suppress(OSError), (self.place / "decisions.jsonl").open("ab+", buffering=0) as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    line = b"\n" + line  # a killed process left half a line
+            file.write(line)
+
+    def lines(self) -> Iterator[bytes]:
+        """Of ``decisions.jsonl``."""
+        with suppress(FileNotFoundError):
+            yield from (self.place / "decisions.jsonl").read_bytes().splitlines()
+
+    def run_dir(self, name: str) -> Path:
+        """In the directory."""
+        return self.place / "run"
+
+    def _version(self, number: int) -> Path:
+        return self.place / "versions" / f"{number:06}"
+
+    def _aside(self, number: int, kind: str) -> Path:
+        return self.place / "versions" / f".{number:06}.{kind}"
+
+
+class ObjectStore(ModelStore):
+    """A store over a network: what is atomic is to put one object.
+
+    A version is complete when its record is there, which is sent last and removed first. The champion's object is put
+    on the condition that it is the one that was read, where the store has conditions (S3 does): of two machines that
+    would both replace it, one is told that it is too late. A number is claimed in the same way. Folders are fetched to
+    read.
+    """
+
+    def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
+        self.objects = Objects(url, storage_options)
+        self.where = self.objects.shown
+
+    def present(self) -> bool:
+        """Whether any object of a registry is there."""
+        return any(name == CHAMPION or name.startswith("versions/") for name in self.objects.all())
+
+    def make(self) -> None:
+        """Stores have no folders."""
+
+    def numbers(self) -> list[int]:
+        """Those whose record is there."""
+        return sorted(number for number, names in self._versions().items() if RECORD in names)
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        """An object, and its tag, which is at least as old."""
+        tag = self.objects.tag(name, LARGEST)
+        return self.objects.content(name), tag
+
+    def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
+        """By one conditional put."""
+        if not self.objects.put_if(name, json.dumps(content, indent=1).encode(), tag):
+            raise BusyError(
+                "Another process has changed the champion meanwhile.",
+                where=f"{self.where.rstrip('/')}/{name}",
+                expected="one process at a time",
+                remedy="look at what it decided, then try again",
+            )
+
+    def folder(self, number: int, part: str) -> Path:
+        """A copy, made now."""
+        copy = Path(tempfile.mkdtemp(prefix="streamkern-"))
+        try:
+            self.objects.bring(f"versions/{number:06}/{part}", copy / part)
+        except BaseException as error:
+            shutil.rmtree(copy, ignore_errors=True)
+            if not isinstance(error, OSError) or isinstance(error, StorageError | FileNotFoundError):
+                raise
+            raise StorageError(
+                f"Version {number} could not be copied here: {error.strerror}.",
+                where=str(copy),
+                expected="room for a model",
+                remedy="free space, or set TMPDIR",
+            ) from error
+        return copy / part
+
+    def let_go(self, folder: Path, user: object = None) -> None:
+        """Remove the copy, now or with its user."""
+        if user is None:
+            shutil.rmtree(folder.parent, ignore_errors=True)
+        else:
+            weakref.finalize(user, shutil.rmtree, folder.parent, True)
+
+    def claim(self, least: int) -> tuple[int, Path]:
+        """The first number of which no object is there, by an object that only one process can put."""
+        number = max(least, 1 + max(self._versions(), default=0))
+        me = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}".encode()
+        while not self.objects.put_if(f"versions/{number:06}/claim", me, None):
+            number += 1
+        return number, Path(tempfile.mkdtemp(prefix="streamkern-"))
+
+    def add(self, number: int, staging: Path) -> None:
+        """The record last."""
+        record = (staging / RECORD).read_bytes()
+        (staging / RECORD).unlink()
+        name = f"versions/{number:06}"
+        self.objects.send(staging, name)
+        self.objects.put(f"{name}/{RECORD}", record)
+        shutil.rmtree(staging, ignore_errors=True)
+
+    def remove(self, number: int) -> None:
+        """The record first."""
+        names = self._versions().get(number, set())
+        self.objects.remove(f"versions/{number:06}/{name}" for name in sorted(names, key=lambda name: name != RECORD))
+
+    def tidy(self, decided: int) -> None:
+        """Versions without a record, of a number before the last decision: later ones may be on their way."""
+        for number, names in self._versions().items():
+            if number < decided and RECORD not in names:
+                self.remove(number)
+
+    @contextmanager
+    def lock(self, run_dir: Path | None) -> Iterator[None]:
+        """A lock on the run directory, of this machine's processes; other machines are told when they put."""
+        if run_dir is None:
+            yield
+            return
+        _make(run_dir)
+        with _hold(run_dir, ".registry.lock", f"{self.where}, trained in {run_dir}"):
+            yield
+
+    def log(self, line: bytes) -> None:
+        """An object a line: nothing can be appended to one. A store that is gone does not undo what was decided."""
+        with suppress(OSError, StreamkernError):
+            self.objects.put(f"decisions/{time.time_ns():020}-{secrets.token_hex(4)}.json", line)
+
+    def lines(self) -> Iterator[bytes]:
+        """Oldest first."""
+        for name in self.objects.all():
+            if name.startswith("decisions/"):
+                yield self.objects.content(name)
+
+    def run_dir(self, name: str) -> Path:
+        """As ``run`` has it by default."""
+        return Path("runs") / (name or "run")
+
+    def _versions(self) -> dict[int, set[str]]:
+        """Names of the objects of each version, complete or not."""
+        found: dict[int, set[str]] = {}
+        for name in self.objects.all():
+            first, _, rest = name.partition("/")
+            number, _, file = rest.partition("/")
+            if first == "versions" and _NAME.fullmatch(number) and file:
+                found.setdefault(int(number), set()).add(file)
+        return found
+
+
+@contextmanager
+def _hold(folder: Path, name: str, where: str) -> Iterator[None]:
+    lock = _locked(folder, name)
+    try:
+        lock.__enter__()
+    except BusyError as error:
+        raise BusyError(
+            error.what.replace("run holds this directory", "process holds this registry"),
+            where=where,
+            expected="one process at a time",
+            remedy="wait for it; the lock of a dead process holds nobody up",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def _sync(folder: Path) -> None:
+    """Have a rename on the disk; some file systems do not sync directories."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

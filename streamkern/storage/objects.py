@@ -1,0 +1,180 @@
+"""Writing to a store over a network. It has no renames: what is atomic there is to put one object."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fsspec.asyn import sync
+
+from streamkern.errors import StorageError
+from streamkern.storage.remote import Remote
+
+_AT_ONCE = 8  # objects that are held while they are sent or fetched
+
+
+class Objects(Remote):
+    """One place in a store, to read and to write. Paths are relative to it.
+
+    Args:
+        url: any fsspec URL of a store that lists.
+        storage_options: for fsspec.
+
+    Raises:
+        StorageError: there is no file system for the URL, or it does not list.
+    """
+
+    def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
+        super().__init__(url, storage_options)
+        self.require_listing(self.root)
+
+    def all(self) -> list[str]:
+        """Names of all objects, relative to the place; none where nothing is."""
+        try:
+            found = self.find(self.root)
+        except FileNotFoundError:
+            return []
+        start = len(self.root.rstrip("/")) + 1
+        return sorted(path[start:] for path in found)
+
+    def tag(self, name: str, limit: int) -> str:
+        """What tells this content of an object from another.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            StorageError: it has more than ``limit`` bytes.
+        """
+        info = self.info(self._at(name))
+        if (info.get("size") or 0) > limit:
+            raise StorageError(
+                f"This object has {info['size']:,} bytes.",
+                where=self.name(self._at(name)),
+                expected=f"at most {limit:,} bytes",
+                remedy="restore it from a copy",
+            )
+        return str(info.get("ETag") or "")
+
+    def content(self, name: str) -> bytes:
+        """All bytes of an object.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        return sync(self.fs.loop, self.get, self._at(name))  # type: ignore[no-any-return]
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write an object, whole or not at all."""
+        sync(self.fs.loop, self._put, name, data)
+
+    async def _put(self, name: str, data: bytes) -> None:
+        path = self._at(name)
+        await self._attempt(path, partial(self.fs._pipe_file, path, data))
+
+    def put_if(self, name: str, data: bytes, tag: str | None) -> bool:
+        """Write an object if it is still the one that had this tag; for None, if none is there.
+
+        S3 and most stores that speak it decide this themselves. Others have no such request: there it is written.
+
+        Returns:
+            Whether it was written.
+        """
+        if "s3" not in self.fs.protocol:
+            self.put(name, data)
+            return True
+        path = self._at(name)
+        condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+
+        async def request() -> bool:
+            try:
+                await self.fs._pipe_file(path, data, **condition)
+            except Exception as error:  # file systems raise whatever they like
+                status = _status(error)
+                if status in (404, 409, 412):
+                    return False
+                if status != 501:
+                    raise
+                await self.fs._pipe_file(path, data)  # the store knows no conditions
+            return True
+
+        if sync(self.fs.loop, self._attempt, path, request):
+            return True
+        try:
+            return self.content(name) == data  # an earlier attempt was carried out, and its answer lost
+        except FileNotFoundError:
+            return False
+
+    def send(self, folder: Path, name: str) -> None:
+        """Write all files of a local folder below a name."""
+        files = sorted(Path(at) / file for at, _, files in os.walk(folder) for file in files)
+
+        async def one(file: Path) -> None:
+            await self._put(f"{name}/{file.relative_to(folder).as_posix()}", file.read_bytes())
+
+        self._each(one, files)
+
+    def bring(self, name: str, folder: Path) -> None:
+        """Write all objects below a name as files of a local folder.
+
+        Raises:
+            FileNotFoundError: there are none.
+            StorageError: the name of one would lead out of the folder.
+        """
+        start = len(self._at(name)) + 1
+        paths = sorted(self.find(self._at(name)))
+        if not paths:
+            raise FileNotFoundError(self.name(self._at(name)))
+        for path in paths:
+            parts = path[start:].split("/")
+            if "\\" in path[start:] or any(part in ("", ".", "..") for part in parts):
+                raise StorageError(
+                    "The name of this object is that of no file.",
+                    where=self.name(path),
+                    expected="names that stay below their folder",
+                    remedy="remove the object from the store",
+                )
+
+        async def one(path: str) -> None:
+            target = folder / PurePosixPath(path[start:])
+            data = await self.get(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+
+        self._each(one, paths)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove objects, one after the other; those that are not there are passed over."""
+        for name in names:
+            path = self._at(name)
+            try:
+                sync(self.fs.loop, self._attempt, path, partial(self.fs._rm_file, path))
+            except FileNotFoundError:
+                continue
+
+    def _each(self, request: Callable[[Any], Coroutine[Any, Any, None]], items: Iterable[Any]) -> None:
+        async def all_of() -> None:
+            gate = asyncio.Semaphore(_AT_ONCE)
+
+            async def gated(item: Any) -> None:
+                async with gate:
+                    await request(item)
+
+            await asyncio.gather(*(gated(item) for item in items))
+
+        sync(self.fs.loop, all_of)
+
+    def _at(self, name: str) -> str:
+        return f"{self.root.rstrip('/')}/{name}"
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status of a store's answer, where an error is one."""
+    for each in (error, error.__cause__):
+        response = getattr(each, "response", None)
+        if isinstance(response, dict):
+            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return found if isinstance(found, int) else None
+    return None
