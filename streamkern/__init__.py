@@ -46,6 +46,7 @@ from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline import Pipeline, Plan, Registry, load_pipeline, plan, resume, retrain, run
 from streamkern.pipeline.inspect import Inspection, inspect
 from streamkern.pipeline.predict import PredictionResult, predict
+from streamkern.report.mlflow import log_to_mlflow
 from streamkern.serving import Predictor
 from streamkern.solvers import (
     SGD,
@@ -145,6 +146,7 @@ __all__ = [
     "inspect",
     "load_model",
     "load_pipeline",
+    "log_to_mlflow",
     "open_dataset",
     "open_executor",
     "plan",
