@@ -21,6 +21,7 @@ RUNS = (
     ("pipelines/fashion_mnist.py", {"rows": "200_000", "centers": "1000"}),
     ("pipelines/fashion_mnist.py", {"rows": "60_000", "noise": "0", "centers": "5000", "epochs": "2"}),
     ("pipelines/fashion_mnist.py", {"rows": "200_000", "centers": "5000"}),
+    ("pipelines/regression.py", {"epochs": "20"}),
 )
 
 
