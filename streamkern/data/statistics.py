@@ -110,12 +110,7 @@ class Moments:
             values, counts = np.unique(_labels(raw, where), return_counts=True)
             labels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
             if len(labels) > MAX_CLASSES:
-                raise DataError(
-                    f"The target has more than {MAX_CLASSES} different values.",
-                    where=where,
-                    expected="class labels",
-                    remedy="use a regressor for a continuous target",
-                )
+                raise _too_many_labels(where)
         elif raw.y is not None and self.target_pivot is not None:
             y = np.asarray(raw.y, dtype=np.float64).reshape(len(raw.y), -1)
             bad = self.first_bad(y)
@@ -129,6 +124,15 @@ class Moments:
             total = (y - self.target_pivot).sum(axis=0)
         ranges = Extremes(X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64))
         return len(X), ranges, centred.sum(axis=0), np.square(centred).sum(axis=0), labels, total
+
+
+def _too_many_labels(where: str) -> DataError:
+    return DataError(
+        f"The target has more than {MAX_CLASSES} different values.",
+        where=where,
+        expected="class labels",
+        remedy="use a regressor for a continuous target",
+    )
 
 
 def _labels(raw: Raw, where: str) -> Array:
@@ -210,6 +214,8 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
                 expected="at least two classes",
                 remedy="check the target column, or the split",
             )
+        if len(values) > MAX_CLASSES:  # together, though each block has fewer
+            raise _too_many_labels("the target of the training rows")
         encoding = Classes(np.array(values))
     elif has_target and moments.target_pivot is not None:
         encoding = Continuous(moments.target_pivot + total / n, flat)

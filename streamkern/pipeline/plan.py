@@ -40,6 +40,7 @@ class PlannedStage:
         bytes_read: decoded bytes read from the source.
         memory: projected peak of the process, in bytes.
         seconds: predicted, from the calibration of this machine.
+        device_memory: projected peak on a device, in bytes; None where arithmetic runs on the processor.
     """
 
     name: str
@@ -49,6 +50,7 @@ class PlannedStage:
     bytes_read: int
     memory: int
     seconds: float
+    device_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,16 +89,18 @@ class Plan:
 
     def text(self) -> str:
         """The plan as a table for a terminal."""
-        lines = [f"{'stage':<12}{'rows':>15}{'passes':>8}{'GFLOP':>13}{'read':>12}{'memory':>12}{'seconds':>10}"]
+        names = f"{'stage':<12}{'rows':>15}{'passes':>8}{'GFLOP':>13}{'read':>12}{'memory':>12}"
+        lines = [f"{names}{'device':>12}{'seconds':>10}"]
         for stage in self.stages:
+            device = "none" if stage.device_memory is None else format_bytes(stage.device_memory)
             lines.append(
                 f"{stage.name:<12}{stage.rows:>15,}{stage.passes:>8,}{stage.flops / 1e9:>13,.1f}"
-                f"{format_bytes(stage.bytes_read):>12}{format_bytes(stage.memory):>12}{stage.seconds:>10,.1f}"
+                f"{format_bytes(stage.bytes_read):>12}{format_bytes(stage.memory):>12}{device:>12}{stage.seconds:>10,.1f}"
             )
         lines.append(
             f"{'total':<12}{'':>15}{'':>8}{sum(s.flops for s in self.stages) / 1e9:>13,.1f}"
             f"{format_bytes(sum(s.bytes_read for s in self.stages)):>12}{format_bytes(self.footprint.peak):>12}"
-            f"{self.seconds:>10,.1f}"
+            f"{'':>12}{self.seconds:>10,.1f}"
         )
         lines.append(f"memory: {format_bytes(self.footprint.peak)} of {format_bytes(self.budget)}")
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])

@@ -127,5 +127,6 @@ def _format_of(url: str, storage_options: dict[str, Any] | None, retry: Retry | 
         where=redacted(url),
         expected=f"a path that ends in .zarr or {', '.join(SUFFIXES)}, or a directory that holds "
         f"{', '.join(_ZARR_FILES)} or parquet files",
-        remedy="say which with format='zarr' or format='parquet'",
+        remedy="say which with format='zarr' or format='parquet'; CSV, JSON, NumPy and HDF5 files become zarr first: "
+        "streamkern ingest FILE NEW.zarr",
     )

@@ -51,7 +51,8 @@ def number(kind: pa.DataType, where: str) -> np.dtype[Any]:
         f"a column of {kind} cannot be a feature",
         where=where,
         expected="numbers or booleans",
-        remedy="encode it as numbers, or choose the numeric columns with columns=[...]; a target is named with target=",
+        remedy="encode it as numbers, or choose the numeric columns with columns=[...] (--columns A,B); "
+        "a target is named with target= (--target)",
     )
 
 

@@ -54,7 +54,7 @@ def feature_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
             f"features of dtype {dtype} cannot be used",
             where=where,
             expected="bool, integers, or float16/float32/float64",
-            remedy="encode it as numbers, or choose the numeric columns with columns=[...]",
+            remedy="encode it as numbers, or choose the numeric columns with columns=[...] (--columns A,B)",
         )
     return dtype.newbyteorder("=")
 
