@@ -18,7 +18,7 @@ import scipy.sparse
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Block, Scan
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Expansion, Kernel, StoredCenters
 from streamkern.kernels.streamed import in_tiles
@@ -94,8 +94,7 @@ class Uniform(InMemory):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.p < 1:
-            raise UsageError(f"p is {self.p}.", where="Uniform(p)", expected="at least 1 center")
+        require_counts(self, p=1)
 
     def count(self, dataset: Dataset) -> int:
         """Number p of centers."""
@@ -254,10 +253,7 @@ class KMeans(InMemory):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("p", 1), ("iterations", 0), ("batch", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is {value}.", where=f"KMeans({name}=...)", expected=f"at least {least}")
+        require_counts(self, p=1, iterations=0, batch=1)
 
     def count(self, dataset: Dataset) -> int:
         """Number p of centers."""
@@ -338,8 +334,7 @@ class RPCholesky(InMemory):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.p < 1:
-            raise UsageError(f"p is {self.p}.", where="RPCholesky(p)", expected="at least 1 center")
+        require_counts(self, p=1, subsample=1)
         if self.subsample is not None and self.subsample < self.p:
             raise UsageError(
                 f"{self.p} centers are to be drawn from {self.subsample} rows.",

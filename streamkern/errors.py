@@ -6,6 +6,7 @@ expected, and what to do about it. The class fixes the exit status of the comman
 
 from __future__ import annotations
 
+import operator
 from typing import Any, ClassVar
 
 
@@ -58,6 +59,33 @@ class UsageError(StreamkernError, ValueError):
 
 class PlanRefusedError(UsageError):
     """The run would not fit: refused before it begins, with the parameter that would make it fit."""
+
+
+def require_counts(owner: object, **least: int) -> None:
+    """Fields of a dataclass, made Python ints, that are counts or None.
+
+    Args:
+        owner: the dataclass.
+        least: the smallest value of each field.
+
+    Raises:
+        UsageError: a field is no whole number, or one below its smallest value.
+    """
+    for name, smallest in least.items():
+        value = getattr(owner, name)
+        if value is None:
+            continue
+        try:
+            number = smallest - 1 if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = smallest - 1
+        if number < smallest:
+            raise UsageError(
+                f"{name} is {value!r}.",
+                where=f"{type(owner).__name__}({name}=...)",
+                expected=f"a whole number, at least {smallest}",
+            )
+        object.__setattr__(owner, name, number)
 
 
 class DataError(StreamkernError, ValueError):

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from streamkern.backends.base import Backend
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray
 
@@ -133,8 +133,7 @@ class MixUp:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.alpha) and self.alpha > 0):
             raise UsageError(f"alpha is {self.alpha}.", where="MixUp(alpha)", expected="a finite number > 0")
-        if self.bank < 1:
-            raise UsageError(f"bank is {self.bank}.", where="MixUp(bank=...)", expected="at least 1 row")
+        require_counts(self, bank=1)
 
     def mix(
         self, X: Array, y: Array | None, row_ids: IntArray, copies: IntArray, seed: int, bank: Bank

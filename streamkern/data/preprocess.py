@@ -16,7 +16,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import Encode, Expected, Fill, Project, Transform, UnitRows
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.storage.layout import positions
 from streamkern.types import Array, IntArray
 
@@ -185,10 +185,7 @@ class RandomProjection(_WithoutSweep):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.components < 1:
-            raise UsageError(
-                f"components is {self.components}.", where="RandomProjection(components)", expected="at least 1"
-            )
+        require_counts(self, components=1)
         if self.density is not None and not 0 < self.density <= 1:
             raise UsageError(
                 f"The density is {self.density}.", where="RandomProjection(density=...)", expected="in (0, 1], or None"

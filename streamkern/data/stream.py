@@ -26,7 +26,7 @@ from streamkern.data.reader import Reader
 from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
 from streamkern.data.transforms import through, working_dtype
-from streamkern.errors import UsageError
+from streamkern.errors import require_counts
 from streamkern.rng import generator
 from streamkern.types import Array, IntArray
 
@@ -183,10 +183,7 @@ class Stream:
     replacement: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("lanes", "block_rows", "window_blocks", "run_rows", "mix_chunks"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}.", where=f"Stream({name}=...)", expected="at least 1")
+        require_counts(self, lanes=1, block_rows=1, window_blocks=1, run_rows=1, mix_chunks=1)
         data = self.assembly.dataset
         bounds = data.source.bounds
         self._full = _Round(data.rules, data.counts, data.base_rows)

@@ -26,8 +26,8 @@ def open_executor(scheduler: str = "threads", threads: int | None = None) -> Ite
         UsageError: the setting means nothing, or needs what is not installed.
         StorageError: no scheduler answers at the address, or it has no workers.
     """
-    if threads is not None and threads < 1:
-        raise UsageError(f"{threads} threads are too few.", where="threads", expected="at least 1")
+    if threads is not None and not (hasattr(threads, "__index__") and threads >= 1):
+        raise UsageError(f"threads is {threads!r}.", where="threads", expected="a whole number, at least 1")
     if scheduler == "threads":
         with ThreadsExecutor(threads) as executor:
             yield executor

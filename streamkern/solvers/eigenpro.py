@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Block, Key, Stream
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
@@ -105,16 +105,7 @@ class EigenPro:
                 where="EigenPro(projection=...)",
                 expected="one of " + ", ".join(PROJECTIONS),
             )
-        for name in ("epochs", "s", "q", "batch", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}.", where=f"EigenPro({name}=...)", expected="at least 1")
-        if self.projection_products is not None and self.projection_products < 0:
-            raise UsageError(
-                f"projection_products is {self.projection_products}.",
-                where="EigenPro(projection_products=...)",
-                expected="at least 0",
-            )
+        require_counts(self, epochs=1, s=1, q=1, batch=1, patience=1, projection_products=0)
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="EigenPro(step=...)", expected="a positive number")
         if self.momentum is not None and not 0 <= self.momentum < 1:

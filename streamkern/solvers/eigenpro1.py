@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Stream
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.kernels.base import ROW_TILE, tiles
@@ -74,10 +74,7 @@ class EigenPro1:
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "EigenPro1")
-        for name, least in (("epochs", 1), ("q", 1), ("subsample", 2), ("batch", 1), ("patience", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is {value}.", where=f"EigenPro1({name}=...)", expected=f"at least {least}")
+        require_counts(self, epochs=1, q=1, subsample=2, batch=1, patience=1)
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="EigenPro1(step=...)", expected="a positive number")
         if not 0 < self.tau <= 1:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Block, Scan, Stream
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import CENTER_TILE, ROW_TILE, tiles
@@ -68,10 +68,7 @@ class EigenPro2:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("s", 1), ("q", 0), ("batch", 1), ("patience", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is {value}.", where=f"EigenPro2({name}=...)", expected=f"at least {least}")
+        require_counts(self, epochs=1, s=1, q=0, batch=1, patience=1)
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="EigenPro2(step=...)", expected="a positive number")
 

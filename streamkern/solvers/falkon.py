@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg
 
 from streamkern.data.stream import Stream
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, require_counts
 from streamkern.kernels import Expansion
 from streamkern.solvers.base import Failure, Problem, Sweep, WholePasses
 from streamkern.solvers.cost import Cost, Size, Work, triangle
@@ -46,8 +46,7 @@ class Falkon:
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "Falkon")
-        if self.epochs < 2:
-            raise UsageError(f"epochs is {self.epochs}.", where="Falkon(epochs=...)", expected="at least 2")
+        require_counts(self, epochs=2)
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Stream
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, measure
@@ -70,10 +70,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "SGD")
-        for name in ("epochs", "batch", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}.", where=f"SGD({name}=...)", expected="at least 1")
+        require_counts(self, epochs=1, batch=1, patience=1)
         if self.schedule not in SCHEDULES:
             raise UsageError(
                 f"The schedule is {self.schedule!r}.", where="SGD(schedule=...)", expected=" or ".join(SCHEDULES)
@@ -258,8 +255,7 @@ class GradientDescent:
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "GradientDescent")
-        if self.epochs < 1:
-            raise UsageError(f"epochs is {self.epochs}.", where="GradientDescent(epochs=...)", expected="at least 1")
+        require_counts(self, epochs=1, patience=1)
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="GradientDescent(step=...)", expected="above 0")
 

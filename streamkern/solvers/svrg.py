@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Stream
-from streamkern.errors import UsageError
+from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, largest_sweeps, sketched_preconditioner
@@ -81,10 +81,7 @@ class SVRG:
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "SVRG")
-        for name in ("epochs", "k", "batch", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}.", where=f"SVRG({name}=...)", expected="at least 1")
+        require_counts(self, epochs=1, k=1, batch=1, patience=1)
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="SVRG(step=...)", expected="above 0")
         for name, known in (("preconditioner", PRECONDITIONERS), ("sampling", SAMPLINGS)):

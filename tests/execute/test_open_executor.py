@@ -55,8 +55,12 @@ def test_a_setting_that_means_nothing_says_what_would(scheduler):
         pass
 
 
-def test_no_threads_are_too_few():
-    with pytest.raises(UsageError, match="0 threads"), open_executor("threads", 0):
+@pytest.mark.parametrize("threads", [0, -1, 1.5])
+def test_threads_are_counted(threads):
+    with (
+        pytest.raises(UsageError, match=rf"threads is {threads}\.\n.*\n.*at least 1"),
+        open_executor("threads", threads),
+    ):
         pass
 
 
