@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 
 from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
@@ -88,12 +88,14 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.scheduler = scheduler
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
         Args:
             X: rows, shape (n, d): NumPy, pandas, polars or Dask; or a ``Dataset`` with a target.
             y: targets, shape (n,), or (n, c) for a regressor; None with a ``Dataset``.
+            sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
+                and only the weights' ratios matter. None with a ``Dataset``, which has its own.
 
         Raises:
             UsageError: a parameter is out of range.
@@ -102,9 +104,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             NumericalError: training diverged or stagnated.
         """
         if isinstance(X, Dataset) or is_dask_array(X):
-            data, dtype = self._streamed(X, y), "float32"
+            data, dtype = self._streamed(X, y, sample_weight), "float32"
         else:
-            data, dtype = self._validated(X, y)
+            data, dtype = self._validated(X, y, sample_weight)
         recipe = self._recipe(data, dtype)
         budget = default_budget() if self.memory is None else parse_bytes(self.memory)
         recipe, _ = resolved(recipe, budget)
@@ -146,20 +148,20 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         with open_executor(self.scheduler, self.threads) as executor:
             return self.model_.decision_function(X, executor=executor)
 
-    def _score(self, data: Dataset, y: Any, metric: str) -> float:
+    def _score(self, data: Dataset, y: Any, sample_weight: Any, metric: str) -> float:
         """One metric over a dataset, in a stream."""
         check_is_fitted(self)
-        _no_target(y)
+        _no_target(y, sample_weight)
         with open_executor(self.scheduler, self.threads) as executor:
             return float(self.model_.score(data, executor=executor)[metric])
 
-    def _streamed(self, X: Any, y: Any) -> Dataset:
+    def _streamed(self, X: Any, y: Any, sample_weight: Any = None) -> Dataset:
         """A dataset, or one over Dask arrays: nothing is read yet."""
         if isinstance(X, Dataset):
-            _no_target(y)
+            _no_target(y, sample_weight)
             data = X
         else:
-            data = from_arrays(X, y)
+            data = from_arrays(X, y, sample_weight=sample_weight)
         self.n_features_in_ = data.source.n_features
         if data.source.columns is not None:
             self.feature_names_in_ = np.array(data.source.columns, dtype=object)
@@ -167,7 +169,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             del self.feature_names_in_
         return data
 
-    def _validated(self, X: Any, y: Any) -> tuple[Dataset, str]:
+    def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Dataset, str]:
         """Arrays in memory as scikit-learn checks them, and the dtype to compute in."""
         X, y = validate_data(
             self, X, y, ensure_all_finite=False, order="C", multi_output=True, y_numeric=self._task == "regression"
@@ -176,7 +178,11 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             check_classification_targets(y)
             y = column_or_1d(y, warn=True)
         columns = getattr(self, "feature_names_in_", None)
-        data = from_arrays(X, y, columns=None if columns is None else columns.tolist())
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            taken = sample_weight > 0  # without the others, all that is drawn is drawn as if they were not there
+            X, y, sample_weight = X[taken], y[taken], sample_weight[taken]
+        data = from_arrays(X, y, columns=None if columns is None else columns.tolist(), sample_weight=sample_weight)
         return data, "float64" if X.dtype == np.float64 else "float32"
 
     def _recipe(self, data: Dataset, dtype: str) -> _Recipe:
@@ -271,17 +277,20 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
 
     _task = "regression"
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """R², averaged over the outputs.
 
         Args:
             X: rows as in ``fit``, or a ``Dataset`` with a target, which is scored in a stream.
             y: targets; None with a ``Dataset``.
+            sample_weight: weights of the rows, shape (n,); None with a ``Dataset``, which has its own.
 
         Raises:
             DataError: as ``predict``.
         """
-        return self._score(X, y, "r2") if isinstance(X, Dataset) else float(super().score(X, y))
+        if isinstance(X, Dataset):
+            return self._score(X, y, sample_weight, "r2")
+        return float(super().score(X, y, sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -314,25 +323,28 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
 
     _task = "classification"
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train; see ``KernelRegressor.fit``."""
-        super().fit(X, y)
+        super().fit(X, y, sample_weight)
         encoding = self.model_.encoding
         assert isinstance(encoding, Classes)
         self.classes_ = encoding.values
         return self
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy.
 
         Args:
             X: rows as in ``fit``, or a ``Dataset`` with a target, which is scored in a stream.
             y: labels; None with a ``Dataset``.
+            sample_weight: weights of the rows, shape (n,); None with a ``Dataset``, which has its own.
 
         Raises:
             DataError: as ``predict``; or, in a ``Dataset``, a label that was not in the training data.
         """
-        return self._score(X, y, "accuracy") if isinstance(X, Dataset) else float(super().score(X, y))
+        if isinstance(X, Dataset):
+            return self._score(X, y, sample_weight, "accuracy")
+        return float(super().score(X, y, sample_weight))
 
     def decision_function(self, X: Any) -> Array:
         """A score for each class, shape (n, K); for two classes the second's less the first's, shape (n,).
@@ -347,8 +359,8 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         return outputs if outputs.shape[1] > 2 else np.asarray(outputs[:, 1] - outputs[:, 0])
 
 
-def _no_target(y: Any) -> None:
-    if y is not None:
+def _no_target(y: Any, sample_weight: Any = None) -> None:
+    if y is not None or sample_weight is not None:
         raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
 
 

@@ -116,6 +116,20 @@ def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: in
     Raises:
         DataError: a row id that the source does not have, or no row id.
     """
+    X, y, _ = _gathered(executor, assembly, ids, block_rows)
+    return X, y
+
+
+def gather_weights(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096) -> Array:
+    """Sample weights of rows by id, in the order of ``ids``, shape (k,); see ``gather``."""
+    _, _, w = _gathered(executor, assembly, ids, block_rows)
+    assert w is not None
+    return w
+
+
+def _gathered(
+    executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int
+) -> tuple[Array, Array | None, Array | None]:
     n = int(assembly.dataset.source.bounds[-1])
     if len(ids) and not 0 <= ids.min() <= ids.max() < n:
         raise DataError(
@@ -130,9 +144,9 @@ def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: in
     X = np.concatenate([piece[1] for piece in pieces])
     # sorted by id, whatever the chunks; put back in the order asked for
     rank = np.searchsorted(found, ids)
-    y = None if pieces[0][2] is None else np.concatenate([piece[2] for piece in pieces])[rank]
-    return X[rank], y
+    y, w = (None if pieces[0][k] is None else np.concatenate([piece[k] for piece in pieces])[rank] for k in (2, 3))
+    return X[rank], y, w
 
 
 def _rows(block: Block, state: Any) -> Parts:
-    return (Stack(((block.ids, block.X, block.y),)) if len(block.ids) else Stack(),)
+    return (Stack(((block.ids, block.X, block.y, block.w),)) if len(block.ids) else Stack(),)

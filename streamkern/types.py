@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,10 +21,17 @@ class Rows(NamedTuple):
     Attributes:
         X: features, shape (n, d), C-contiguous, in the stored dtype.
         y: targets, shape (n,) or (n, c), or None where the source has none.
+        w: sample weights >= 0, shape (n,), float64, or None where the source has none.
     """
 
     X: Array
     y: Array | None
+    w: Array | None = None
+
+    def each(self, change: Callable[[Array], Array]) -> Rows:
+        """The same change of every array that is there."""
+        y, w = (None if values is None else change(values) for values in (self.y, self.w))
+        return Rows(change(self.X), y, w)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.quarantine import Quarantined, corrupt_chunks
+from streamkern.data.split import Listed
 from streamkern.errors import UsageError
 from streamkern.storage import Retry, open_source
 
@@ -20,6 +24,7 @@ def open_dataset(
     target: Any = None,
     *,
     columns: Sequence[str] | None = None,
+    weight: str | None = None,
     format: str | None = None,
     storage_options: dict[str, Any] | None = None,
     retry: Retry | None = None,
@@ -31,6 +36,7 @@ def open_dataset(
         path: where.
         target: name of the target column; several names for several outputs (parquet).
         columns: features to use, in this order; all but the target by default.
+        weight: name of the column of sample weights >= 0. What ``ingest`` has made knows its own.
         format: ``zarr`` or ``parquet`` where the path does not tell.
         storage_options: for fsspec URLs; secrets are better left to the environment.
         retry: how patient to be with a remote store.
@@ -46,7 +52,7 @@ def open_dataset(
         raise UsageError(
             f"on_corrupt is {on_corrupt!r}.", where="open_dataset(on_corrupt=...)", expected="'error' or 'quarantine'"
         )
-    dataset = Dataset(open_source(os.fspath(path), target=target, columns=columns, format=format,
+    dataset = Dataset(open_source(os.fspath(path), target=target, columns=columns, weight=weight, format=format,
                                   storage_options=storage_options, retry=retry))  # fmt: skip
     if on_corrupt == "quarantine" and (found := corrupt_chunks(dataset.source)):
         dataset = dataset.without(found)
@@ -59,15 +65,19 @@ def open_dataset(
     return dataset
 
 
-def from_arrays(X: Any, y: Any = None, *, columns: Sequence[str] | None = None) -> Dataset:
+def from_arrays(X: Any, y: Any = None, *, columns: Sequence[str] | None = None, sample_weight: Any = None) -> Dataset:
     """A dataset over arrays in memory, or Dask arrays.
 
     Args:
         X: features, shape (n, d) or (n, ...), which is flattened; NumPy or Dask.
         y: targets, shape (n,) or (n, c), or None.
         columns: names of the features.
+        sample_weight: weights >= 0, shape (n,), held in memory; rows of weight 0 take no part.
 
     Raises:
         DataError: shapes or types that cannot be rows.
     """
-    return Dataset(open_source(X, target=y, columns=columns))
+    dataset = Dataset(open_source(X, target=y, columns=columns, weight=sample_weight))
+    if sample_weight is not None and not (taken := np.asarray(sample_weight) != 0).all():
+        dataset = replace(dataset, rules=(Listed(np.flatnonzero(taken)),))
+    return dataset

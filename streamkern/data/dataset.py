@@ -17,6 +17,7 @@ from streamkern.data.subsample import rows_of, stratified, weighted
 from streamkern.data.transforms import Affine, Names, Project, Transform, dump
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
+from streamkern.storage.weighted import weight_of
 from streamkern.types import Array, IntArray, Rows, Target
 
 
@@ -80,6 +81,11 @@ class Dataset:
     def target(self) -> Target | None:
         """What the target is, or None."""
         return self.source.target
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have sample weights."""
+        return weight_of(self.source) is not None
 
     @property
     def full_rounds(self) -> int:
@@ -207,6 +213,13 @@ class Dataset:
         Raises:
             UsageError: both ``copies`` and ``rows``, one of them no number from 1 to 2^62, or no augmentation.
         """
+        if self.weighted and any(isinstance(each, MixUp) for each in augmentations):
+            raise UsageError(
+                "The rows have sample weights, and MixUp mixes two rows into one.",
+                where="augment(MixUp(...))",
+                expected="rows without weights: a mixture has the weight of neither",
+                remedy="leave MixUp out, or open the rows without weight=; sample(weights=...) draws by weight",
+            )
         for each in augmentations:
             if isinstance(each, type) or not isinstance(each, Augmentation | MixUp):
                 raise UsageError(

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import NamedTuple
 
 from streamkern.data.dataset import Dataset
 from streamkern.types import Array
 
+AT_ONCE = 8
+"""Chunks of a store that are under way together."""
+
 
 class Chunk(NamedTuple):
-    """A stored chunk in memory: features as stored (n, d), targets, and the id of its first row."""
+    """A stored chunk in memory: features as stored (n, d), targets, the id of its first row, and sample weights."""
 
     X: Array
     y: Array | None
     first: int
+    w: Array | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return int(self.X.nbytes) + (0 if self.y is None else int(self.y.nbytes))
+        return sum(int(values.nbytes) for values in (self.X, self.y, self.w) if values is not None)
 
 
 class Reader:
@@ -35,6 +41,7 @@ class Reader:
         cache_bytes: bytes of chunks kept.
 
     Attributes:
+        distant: whether a read is a round trip to a store.
         wanted: sets of chunks that will be asked for again; the others go first. Lanes that take turns, each with
             chunks of its own, would otherwise lose them just before their turn.
     """
@@ -49,12 +56,56 @@ class Reader:
         self._lock = threading.Lock()
         self._reading: dict[int, threading.Lock] = {}
         self._mine = threading.local()
+        source = dataset.source
+        self._row_bytes = source.n_features * source.dtype.itemsize + 16
+        self.distant = bool(getattr(source, "distant", False))
+        self._sent: dict[int, int] = {}
+        self._pool: ThreadPoolExecutor | None = None
 
     def chunk(self, index: int) -> Chunk:
         """One chunk, from the cache or from the source."""
         mine: tuple[int, Chunk] | None = getattr(self._mine, "chunk", None)
         if mine is not None and mine[0] == index:
             return mine[1]
+        found = self._shared(index)
+        self._mine.chunk = (index, found)
+        return found
+
+    def ahead(self, indices: Iterable[int]) -> None:
+        """Begin to read chunks that will be asked for, several at a time: a read is a round trip to a store.
+
+        What is under way counts as held, in place of chunks that nobody wants. What does not fit is read when it is
+        asked for.
+        """
+        for index in indices:
+            size = self._row_bytes * int(self._bounds[index + 1] - self._bounds[index])
+            with self._lock:
+                if index in self._chunks or index in self._sent:
+                    continue
+                under_way = sum(self._sent.values()) + size
+                wanted = set().union(*self.wanted)
+                for spare in [held for held in self._chunks if held not in wanted]:
+                    if self._held + under_way <= self.cache_bytes:
+                        break
+                    self._held -= self._chunks.pop(spare).nbytes
+                if self._held + under_way > self.cache_bytes or under_way > self.cache_bytes // 2:
+                    return
+                self._sent[index] = size
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="streamkern-ahead")
+            self._pool.submit(self._fetch, index)
+
+    def _fetch(self, index: int) -> None:
+        try:
+            self._shared(index)
+        except Exception:  # told to whoever asks for the chunk
+            pass
+        finally:
+            with self._lock:
+                del self._sent[index]
+
+    def _shared(self, index: int) -> Chunk:
+        """One chunk, which is read by one thread at a time."""
         with self._lock:
             found = self._look(index)
             gate = self._reading.setdefault(index, threading.Lock()) if found is None else None
@@ -65,7 +116,6 @@ class Reader:
                 if found is None:
                     found = self._read(index)
         assert found is not None
-        self._mine.chunk = (index, found)
         return found
 
     def _look(self, index: int) -> Chunk | None:
@@ -76,13 +126,14 @@ class Reader:
 
     def _read(self, index: int) -> Chunk:
         rows = self.dataset.source.read(index)
-        chunk = Chunk(rows.X, rows.y, int(self._bounds[index]))
+        chunk = Chunk(rows.X, rows.y, int(self._bounds[index]), rows.w)
         with self._lock:
             self._reading.pop(index, None)
             if index not in self._chunks:  # an old gate may have let two threads in
                 self._chunks[index] = chunk
                 self._held += chunk.nbytes
-            while self._held > self.cache_bytes and len(self._chunks) > 1:
+            others_sent = sum(size for sent, size in self._sent.items() if sent != index)
+            while self._held + others_sent > self.cache_bytes and len(self._chunks) > 1:
                 keep = {index}.union(*self.wanted)
                 spare = (held for held in self._chunks if held not in keep)
                 # Where not even the wanted fit, the one just used is the one whose turn comes last.

@@ -21,11 +21,11 @@ class Extremes:
     """Lowest and highest value of each feature; adds by taking the wider range.
 
     Args:
-        low: shape (d,).
-        high: shape (d,).
+        low: shape (d,), or a number.
+        high: shape (d,), or a number.
     """
 
-    def __init__(self, low: Array, high: Array) -> None:
+    def __init__(self, low: Array | float, high: Array | float) -> None:
         self.low = low
         self.high = high
 
@@ -67,7 +67,9 @@ class TransformedScan(RawScan):
 
 @dataclass(eq=False)
 class Moments:
-    """Contributes rows, extremes, Σ(x − c), Σ(x − c)², label counts, Σ(y − c₁) and finite checks of stored rows.
+    """Contributes rows, extremes, Σ w(x − c), Σ w(x − c)², label counts, Σ w(y − c₁) and Σ w, and checks stored rows.
+
+    Without sample weights every w is 1, and Σ w the rows. Rows of weight 0 are counted, and tell their label at most.
 
     Args:
         pivot: c, shape (d,), a point among the rows: sums about it keep float64's digits.
@@ -86,12 +88,16 @@ class Moments:
             DataError: a feature or a target is NaN or infinite.
         """
         raw, where = block
-        X = raw.X
+        rows, stored = len(raw.X), raw
+        if raw.w is not None and not raw.w.all():
+            kept = np.flatnonzero(raw.w)
+            raw = Raw(*(None if values is None else values[kept] for values in raw))  # type: ignore[arg-type]
+        X, w = raw.X, raw.w
         if not len(X):
             d = len(self.pivot)
             nothing = Extremes(np.full(d, np.inf), np.full(d, -np.inf))
             width = 0 if self.target_pivot is None else len(self.target_pivot)
-            return 0, nothing, np.zeros(d), np.zeros(d), Counter[Any](), np.zeros(width)
+            return rows, nothing, np.zeros(d), np.zeros(d), Counter[Any](), np.zeros(width), 0.0, Extremes(np.inf, 0.0)
         if X.dtype.kind == "f":
             bad = self.first_bad(X)
             if bad >= 0:
@@ -107,7 +113,7 @@ class Moments:
         labels: Counter[Any] = Counter()
         total = np.zeros(0)
         if raw.y is not None and self.target_pivot is None:
-            values, counts = np.unique(_labels(raw, where), return_counts=True)
+            values, counts = np.unique(_labels(stored, where), return_counts=True)
             labels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
             if len(labels) > MAX_CLASSES:
                 raise _too_many_labels(where)
@@ -121,9 +127,16 @@ class Moments:
                     expected="finite numbers; Input y contains NaN or infinity",
                     remedy="leave out or fill the rows without a target",
                 )
-            total = (y - self.target_pivot).sum(axis=0)
+            total = _summed(y - self.target_pivot, w)
         ranges = Extremes(X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64))
-        return len(X), ranges, centred.sum(axis=0), np.square(centred).sum(axis=0), labels, total
+        mass, heaviest = (len(X), 1.0) if w is None else (float(w.sum()), float(w.max()))
+        weights = Extremes(0.0, heaviest)
+        return rows, ranges, _summed(centred, w), _summed(np.square(centred), w), labels, total, mass, weights
+
+
+def _summed(values: Array, w: Array | None) -> Array:
+    """Σ w v over rows, shape (d,)."""
+    return np.asarray(values.sum(axis=0) if w is None else w @ values)
 
 
 def _too_many_labels(where: str) -> DataError:
@@ -171,6 +184,8 @@ class Statistics:
         variance: shape (d,), float64, over n.
         labels: rows of each label, for classification.
         encoding: how targets become numbers, or None without a target.
+        mean_weight: mean of the sample weights, by which mean and variance are weighted; 1 without any.
+        largest_weight: the largest of them, divided by their mean.
     """
 
     n: int
@@ -180,6 +195,8 @@ class Statistics:
     variance: Array
     labels: dict[Any, int]
     encoding: Encoding | None
+    mean_weight: float = 1.0
+    largest_weight: float = 1.0
 
 
 def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: bool) -> Statistics:
@@ -194,9 +211,16 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
     Raises:
         DataError: every feature is constant, or there is one class only.
     """
-    n, ranges, first, second, labels, total = sums
-    shift = first / n
-    variance = np.maximum(second / n - shift**2, 0.0)
+    n, ranges, first, second, labels, total, mass, weights = sums
+    if not mass:
+        raise DataError(
+            "Every sample weight is 0.",
+            where="the training rows",
+            expected="at least one row of positive weight",
+            remedy="check the column of weights",
+        )
+    shift = first / mass
+    variance = np.maximum(second / mass - shift**2, 0.0)
     if n > 1 and not np.any(ranges.high > ranges.low):
         raise DataError(
             "Every feature is constant: all rows are the same point.",
@@ -218,5 +242,9 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
             raise _too_many_labels("the target of the training rows")
         encoding = Classes(np.array(values))
     elif has_target and moments.target_pivot is not None:
-        encoding = Continuous(moments.target_pivot + total / n, flat)
-    return Statistics(n, ranges.low, ranges.high, moments.pivot + shift, variance, dict(labels), encoding)
+        encoding = Continuous(moments.target_pivot + total / mass, flat)
+    mean, mean_weight = moments.pivot + shift, mass / n
+    return Statistics(
+        n, ranges.low, ranges.high, mean, variance, dict(labels), encoding, mean_weight,
+        float(weights.high) / mean_weight,
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from streamkern.backends import get_backend
 from streamkern.backends.base import Backend
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
-from streamkern.data.reader import Reader
+from streamkern.data.reader import AT_ONCE, Reader
 from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
 from streamkern.data.transforms import through, working_dtype
@@ -42,21 +42,24 @@ class Block(NamedTuple):
         y: encoded targets: codes (b,) int64, values (b, c) float64 (of classes too, where rows are mixed), or None.
         ids: row ids, shape (b,), int64.
         key: the block's name.
+        w: sample weights, shape (b,), float64, or None where every row counts the same.
     """
 
     X: Array
     y: Array | None
     ids: IntArray
     key: Key
+    w: Array | None = None
 
 
 class Raw(NamedTuple):
-    """Rows as stored, before they are scaled and augmented; copies are their rounds."""
+    """Rows as stored, before they are scaled and augmented; copies are their rounds, and w their sample weights."""
 
     X: Array
     y: Array | None
     ids: IntArray
     copies: IntArray
+    w: Array | None = None
 
 
 @dataclass(eq=False)
@@ -69,6 +72,7 @@ class Assembly:
         center: subtracted from every row after augmentation, shape (d,) or a number.
         dtype: float32 or float64.
         backend: where the loops run.
+        mean_weight: what sample weights are divided by.
     """
 
     dataset: Dataset
@@ -76,6 +80,7 @@ class Assembly:
     center: float | Array = 0.0
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
     backend: Backend = field(default_factory=get_backend)
+    mean_weight: float = 1.0
 
     def __post_init__(self) -> None:
         self._banks: dict[int, Bank] = {}
@@ -128,7 +133,7 @@ class Assembly:
                 augmentation.apply(X, ids, copies, seed, self.backend)
         if not simple and np.any(self.center):
             X -= np.asarray(self.center, dtype=self.dtype)
-        return Block(X, y, ids, key)
+        return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight)
 
     def transformed(self, X: Array, ids: IntArray, where: str) -> Array:
         """Stored rows (b, n_stored) through the dataset's transforms, shape (b, d), float32 or float64."""
@@ -140,7 +145,7 @@ class Assembly:
         with self._lock:
             if number not in self._banks:
                 data = self.dataset
-                ids, (X, y) = data.bank(number)
+                ids, (X, y, _) = data.bank(number)
                 raw, every = Raw(X, y, ids, np.zeros_like(ids)), np.arange(len(ids), dtype=np.int64)
                 plain = replace(self, dataset=data.plain(), center=0.0)
                 block = plain.build(raw, every, (), f"the rows that MixUp draws from {data.source.where(0)}")
@@ -269,6 +274,9 @@ class Stream:
         size = self.window_blocks * self.block_rows
         stop = min((window + 1) * size, self.lane_rows(lane))
         ids, copies, self.reader.wanted[lane] = self._rows(pass_, lane, window * size, stop)
+        if self.reader.distant:
+            chunks = np.searchsorted(self.assembly.dataset.source.bounds, ids, side="right") - 1
+            self.reader.ahead(dict.fromkeys(chunks.tolist()))
         raw = self._gather(ids, copies)
         order = generator("window", self.seed, *name).permutation(len(raw.ids))
         with self._lock:
@@ -281,6 +289,7 @@ class Stream:
         X = np.empty((len(ids), source.n_features), dtype=source.dtype)
         target = source.target
         y = [] if target is None else [np.empty((0, *target.outputs), dtype=target.dtype)]
+        w = [np.empty(0)] if self.assembly.dataset.weighted else []
         chunks = np.searchsorted(source.bounds, ids, side="right") - 1
         cuts = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), len(ids)]
         for start, stop in pairwise(cuts if len(ids) else []):
@@ -289,7 +298,9 @@ class Stream:
             np.take(chunk.X, local, axis=0, out=X[start:stop], mode="clip")  # other modes would copy twice
             if chunk.y is not None:
                 y.append(chunk.y[local])
-        return Raw(X, np.concatenate(y) if y else None, ids, copies)
+            if chunk.w is not None:
+                w.append(chunk.w[local])
+        return Raw(X, np.concatenate(y) if y else None, ids, copies, np.concatenate(w) if w else None)
 
     def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
         """Row ids and rounds at positions [start, stop) of a lane's pass, and the chunks of the last row's group."""
@@ -449,6 +460,9 @@ class Scan:
         starts, stops = self._full if in_full else self._rest
         start, stop = int(starts[at]), int(stops[at])
         number = int(np.searchsorted(data.source.bounds, start, side="right") - 1)
+        if self.reader.distant:
+            following = np.searchsorted(data.source.bounds, starts[at : at + 64], side="right") - 1
+            self.reader.ahead(list(dict.fromkeys(following.tolist()))[:AT_ONCE])
         chunk = self.reader.chunk(number)
         if self.only is not None:
             ids = self.only[np.searchsorted(self.only, start) : np.searchsorted(self.only, stop)]
@@ -457,5 +471,5 @@ class Scan:
             kept = chosen(data.rules if in_full else data.last_round, start, stop)
             ids = np.arange(start, stop, dtype=np.int64) if kept is None else kept
             local = slice(start - chunk.first, stop - chunk.first) if kept is None else kept - chunk.first
-        y = None if chunk.y is None else chunk.y[local]
-        return Raw(chunk.X[local], y, ids, np.full(len(ids), round_, dtype=np.int64)), data.source.where(number)
+        y, w = (None if values is None else values[local] for values in (chunk.y, chunk.w))
+        return Raw(chunk.X[local], y, ids, np.full(len(ids), round_, dtype=np.int64), w), data.source.where(number)

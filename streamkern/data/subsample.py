@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from streamkern.data.split import Chooser, chosen
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash
 from streamkern.storage.base import Source
-from streamkern.storage.layout import positions
+from streamkern.storage.layout import joined, positions
 from streamkern.types import Array, IntArray, Rows
 
 _WAITING = 1 << 16  # candidates held, beyond those that are ahead, before the others are let go
@@ -169,9 +170,8 @@ def rows_of(source: Source, ids: IntArray) -> Rows:
     for number in np.unique(chunks).tolist():
         rows = source.read(number)
         local = ids[chunks == number] - int(source.bounds[number])
-        pieces.append(Rows(rows.X[local], None if rows.y is None else rows.y[local]))
-    targets = [piece.y for piece in pieces if piece.y is not None]
-    return Rows(np.concatenate([piece.X for piece in pieces]), np.concatenate(targets) if targets else None)
+        pieces.append(rows.each(itemgetter(local)))
+    return joined(pieces)
 
 
 def _ahead(waiting: list[tuple[Array, IntArray]], rows: int) -> tuple[Array, IntArray]:

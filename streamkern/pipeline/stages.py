@@ -330,13 +330,15 @@ def _dump_transform(made: Transform) -> tuple[dict[str, Array], dict[str, Any]]:
 def _dump_statistics(facts: Statistics) -> tuple[dict[str, Array], dict[str, Any]]:
     arrays = {"low": facts.low, "high": facts.high, "mean": facts.mean, "variance": facts.variance}
     labels = [[label, count] for label, count in facts.labels.items()]
-    return arrays, {"n": facts.n, "labels": labels, "encoding": encoding_to_json(facts.encoding)}
+    found = {"n": facts.n, "labels": labels, "encoding": encoding_to_json(facts.encoding)}
+    return arrays, {**found, "weights": [facts.mean_weight, facts.largest_weight]}
 
 
 def _load_statistics(arrays: dict[str, Array], data: dict[str, Any]) -> Statistics:
     labels = {label: count for label, count in data["labels"]}
     encoding = encoding_from_json(data["encoding"])
-    return Statistics(data["n"], arrays["low"], arrays["high"], arrays["mean"], arrays["variance"], labels, encoding)
+    low, high, mean, variance = (arrays[name] for name in ("low", "high", "mean", "variance"))
+    return Statistics(data["n"], low, high, mean, variance, labels, encoding, *data["weights"])
 
 
 def _dump_centers(centers: CenterSet) -> tuple[dict[str, Array], dict[str, Any]]:

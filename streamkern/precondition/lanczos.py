@@ -28,7 +28,7 @@ _RESOLVED = 10.0  # units of rounding of σ_1² below which an eigenvalue is noi
 
 @dataclass(eq=False)
 class CovarianceProduct:
-    """Contributes φ(X)ᵀ φ(X) V, summed in float64, and the rows.
+    """Contributes φ(X)ᵀ W φ(X) V, summed in float64, and the rows, with sample weights W.
 
     Args:
         basis: the functions φ.
@@ -39,8 +39,11 @@ class CovarianceProduct:
     def __call__(self, block: Block, state: Array) -> Parts:
         """Sums over the block for V = ``state``, shape (M, k)."""
         product = np.zeros(state.shape)
-        for _, phi in self.basis.panels(block.X):
-            product += phi.T @ (phi @ state)
+        for rows, phi in self.basis.panels(block.X):
+            F = phi @ state
+            if block.w is not None:
+                F *= block.w[rows, None].astype(F.dtype)
+            product += phi.T @ F
         return product, len(block.X)
 
 

@@ -46,6 +46,8 @@ class Problem:
         cache_bytes: bytes of stored chunks that stay in memory.
         validation: rows to stop early on, or None.
         features: the feature map; None for kernel values at centers.
+        mean_weight: mean of the training rows' sample weights, which solvers see divided by it.
+        largest_weight: the largest of them, divided by it.
     """
 
     train: Dataset
@@ -60,6 +62,8 @@ class Problem:
     cache_bytes: int = 64 << 20
     validation: Dataset | None = None
     features: FeatureMap | None = None
+    mean_weight: float = 1.0
+    largest_weight: float = 1.0
 
     @property
     def center(self) -> Array:
@@ -104,7 +108,7 @@ class Problem:
 
     def assembly(self, dataset: Dataset) -> Assembly:
         """Rows of a dataset as the expansion wants them."""
-        return Assembly(dataset, self.encoding, self.center, self.dtype)
+        return Assembly(dataset, self.encoding, self.center, self.dtype, mean_weight=self.mean_weight)
 
     def stream(self, batch: int, replacement: bool = False) -> Stream:
         """The order of the training rows, in steps of ``batch`` rows; drawn with replacement if asked for."""

@@ -42,9 +42,9 @@ from streamkern.solvers.projection import (
     project_exactly,
     project_inexactly,
 )
-from streamkern.solvers.score import residual
+from streamkern.solvers.score import residual, weigh
+from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.records import record
-from streamkern.sweep import gather
 from streamkern.types import Array
 
 PROJECTIONS = ("auto", "exact", "inexact", "delayed")
@@ -240,7 +240,7 @@ class EigenPro:
                 expected="more centers",
                 remedy='use projection="exact"',
             )
-        held, _ = gather(problem.executor, problem.assembly(problem.train), held_out(problem))
+        held, w = measured_rows(problem, held_out(problem))
         exact = project_exactly(expansion, nystrom, parallel, imap) if kind == "exact" else None
         projected = None if exact is None else ProjectedKernel(expansion, exact, held, parallel, imap)
         bound = 0.0
@@ -255,6 +255,7 @@ class EigenPro:
                     size = measure_inexact(expansion, projection, held, parallel)
                 else:
                     size = measure_unprojected(expansion, nystrom, held)
+            size = weighted_size(size, w, problem)
             batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
             if self.q is not None or nystrom is None or q <= 1:
                 break
@@ -416,7 +417,7 @@ class ProjectedIteration(OneByOne):
 
 @dataclass(eq=False)
 class DelayedGradient:
-    """As ``Gradient``, with batches since the last projection as temporary centers; contributes r too.
+    """As ``Gradient``, with batches since the last projection as temporary centers; contributes W r too.
 
     Args:
         expansion: kernel and centers.
@@ -455,8 +456,8 @@ class DelayedGradient:
             r = F[rows]
             r += K @ alpha
             residual(r, block.y[rows])
-            g += K.T @ r
-        loss = float(np.sum(np.square(F, dtype=np.float64)))
+            g += K.T @ (r if block.w is None else r * block.w[rows, None].astype(r.dtype))
+        loss = weigh(F, block.w)
         return Stack(((block.key, F),)), g, loss, len(block.X)
 
     def _expansion(self, key: Key) -> Expansion:

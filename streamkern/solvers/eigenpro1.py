@@ -32,8 +32,8 @@ from streamkern.solvers.dense import TILE, Map, matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch, largest_batch
 from streamkern.solvers.gradient import Gradient
+from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.records import record
-from streamkern.sweep import gather
 from streamkern.types import Array
 
 _DRAW = 1  # keeps the subsample apart from the centers, which may be drawn with the same seed
@@ -118,7 +118,7 @@ class EigenPro1:
         """
         data, basis, parallel = problem.train, problem.basis(), problem.executor.host_map
         ids = data.draw(min(data.base_rows, self.subsample + HELD_OUT), self.seed, _DRAW)
-        X, _ = gather(problem.executor, problem.assembly(data), ids)
+        X, w = measured_rows(problem, ids)  # drawn by weight, their covariance is the weighted one
         eigensystem = randomized_eigensystem(
             covariance(basis, X[: self.subsample], parallel),
             basis.width,
@@ -129,6 +129,7 @@ class EigenPro1:
         hessian = Eigensystem(eigensystem.values + self.ridge, eigensystem.vectors, eigensystem.tail + self.ridge)
         preconditioner = RandomizedSVD(hessian, self.tau)
         size = measure_features(basis, preconditioner, X[-HELD_OUT:], parallel)
+        size = weighted_size(size, None if w is None else w[-HELD_OUT:], problem)
         batch = self.batch or default_batch(size.critical_batch, len(data), problem.lanes)
         return PreparedFeatures(preconditioner, size, batch)
 

@@ -31,7 +31,8 @@ from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work, eigh, triangle
 from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch, largest_batch
 from streamkern.solvers.projection import eigen_floor, kernel_matrix, measure_unprojected
-from streamkern.solvers.score import residual
+from streamkern.solvers.score import residual, weigh
+from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.records import record
 from streamkern.sweep import gather
 from streamkern.types import Array, IntArray
@@ -137,7 +138,8 @@ class EigenPro2:
             if q
             else Eigensystem(np.empty(0), np.empty((s, 0)), 0.0)
         )
-        size = measure_unprojected(subsample, nystrom, X[-HELD_OUT:])
+        held, w = (X[-HELD_OUT:], None) if not data.weighted else measured_rows(problem, ids[-HELD_OUT:])
+        size = weighted_size(measure_unprojected(subsample, nystrom, held), w, problem)
         batch = self.batch or default_batch(size.critical_batch, len(rows), problem.lanes)
         return PreparedRows(subsample.Z, ids[:s], nystrom, size, batch)
 
@@ -202,7 +204,7 @@ def all_rows(problem: Problem) -> tuple[IntArray, IntArray]:
 
 @dataclass(eq=False)
 class Residual:
-    """Contributes (ids, r), K(X_s, X_m) r, Σ‖r‖² and the rows, r = K(X_m, X) α − y, with X read tile by tile.
+    """Contributes (ids, W r), K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y, with X read tile by tile.
 
     Args:
         subsample: kernel and X_s.
@@ -247,10 +249,11 @@ class Residual:
                 kept.append((rows, here, K[:, columns]))
             first += len(tile.X)
         residual(r, y)
+        loss = weigh(r, block.w)
         g = np.zeros((len(chosen), state.shape[1]), dtype=state.dtype)
         for rows, here, K in kept:
             g[self.order[here]] += K.T @ r[rows]
-        return Stack(((ids, r),)), g, float(np.sum(np.square(r, dtype=np.float64))), len(X)
+        return Stack(((ids, r),)), g, loss, len(X)
 
 
 @record

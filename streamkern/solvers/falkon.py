@@ -1,7 +1,8 @@
 """Falkon: conjugate gradients on preconditioned Nyström normal equations, one sweep an iteration.
 
 Rudi, Carratino & Rosasco 2017. With upper Cholesky factors K_ZZ = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A, α = T⁻¹ A⁻¹ β solves
- (K_Zn K_nZ/n + λ K_ZZ) α = K_Zn y/n, and the matrix of β is well conditioned.
+ (K_Zn K_nZ/n + λ K_ZZ) α = K_Zn y/n, and the matrix of β is well conditioned. With sample weights W, of mean 1, K_Zn W
+stands for K_Zn, and T W_Z Tᵀ for T Tᵀ, where centers are rows whose weights are known.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from streamkern.solvers.dense import cholesky
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.projection import kernel_matrix
+from streamkern.solvers.weighting import center_weights
 from streamkern.storage.records import record
 from streamkern.types import Array
 
@@ -86,7 +88,8 @@ class Falkon:
         scale = float(np.mean(np.diag(K)))
         K[np.diag_indices(p)] += p * scale * np.finfo(expansion.dtype).eps
         T = cholesky(K, parallel).T
-        A = T @ T.T
+        weights = center_weights(problem)
+        A = T @ T.T if weights is None else (T * weights) @ T.T
         A /= p
         A[np.diag_indices(p)] += self.ridge
         return Factors(T, cholesky(A, parallel).T)

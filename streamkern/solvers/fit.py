@@ -360,6 +360,8 @@ def fit(
         cache_bytes=projected.cache_bytes,
         validation=validation,
         features=recipe.features,
+        mean_weight=facts.mean_weight,
+        largest_weight=facts.largest_weight,
     )
     outcome, report = stages.fit(problem, projected)
     release()

@@ -11,13 +11,13 @@ from streamkern.backends.product import add_transposed, padded, times
 from streamkern.data.stream import Block
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
-from streamkern.solvers.score import residual
+from streamkern.solvers.score import residual, weigh
 from streamkern.types import Array
 
 
 @dataclass(eq=False)
 class Gradient:
-    """Contributes φ(X)ᵀ r, Σ‖r‖² and the rows, r = φ(X) w − y.
+    """Contributes φ(X)ᵀ W r, Σ w‖r‖² and the rows, r = φ(X) α − y, with W the rows' sample weights, or 1.
 
     Args:
         basis: the functions φ.
@@ -39,14 +39,14 @@ class Gradient:
             R = times(phi, right)
             F = R[:, :c]
             residual(F, block.y[rows])
-            loss += float(np.sum(np.square(F, dtype=np.float64)))
+            loss += weigh(F, None if block.w is None else block.w[rows])
             add_transposed(phi, R, g)
         return np.ascontiguousarray(g[:, :c]), loss, len(block.X)
 
 
 @dataclass(eq=False)
 class NormalProduct:
-    """Contributes φ(X)ᵀ φ(X) v, Σ‖φ(X) w − y‖² and the rows, for a state (v, w).
+    """Contributes φ(X)ᵀ W φ(X) v, Σ w‖φ(X) α − y‖² and the rows, for a state (v, α) and sample weights W.
 
     Args:
         basis: the functions φ.
@@ -55,26 +55,28 @@ class NormalProduct:
     basis: Basis
 
     def __call__(self, block: Block, state: tuple[Array, Array]) -> Parts:
-        """Sums over the block; v and w have shape (M, c)."""
-        v, w = state
+        """Sums over the block; v and α have shape (M, c)."""
+        v, alpha = state
         c = v.shape[1]
-        left, right = padded(v), padded(w)
+        left, right = padded(v), padded(alpha)
         wide, both = left.shape[1], np.concatenate([left, right], axis=1)
         product = np.zeros_like(left)
         loss = 0.0
         assert block.y is not None
         for rows, phi in self.basis.panels(block.X):
-            F = times(phi, both)
+            F, w = times(phi, both), None if block.w is None else block.w[rows]
+            if w is not None:
+                F[:, :wide] *= w[:, None].astype(F.dtype)
             add_transposed(phi, F[:, :wide], product)
             R = F[:, wide : wide + c]
             residual(R, block.y[rows])
-            loss += float(np.sum(np.square(R, dtype=np.float64)))
+            loss += weigh(R, w)
         return np.ascontiguousarray(product[:, :c]), loss, len(block.X)
 
 
 @dataclass(eq=False)
 class NormalEquations:
-    """Contributes φ(X)ᵀ φ(X) and φ(X)ᵀ y in float64, Σ‖y‖² and the rows.
+    """Contributes φ(X)ᵀ W φ(X) and φ(X)ᵀ W y in float64, Σ w‖y‖² and the rows, with sample weights W.
 
     float32 sums of this matrix are not positive definite at n = 60,000 and p = 5,000.
 
@@ -96,6 +98,10 @@ class NormalEquations:
             y = np.zeros((len(phi), self.outputs))
             residual(y, block.y[rows])
             wide = phi.astype(np.float64)
+            if block.w is not None:
+                root = np.sqrt(block.w[rows, None])
+                wide *= root
+                y *= root
             gram += wide.T @ wide
             moment -= wide.T @ y
             loss += float(np.sum(np.square(y)))

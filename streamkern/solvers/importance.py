@@ -17,7 +17,7 @@ from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank
 from streamkern.rng import generator
 from streamkern.solvers.base import Problem
-from streamkern.solvers.score import residual
+from streamkern.solvers.score import residual, weigh
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array, IntArray
 
@@ -53,7 +53,7 @@ class Draws(Stream):
 
 @dataclass(eq=False)
 class WeightedProduct:
-    """Contributes Σ_i a_i φ_i φ_iᵀ v, Σ‖φ(X) w − y‖², and the rows, for a state (v, w).
+    """Contributes Σ_i a_i φ_i φ_iᵀ v, Σ‖φ(X) w − y‖², and the rows, for a state (v, w); a_i times sample weights.
 
     Args:
         basis: the functions φ.
@@ -68,18 +68,20 @@ class WeightedProduct:
         v, w = state
         product, loss = np.zeros_like(v), 0.0
         weights = self.weights[block.ids, None].astype(v.dtype)
+        if block.w is not None:
+            weights *= block.w[:, None].astype(v.dtype)
         assert block.y is not None
         for rows, phi in self.basis.panels(block.X):
             product += phi.T @ (weights[rows] * (phi @ v))
             F = phi @ w
             residual(F, block.y[rows])
-            loss += float(np.sum(np.square(F, dtype=np.float64)))
+            loss += weigh(F, None if block.w is None else block.w[rows])
         return product, loss, len(block.X)
 
 
 @dataclass(eq=False)
 class RowNorms:
-    """Contributes ids and ‖P^{−1/2} φ_i‖² of rows, one behind another.
+    """Contributes ids and w_i ‖P^{−1/2} φ_i‖² of rows, one behind another, with sample weights w_i.
 
     Args:
         basis: the functions φ.
@@ -92,7 +94,10 @@ class RowNorms:
     def __call__(self, block: Block, state: None) -> Parts:
         """Of a block."""
         norms = [self.P.norms(phi) for _, phi in self.basis.panels(block.X)]
-        return (Stack(((block.ids, np.concatenate(norms)),)) if norms else Stack(),)
+        if not norms:
+            return (Stack(),)
+        found = np.concatenate(norms)
+        return (Stack(((block.ids, found if block.w is None else block.w * found),)),)
 
 
 def row_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:

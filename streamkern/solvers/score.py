@@ -30,9 +30,20 @@ def residual(F: Array, y: Array) -> None:
         F -= y
 
 
+def weigh(F: Array, w: Array | None) -> float:
+    """Σ w ‖r‖² over residuals r = F, shape (b, c), each then scaled by its w in place; w = 1 where it is None."""
+    squares = np.square(F, dtype=np.float64)
+    if w is None:
+        return float(np.sum(squares))
+    F *= w[:, None].astype(F.dtype)
+    return float(w @ squares.sum(axis=1))
+
+
 @dataclass(eq=False)
 class SquaredError:
-    """Contributes rows, Σ‖f(x) − y‖², rows whose largest output is the right class, Σ(y − c), Σ(y − c)², and details.
+    """Contributes rows, Σ w, Σ w‖f(x) − y‖², Σ w of rows whose largest output is the right class, Σ wy, Σ wy², details.
+
+    Without sample weights every w is 1.
 
     Details are, for classes, how many rows of class i have their largest output at j, shape (K, K); for values,
     (y, f(x)) of the rows that a rule keeps.
@@ -50,16 +61,19 @@ class SquaredError:
     def __call__(self, block: Block, state: Array) -> Parts:
         """Sums over the block under weights ``state``, shape (M, c)."""
         n = len(block.X)
-        y = block.y
+        y, w = block.y, block.w
         assert y is not None
         F = self.basis.predict(block.X, state)
-        correct, details = 0, self._details(block, y, F)
+        correct, details = 0.0, self._details(block, y, F)
         if self.classify:
-            correct = int(np.count_nonzero(F.argmax(axis=1) == y))
+            right = F.argmax(axis=1) == y
+            correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
         residual(F, y)
-        error = np.sum(np.square(F, dtype=np.float64), axis=0)
-        values = np.zeros((1, F.shape[1])) if self.classify else y
-        return n, error, correct, values.sum(axis=0), np.square(values).sum(axis=0), details
+        error, mass = np.square(F, dtype=np.float64), n if w is None else float(w.sum())
+        if self.classify:
+            none = np.zeros(F.shape[1])
+            return n, mass, _total(error, w), correct, none, none, details
+        return n, mass, _total(error, w), correct, _total(y, w), _total(np.square(y), w), details
 
     def _details(self, block: Block, y: Array, F: Array) -> Any:
         if self.sample is None:
@@ -69,6 +83,10 @@ class SquaredError:
             return np.bincount(y * K + F.argmax(axis=1), minlength=K * K).reshape(K, K) if K <= CONFUSED else 0
         keep = self.sample.keep(block.ids)
         return Stack(((y[keep], np.asarray(F[keep], dtype=np.float64)),))
+
+
+def _total(values: Array, w: Array | None) -> Array:
+    return np.asarray(values.sum(axis=0) if w is None else w @ values)
 
 
 class Scored(NamedTuple):
@@ -102,7 +120,7 @@ def score(
 
     Returns:
         ``n``, ``mse`` (mean over rows of the mean squared error over outputs) and, for classes, ``accuracy``, else
-        ``r2`` (mean over outputs).
+        ``r2`` (mean over outputs); means are weighted where rows have sample weights.
     """
     classify = isinstance(assembly.encoding, Classes)
     return _metrics(classify, _sums(executor, assembly, SquaredError(basis, classify), weights, block_rows))
@@ -129,12 +147,13 @@ def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: 
 
 
 def _metrics(classify: bool, sums: Parts) -> dict[str, Any]:
-    n, error, correct, total, squares, _ = sums
-    metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(error) / n)}
+    n, mass, error, correct, total, squares, _ = sums
+    mass = mass or np.nan  # every weight is 0: there is no mean
+    metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(error) / mass)}
     if classify:
-        metrics["accuracy"] = correct / n
+        metrics["accuracy"] = correct / mass
     else:
-        spread = squares - total**2 / n
+        spread = squares - total**2 / mass
         varies = spread > 0
         r2 = np.where(varies, 1 - error / np.where(varies, spread, 1.0), np.where(error > 0, 0.0, 1.0))
         metrics["r2"] = float(np.mean(r2))

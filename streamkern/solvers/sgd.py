@@ -26,8 +26,8 @@ from streamkern.solvers.dense import matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.eigenpro import average
 from streamkern.solvers.gradient import Gradient
+from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.records import record
-from streamkern.sweep import gather
 from streamkern.types import Array
 
 SCHEDULES = ("constant", "power", "pegasos")
@@ -167,7 +167,7 @@ def _measuring(size: Size) -> Work:
 def measure_basis(problem: Problem) -> StepSize:
     """β and λ of φ(x)ᵀ φ(x') over rows drawn from the training data."""
     data, basis, parallel = problem.train, problem.basis(), problem.executor.host_map
-    held, _ = gather(problem.executor, problem.assembly(data), data.draw(min(_HELD_OUT, data.base_rows)))
+    held, w = measured_rows(problem, data.draw(min(_HELD_OUT, data.base_rows)))
     rows = [slice(a, min(a + 256, len(held))) for a in range(0, len(held), 256)]
     phi = np.concatenate(parallel(lambda part: basis.block(held[part]), rows)).astype(np.float64)
     diagonal = np.einsum("ij,ij->i", phi, phi)
@@ -175,7 +175,7 @@ def measure_basis(problem: Problem) -> StepSize:
     def matvec(v: Array) -> Array:
         return matmul(phi, matmul(phi.T, v[:, None], parallel), parallel)[:, 0]
 
-    return measure(diagonal, matvec)
+    return weighted_size(measure(diagonal, matvec), w, problem)
 
 
 @record

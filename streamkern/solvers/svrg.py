@@ -36,8 +36,8 @@ from streamkern.solvers.dense import matmul
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.importance import Draws, WeightedProduct, row_norms, weights
+from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.records import record
-from streamkern.sweep import gather
 from streamkern.types import Array
 
 PRECONDITIONERS = ("lanczos", None)
@@ -141,7 +141,7 @@ class SVRG:
             P = sketched_preconditioner(spectrum, self.ridge)
             report = {"sweeps": spectrum.sweeps, "eigenvalues": spectrum.values.tolist()}
         norms = row_norms(problem, basis, P) if self.sampling == "importance" else None
-        return PreparedSketch(P, _measure(problem, basis, P, self.ridge), norms, report)
+        return PreparedSketch(P, _measure(problem, basis, P, self.ridge, self.sampling), norms, report)
 
     def setup(self, problem: Problem, prepared: PreparedSketch | None = None) -> SVRGIteration:
         """The iteration on what was prepared.
@@ -176,10 +176,10 @@ class PreparedSketch:
     report: dict[str, Any]
 
 
-def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float) -> StepSize:
+def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float, sampling: str) -> StepSize:
     """β, λ_1 and the largest β_i of P^{−1/2} (C + λ I) P^{−1/2} over rows drawn from the training data."""
     data, parallel = problem.train, problem.executor.host_map
-    held, _ = gather(problem.executor, problem.assembly(data), data.draw(min(_HELD_OUT, data.base_rows)))
+    held, w = measured_rows(problem, data.draw(min(_HELD_OUT, data.base_rows)))
     cuts = [slice(a, min(a + 256, len(held))) for a in range(0, len(held), 256)]
     phi = np.concatenate(parallel(lambda rows: P.inverse_root(basis.block(held[rows]).astype(np.float64)), cuts))
 
@@ -187,6 +187,8 @@ def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float) -> StepSi
         return matmul(phi, matmul(phi.T, v[:, None], parallel), parallel)[:, 0]
 
     size = measure(np.einsum("ij,ij->i", phi, phi), matvec)
+    if sampling == "uniform":  # by importance, rows of large weight come more often and not with longer steps
+        size = weighted_size(size, w, problem)
     # The ridge is in every step whole; it adds at most this to any curvature.
     extra = ridge / min(P.rest, float(P.scales.min(initial=np.inf)))
     return StepSize(size.beta + extra, size.top + extra, size.peak + extra)

@@ -14,6 +14,7 @@ from streamkern.storage.parquet import ParquetSource, open_parquet, write_parque
 from streamkern.storage.parquet_files import SUFFIXES
 from streamkern.storage.record import is_shuffled
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, redacted
+from streamkern.storage.weighted import open_weighted, with_weights
 from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr
 
 __all__ = [
@@ -37,6 +38,7 @@ def open_source(
     *,
     target: Any = None,
     columns: Sequence[str] | None = None,
+    weight: Any = None,
     format: str | None = None,
     storage_options: dict[str, Any] | None = None,
     retry: Retry | None = None,
@@ -47,6 +49,8 @@ def open_source(
         data: a path or URL of a zarr group or array, or of a parquet file, directory or glob; or a NumPy or Dask array.
         target: name of the target (several for parquet); for an array, the array of targets.
         columns: features to use, in this order; for an array, the names of its features.
+        weight: the column of sample weights; for an array, an array of them, shape (n,). Default: what the training
+            layout names, else none.
         format: "zarr" or "parquet" where the path does not tell.
         storage_options: for fsspec URLs.
         retry: how patient to be with a remote store.
@@ -61,8 +65,10 @@ def open_source(
             # A quarter of a second to import, which only those who have such an array already paid.
             from streamkern.storage.dask import DaskArraySource
 
-            return DaskArraySource(data, target, columns)
-        return ArraySource(data, target, columns)
+            rows: Source = DaskArraySource(data, target, columns)
+        else:
+            rows = ArraySource(data, target, columns)
+        return rows if weight is None else with_weights(rows, weight)
     url = os.fspath(data)
     _require_finished(url)
     format = _format_of(url, storage_options, retry) if format is None else format
@@ -71,9 +77,18 @@ def open_source(
             f"format {format!r} is not known", where=redacted(url), expected="'zarr' or 'parquet'", remedy="correct it"
         )
     open_it = open_zarr if format == "zarr" else open_parquet
-    source: ZarrSource | ParquetSource = open_it(url, target, columns, storage_options, retry=retry)
-    source.shuffled = is_shuffled(url)
-    return source
+
+    def opened(columns: Sequence[str] | None, target: Any = target) -> ZarrSource | ParquetSource:
+        source: ZarrSource | ParquetSource = open_it(url, target, columns, storage_options, retry=retry)
+        source.shuffled = source.shuffled or is_shuffled(url)
+        return source
+
+    if weight is None:
+        source = opened(columns)
+        if source.noted_weight is None:
+            return source
+        weight = source.noted_weight
+    return open_weighted(opened, lambda name: opened([name], ""), columns, weight)
 
 
 def unfinished_folder(place: Path) -> Path:

@@ -16,8 +16,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,12 +29,15 @@ from streamkern.memory import default_budget, format_bytes, parse_bytes, release
 from streamkern.storage import unfinished_folder
 from streamkern.storage.artifact import sync
 from streamkern.storage.base import Source, digest
+from streamkern.storage.ingest_store import Sending
 from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
 from streamkern.storage.record import RECORD, ingest_record
-from streamkern.storage.scatter import ROW_EXTRA, Runs
+from streamkern.storage.remote import is_remote, redacted
+from streamkern.storage.scatter import ROW_EXTRA, Run, Runs
 from streamkern.storage.tables import open_tables
 from streamkern.storage.training_zarr import TrainingZarr
+from streamkern.storage.weighted import weight_of
 from streamkern.types import Array, Rows, Target
 
 T = TypeVar("T")
@@ -92,6 +96,7 @@ def ingest(
     *,
     target: str | Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
+    weight: str | None = None,
     shuffle: bool = False,
     seed: int = 0,
     format: str | None = None,
@@ -114,9 +119,11 @@ def ingest(
     Args:
         sources: one or a list of: paths, globs, fsspec URLs (parquet, zarr, CSV, Arrow, npy, npz, HDF5); NumPy or Dask
             arrays or pairs (X, y); pandas, polars or Dask frames, Arrow tables.
-        path: a local directory to make.
+        path: a local directory to make; or the URL of a store, where zarr is made: first on the local disk, below
+            TMPDIR, then sent.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
+        weight: the column of sample weights >= 0, which is kept as float64 and found again when the data are opened.
         shuffle: put the rows in a uniformly random order, by way of the disk: the rows are written twice.
         seed: which order. The order depends on the seed and the rows' order in the sources, on nothing else.
         format: ``zarr`` or ``parquet``; by the end of ``path`` if not given.
@@ -138,12 +145,14 @@ def ingest(
         BusyError: another process writes to ``path``.
     """
     began = time.perf_counter()
-    place = _local(path)
-    format = _format(place, format, shard)
+    url = os.fspath(path)
+    store = Sending(url, storage_options) if is_remote(url) else None
+    place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
+    format = _format(Path(url), format, shard, store is not None)
     listed = sources if isinstance(sources, list) else [sources]
     if missing not in ("error", "nan"):
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
-    source = open_tables(listed, target, columns, header, storage_options, nulls=missing == "nan")
+    source = open_tables(listed, target, columns, header, storage_options, nulls=missing == "nan", weight=weight)
     out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
     kept_target = None if source.target is None else _renamed(source.target)
     options = {
@@ -151,10 +160,12 @@ def ingest(
         "dtype": out.str,
         "shuffle": "global" if shuffle else None,
         "seed": seed if shuffle else None,
-        "shard": None if shard is None else parse_bytes(shard),
+        "shard": None if shard is None else parse_bytes(shard, "shard"),
         "target": None if kept_target is None else kept_target.name,
         "missing": missing,
     }
+    if weight_of(source) is not None:
+        options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
     record = {
         "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),
         "rows": int(source.bounds[-1]),
@@ -164,12 +175,17 @@ def ingest(
         **options,
     }
     job = _Job(source, place, out, kept_target, record, threads, on_progress)
+    if store is not None and store.prepare(str(record["fingerprint"]), overwrite):
+        return replace(job.result(began, kept=job.n), path=redacted(url))
     present = ingest_record(place)
-    if present is not None and present["fingerprint"] == record["fingerprint"] and not overwrite:
+    if present is not None and present["fingerprint"] == record["fingerprint"] and (not overwrite or store is not None):
         if job.folder.exists():  # a process was killed after it put the result in place
             with _held(job.folder):
                 _discard(job.folder)
-        return job.result(began, kept=job.n)
+        made = job.result(began, kept=job.n)
+        return made if store is None else store.send(made)
+    if store is not None:  # of other rows or options
+        shutil.rmtree(place, ignore_errors=True)
     if os.path.lexists(place) and not (overwrite and present is not None):
         raise StorageError(
             "there is something at this place already",
@@ -183,7 +199,8 @@ def ingest(
             kept = job.run(budget)
         except OSError as error:
             raise _explained(error, job.folder) from error
-    return job.result(began, kept)
+    made = job.result(began, kept)
+    return made if store is None else store.send(made)
 
 
 class _Job:
@@ -201,6 +218,7 @@ class _Job:
     ) -> None:
         self.source, self.place, self.dtype, self.target = source, place, dtype, target
         self.record, self.threads, self.on_progress = record, max(1, threads), on_progress
+        self.weight: str | None = record.get("weight")
         self.n = int(source.bounds[-1])
         self.folder = unfinished_folder(place)
         self._shuffled = record["shuffle"] is not None
@@ -215,7 +233,10 @@ class _Job:
         shard = self.record["shard"] or 0
         # A decoded chunk and what it is decoded from; a piece and what it is encoded to.
         side = (self.threads + 1) * 3 * max(chunk, shard, self._piece_rows * row)
-        runs = Runs(self.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0)
+        runs = Runs(
+            self.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
+            self.weight is not None,
+        )  # fmt: skip
         release()
         base = resident() + OVERHEAD + self.threads * THREAD
         room = int(0.8 * (budget - base)) - side
@@ -232,7 +253,9 @@ class _Job:
             )
         state = self._state()
         with ThreadPoolExecutor(self.threads) as pool:
-            kept = self._scatter(runs, held, pool) if self._shuffled and not state["pieces"] else 0
+            if self._shuffled and held >= self.n and not runs.done:
+                return self._write(runs, held, state, pool, self._gathered(runs, pool))
+            kept = self._scatter(runs, held, pool) if self._shuffled and runs.done < self.n else 0
             return max(kept, self._write(runs, held, state, pool))
 
     def result(self, began: float, kept: int) -> Ingested:
@@ -280,6 +303,15 @@ class _Job:
         (self.folder / "runs").mkdir(exist_ok=True)
         return dict(state)
 
+    def _gathered(self, runs: Runs, pool: ThreadPoolExecutor) -> Run:
+        """All rows, where memory holds them: then none goes by way of the disk."""
+        run, bounds = runs.empty(self.n), self.source.bounds
+        chunks = range(len(bounds) - 1)
+        for chunk, rows in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):
+            run.put(int(bounds[chunk]), rows)
+            self.on_progress("gather", int(bounds[chunk + 1]), self.n)
+        return run
+
     def _scatter(self, runs: Runs, held: int, pool: ThreadPoolExecutor) -> int:
         """Write the rows that are not in runs yet as runs of at most ``held``; gives how many were there."""
         done, bounds = runs.done, self.source.bounds
@@ -300,14 +332,19 @@ class _Job:
             runs.write(begin, run)
         return done
 
-    def _write(self, runs: Runs, held: int, state: dict[str, Any], pool: ThreadPoolExecutor) -> int:
+    def _write(
+        self, runs: Runs, held: int, state: dict[str, Any], pool: ThreadPoolExecutor, run: Run | None = None
+    ) -> int:
         """Write the pieces that are not written yet, and put the whole in place; gives the rows that were there."""
         zarr = self.record["format"] == "zarr"
         data = self.folder / "data"
         group = self._zarr(data) if zarr else None
         size = self._piece_rows if group is None else group.piece_rows
         start: int = min(state["pieces"] * size * (1 if zarr else PART_CHUNKS), self.n)
-        rows = runs.shuffled(start, held) if self._shuffled else self._stored(start, pool)
+        if run is not None:
+            rows = runs.permuted(run, start, size)
+        else:
+            rows = runs.shuffled(start, held, size) if self._shuffled else self._stored(start, pool)
         blocks = blocks_of(rows, None, size)
         written = start
         pieces = self._parts(data, blocks, state) if group is None else self._pieces(group, blocks, state, pool)
@@ -325,7 +362,7 @@ class _Job:
     def _zarr(self, data: Path) -> TrainingZarr:
         return TrainingZarr(
             data, self.n, self.source.n_features, self.dtype, self.target, self.source.columns, self.record,
-            self.record["shard"],
+            self.record["shard"], self.weight,
         )  # fmt: skip
 
     def _pieces(
@@ -346,7 +383,7 @@ class _Job:
         """Write blocks as the row groups of parquet files; gives the rows of each file."""
         data.mkdir(exist_ok=True)
         y = None if self.target is None else np.empty((0, *self.target.outputs), self.target.dtype)
-        none = Rows(np.empty((0, self.source.n_features), self.dtype), y)
+        none = Rows(np.empty((0, self.source.n_features), self.dtype), y, None if self.weight is None else np.empty(0))
         while (first := next(blocks, None if state["pieces"] else none)) is not None:
             counts: list[int] = []
 
@@ -361,6 +398,7 @@ class _Job:
                 target="target" if self.target is None else self.target.name,
                 row_group_rows=self._piece_rows,
                 columns=self.source.columns,
+                weight=self.weight or "weight",
             )
             state["pieces"] += 1
             _save(self.folder / "plan.json", state)
@@ -382,16 +420,15 @@ class _Job:
         _discard(self.folder)
 
     def _read(self, chunk: int) -> Rows:
-        X, y = self.source.read(chunk)
-        return Rows(X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk)), y)
+        X, y, w = self.source.read(chunk)
+        return Rows(X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk)), y, w)
 
     def _stored(self, start: int, pool: ThreadPoolExecutor) -> Iterator[Rows]:
         """The rows in stored order from row ``start`` on."""
         bounds = self.source.bounds
         chunks = range(int(np.searchsorted(bounds, start, side="right")) - 1, len(bounds) - 1)
-        for chunk, (X, y) in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):
-            skip = max(0, start - int(bounds[chunk]))
-            yield Rows(X[skip:], None if y is None else y[skip:])
+        for chunk, rows in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):
+            yield rows.each(itemgetter(slice(max(0, start - int(bounds[chunk])), None)))
 
     def _ordered(self, pool: ThreadPoolExecutor, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
         """``work`` on every item, in their order, as many side by side as there are threads."""
@@ -407,20 +444,15 @@ class _Job:
             yield waiting.popleft().result()
 
 
-def _local(path: str | os.PathLike[str]) -> Path:
-    url = os.fspath(path)
-    if "://" in url and not url.startswith("file://"):
-        raise UsageError(
-            "ingest writes to local directories only",
-            where=url,
-            expected="a local path",
-            remedy="ingest to a local directory (shard= joins chunks to larger objects), then copy it to the store",
-        )
-    return Path(os.path.abspath(url.removeprefix("file://")))
-
-
-def _format(place: Path, format: str | None, shard: int | str | None) -> str:
+def _format(place: Path, format: str | None, shard: int | str | None, remote: bool) -> str:
     format = format or ("parquet" if place.suffix in (".parquet", ".pq", ".parq") else "zarr")
+    if remote and format == "parquet":
+        raise UsageError(
+            "parquet has no mark that completes it: in a store, files sent by halves would be read",
+            where="ingest(format=...)",
+            expected="zarr, for a URL",
+            remedy="ingest to a URL that ends in .zarr, or to a local directory and copy it to the store",
+        )
     if format not in FORMATS or (shard is not None and format != "zarr"):
         raise UsageError(
             f"format {format!r} is not known" if format not in FORMATS else "shards belong to zarr",

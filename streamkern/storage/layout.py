@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,9 @@ def as_target(y: Array, target: Target) -> Array:
 
 
 def blocks_of(X: Any, y: Any, rows: int | None) -> Iterator[Rows]:
-    """Blocks of exactly ``rows`` rows (the last one shorter) from arrays or from an iterator of (X, y) blocks.
+    """Blocks of exactly ``rows`` rows (the last one shorter) from arrays or from an iterator of blocks.
+
+    A block is (X, y), or (X, y, w) with sample weights.
 
     ``rows=None`` takes as many rows as make a chunk worth reading. Rows keep their shape.
 
@@ -163,14 +166,14 @@ def blocks_of(X: Any, y: Any, rows: int | None) -> Iterator[Rows]:
         DataError: X and y differ in length, or a block is unlike the first.
     """
     pieces = [(X, y)] if hasattr(X, "shape") else X
-    held: list[tuple[Array, Array | None]] = []
+    held: list[Rows] = []
     count, like = 0, None
-    for number, (X_piece, y_piece) in enumerate(pieces):
-        X_piece = np.asarray(X_piece)
-        y_piece = None if y_piece is None else np.asarray(y_piece)
+    for number, piece in enumerate(pieces):
+        whole = Rows(*piece).each(np.asarray)
+        X_piece, y_piece, w_piece = whole
         here = (X_piece.dtype, X_piece.shape[1:], None if y_piece is None else (y_piece.dtype.kind, y_piece.shape[1:]))
         like = like or here
-        if here != like or (y_piece is not None and len(y_piece) != len(X_piece)):
+        if here != like or any(values is not None and len(values) != len(X_piece) for values in (y_piece, w_piece)):
             raise DataError(
                 f"a block has X {X_piece.dtype}{X_piece.shape} and y {None if y_piece is None else y_piece.shape}",
                 where=f"block {number}",
@@ -183,19 +186,21 @@ def blocks_of(X: Any, y: Any, rows: int | None) -> Iterator[Rows]:
         while start < len(X_piece) or (number == 0 and start == 0):
             take = min(rows - count, len(X_piece) - start)
             part = slice(start, start + take)
-            held.append((X_piece[part], None if y_piece is None else y_piece[part]))
+            held.append(whole.each(itemgetter(part)))
             count, start = count + take, start + take
             if count == rows:
-                yield _joined(held)
+                yield joined(held)
                 held, count = [], 0
             if take == 0:
                 break
     if held:
-        yield _joined(held)
+        yield joined(held)
 
 
-def _joined(held: list[tuple[Array, Array | None]]) -> Rows:
+def joined(held: Sequence[Rows]) -> Rows:
+    """Blocks end to end."""
     if len(held) == 1:
-        return Rows(*held[0])
-    targets = [y for _, y in held if y is not None]
-    return Rows(np.concatenate([X for X, _ in held]), np.concatenate(targets) if targets else None)
+        return held[0]
+    y, w = ([values for values in column if values is not None] for column in list(zip(*held, strict=True))[1:])
+    X = np.concatenate([rows.X for rows in held])
+    return Rows(X, np.concatenate(y) if y else None, np.concatenate(w) if w else None)

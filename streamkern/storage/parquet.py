@@ -71,7 +71,7 @@ def open_parquet(
     first = files.files[0]
     marks = _marks(first.schema)
     target = marks.get("target") if target is None else target
-    targets = [] if target is None else [target] if isinstance(target, str) else list(target)
+    targets = [] if not target else [target] if isinstance(target, str) else list(target)
     partitions = {
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
@@ -115,7 +115,9 @@ def open_parquet(
     else:
         dtypes = [number(types[name], f"{first.path}, column {name!r}") for name in chosen]
         layout = Columns(tuple(chosen), np.result_type(*dtypes))
-    return ParquetSource(files, layout, targets, arrow_target(targets, types, first.path), partitions)
+    source = ParquetSource(files, layout, targets, arrow_target(targets, types, first.path), partitions)
+    source.noted_weight = marks.get("weight")
+    return source
 
 
 class ParquetSource:
@@ -124,9 +126,11 @@ class ParquetSource:
     Attributes:
         shuffled: whether the rows are recorded to be in a uniformly random order.
         nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
+        noted_weight: the column that the training layout names as sample weights, or None.
     """
 
     shuffled = False
+    noted_weight: str | None = None
     nulls = False
 
     def __init__(
@@ -150,6 +154,15 @@ class ParquetSource:
                     self._reads.append((i, range(start, stop)))
                     lengths.append(rows)
         self.bounds: IntArray = np.cumsum(lengths, dtype=np.int64)
+
+    @property
+    def distant(self) -> bool:
+        """Whether a read is a round trip to a store."""
+        return self._files.distant
+
+    def chunked_like(self, other: ParquetSource) -> None:
+        """Read in the chunks of another source over the same files."""
+        self._reads, self.bounds = other._reads, other.bounds
 
     @cached_property
     def fingerprint(self) -> str:
@@ -215,6 +228,7 @@ def write_parquet(
     target: str = "target",
     row_group_rows: int | None = None,
     columns: Sequence[str] | None = None,
+    weight: str = "weight",
 ) -> None:
     """Write rows as one parquet file of the layout that reads fastest: a fixed-size binary column for all features.
 
@@ -222,11 +236,12 @@ def write_parquet(
 
     Args:
         path: a local path; a file that is there is replaced.
-        X: features, shape (n, ...); or an iterable of (X, y) blocks.
+        X: features, shape (n, ...); or an iterable of blocks: (X, y), or (X, y, sample weights).
         y: targets, shape (n,), or (n, c), which makes c columns ``target_0``, ...; None with an iterable.
         target: name of the target column.
         row_group_rows: rows a row group.
         columns: names of the flattened features.
+        weight: name of the column of sample weights, where blocks have them.
 
     Raises:
         StorageError: the file cannot be written.
@@ -263,6 +278,7 @@ def write_parquet(
         "shape": first.X.shape[1:],
         "target": target if outputs == [target] else outputs or None,
         "columns": named(columns, width),
+        **({} if first.w is None else {"weight": weight}),
     }
 
     def table(block: Rows) -> pa.Table:
@@ -271,7 +287,9 @@ def write_parquet(
         if block.y is not None:
             y = block.y.astype(object) if block.y.dtype.kind in "UT" else block.y
             stored += [pa.array(y[:, j]) for j in range(len(outputs))] if y.ndim == 2 else [pa.array(y)]
-        return pa.table(stored, names=["X", *outputs])
+        if block.w is not None:
+            stored.append(pa.array(block.w, pa.float64()))
+        return pa.table(stored, names=["X", *outputs, *([] if block.w is None else [weight])])
 
     head = table(first)
     schema = head.schema.with_metadata({_MARK: json.dumps(marks).encode()})

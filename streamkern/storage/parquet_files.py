@@ -96,6 +96,11 @@ class DatasetFiles:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=Lock())
 
+    @property
+    def distant(self) -> bool:
+        """Whether they are in a store."""
+        return isinstance(self._fs, Remote)
+
     def values_in_lists(self, file: DataFile, column: str) -> list[tuple[int, int]]:
         """(rows, values) of a list column in each row group, from the footer."""
         footer = self._footer(file)

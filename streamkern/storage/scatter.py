@@ -19,7 +19,7 @@ import numpy as np
 
 from streamkern.rng import row_hash
 from streamkern.storage.layout import rows_per_chunk
-from streamkern.types import Array, Rows, Target
+from streamkern.types import Array, IntArray, Rows, Target
 
 _SHUFFLE = 4  # name of the hash family
 _NAME = "run-{:015}-{:015}"
@@ -33,11 +33,21 @@ class Run:
 
     X: Array
     y: Array | None
+    w: Array | None = None
     labels: dict[Any, int] = field(default_factory=dict)
+
+    @property
+    def sections(self) -> list[Array]:
+        """What a row has, one array after another."""
+        return [values for values in (self.X, self.y, self.w) if values is not None]
+
+    def taken(self, index: IntArray) -> Rows:
+        """Rows by their places, with codes for labels."""
+        return Rows(self.X, self.y, self.w).each(lambda values: np.take(values, index, axis=0))
 
     def first(self, n: int) -> Run:
         """The first n rows, with labels of their own."""
-        return Run(self.X[:n], None if self.y is None else self.y[:n])
+        return Run(*Rows(self.X, self.y, self.w).each(lambda values: values[:n]))
 
     def put(self, at: int, rows: Rows) -> None:
         """Fill in rows from position ``at`` on."""
@@ -49,14 +59,17 @@ class Run:
                 codes = [self.labels.setdefault(value, len(self.labels)) for value in values.tolist()]
                 values = np.array(codes, dtype=np.int32)
             self.y[here] = values
+        if self.w is not None:
+            self.w[here] = rows.w
 
 
 @dataclass(frozen=True)
 class Runs:
     """Runs of sorted rows in a folder.
 
-    A run is rows [a, b) of the source: features, targets (codes, where they are strings) and hashes, one after another,
-    in the order of the hashes; its labels stand in a file of their own. It appears under its name when it is whole.
+    A run is rows [a, b) of the source: features, targets (codes, where they are strings), weights and hashes, one after
+    another, in the order of the hashes; its labels stand in a file of their own. It appears under its name when it is
+    whole.
 
     Args:
         folder: where they are kept.
@@ -64,6 +77,7 @@ class Runs:
         dtype: of the features.
         target: what the target is, or None.
         seed: of the permutation.
+        weighted: whether rows have weights.
     """
 
     folder: Path
@@ -71,6 +85,7 @@ class Runs:
     dtype: np.dtype[Any]
     target: Target | None
     seed: int
+    weighted: bool = False
 
     @property
     def done(self) -> int:
@@ -99,12 +114,12 @@ class Runs:
     def row_bytes(self) -> int:
         """Bytes of a row in a run."""
         outputs = 0 if self.target is None else int(np.prod(self.target.outputs)) * self._target_dtype.itemsize
-        return self.n_features * self.dtype.itemsize + outputs + 8
+        return self.n_features * self.dtype.itemsize + outputs + 8 * self.weighted + 8
 
     def empty(self, n: int) -> Run:
         """A run of n rows to be filled."""
         y = None if self.target is None else np.empty((n, *self.target.outputs), self._target_dtype)
-        return Run(np.empty((n, self.n_features), dtype=self.dtype), y)
+        return Run(np.empty((n, self.n_features), dtype=self.dtype), y, np.empty(n) if self.weighted else None)
 
     def write(self, a: int, run: Run) -> None:
         """Write rows [a, a + n) of the source as a run."""
@@ -116,21 +131,32 @@ class Runs:
         (self.folder / f"labels-{a:015}.json").write_text(json.dumps(list(run.labels)), encoding="utf-8")
         step = rows_per_chunk(self.row_bytes)
         with open(unfinished, "wb") as stream:
-            for values in (run.X, run.y, hashes):
-                if values is not None:
-                    part = np.empty_like(values[:step])
-                    for start in range(0, n, step):
-                        rows = order[start : start + step]
-                        # Several times as fast as indexing, and into pages that are there already.
-                        stream.write(np.take(values, rows, axis=0, out=part[: len(rows)], mode="clip").data)
+            for values in (*run.sections, hashes):
+                part = np.empty_like(values[:step])
+                for start in range(0, n, step):
+                    rows = order[start : start + step]
+                    # Several times as fast as indexing, and into pages that are there already.
+                    stream.write(np.take(values, rows, axis=0, out=part[: len(rows)], mode="clip").data)
         os.replace(unfinished, path)
 
-    def shuffled(self, start: int, bucket_rows: int) -> Iterator[Rows]:
+    def permuted(self, run: Run, start: int, rows: int) -> Iterator[Rows]:
+        """All rows in the order of the permutation, where one run in memory holds them; see ``shuffled``."""
+        order = np.argsort(row_hash(np.arange(len(run.X), dtype=np.int64), _SHUFFLE, self.seed))
+        labels = list(run.labels)
+        for first in range(start, len(order), rows):
+            part = order[first : first + rows]
+            X, y, w = run.taken(part)
+            if y is not None and self.target is not None and self.target.dtype == object:
+                y = np.array([labels[code] for code in y.tolist()], dtype=object)
+            yield Rows(X, y, w)
+
+    def shuffled(self, start: int, bucket_rows: int, rows: int) -> Iterator[Rows]:
         """All rows in the order of the permutation, from its position ``start`` on.
 
         Args:
             start: rows left out at the beginning.
             bucket_rows: about how many rows are held in memory at a time.
+            rows: most rows that are given at a time; but at the ends of buckets, multiples of it lie between them.
         """
         spans = self.spans
         n = spans[-1][1] if spans else 0
@@ -139,7 +165,6 @@ class Runs:
         cuts = np.array([[0, *np.searchsorted(self._hashes(span), edges), span[1] - span[0]] for span in spans])
         sizes = np.diff(cuts, axis=1).sum(axis=0) if spans else np.zeros(0, dtype=np.int64)
         labels = [self._labels(a) for a, _ in spans]
-        step = rows_per_chunk(self.row_bytes)
         bucket = self.empty(int(sizes.max(initial=0)))  # filled again and again: memory that is freed may stay taken
         hashes = np.empty(len(bucket.X), dtype=np.uint64)
         end = 0
@@ -151,17 +176,20 @@ class Runs:
             at = 0
             for span, low, count in zip(spans, cuts[:, number].tolist(), counts.tolist(), strict=True):
                 here = slice(at, at + count)
-                self._fill(span, low, [values[here] for values in (bucket.X, bucket.y, hashes) if values is not None])
+                self._fill(span, low, [values[here] for values in (*bucket.sections, hashes)])
                 at = here.stop
             order = np.argsort(hashes[:size])
-            for first in range(max(0, start - begin), size, step):
-                part = order[first : first + step]
-                y = None if bucket.y is None else np.take(bucket.y, part, axis=0)
+            first = max(begin, start)
+            while first < end:
+                stop = min(end, first - first % rows + rows)
+                part = order[first - begin : stop - begin]
+                first = stop
+                X, y, w = bucket.taken(part)
                 if y is not None and self.target is not None and self.target.dtype == object:
                     run = np.searchsorted(np.cumsum(counts), part, side="right")
                     names = [labels[r][code] for r, code in zip(run.tolist(), y.tolist(), strict=True)]
                     y = np.array(names, dtype=object)
-                yield Rows(np.take(bucket.X, part, axis=0), y)
+                yield Rows(X, y, w)
 
     def _fill(self, span: tuple[int, int], low: int, sections: list[Array]) -> None:
         """Fill arrays with the rows from ``low`` on of a run's sections."""

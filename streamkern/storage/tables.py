@@ -18,6 +18,7 @@ from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.numpy_files import open_npy, open_npz
 from streamkern.storage.table_file import TableFile
+from streamkern.storage.weighted import open_weighted, weight_of, with_weights
 from streamkern.types import IntArray, Rows, Target
 
 SUFFIXES = {
@@ -37,17 +38,19 @@ def open_tables(
     header: bool = True,
     storage_options: dict[str, Any] | None = None,
     nulls: bool = False,
+    weight: str | None = None,
 ) -> Source:
     """Open tables and join their rows, in the order given.
 
     Args:
-        sources: paths, globs and fsspec URLs; NumPy or Dask arrays, pairs (X, y) of them, pandas, polars or Dask
-            frames, Arrow tables.
+        sources: paths, globs and fsspec URLs; NumPy or Dask arrays, pairs (X, y) or triples (X, y, weights) of them,
+            pandas, polars or Dask frames, Arrow tables.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
         header: whether the first line of a text table names its columns.
         storage_options: for fsspec.
         nulls: read a null among features of a floating dtype as NaN; else it is an error.
+        weight: the column of sample weights; another ``.npy`` file for one.
 
     Raises:
         StorageError: nothing there, or nothing that is known.
@@ -57,7 +60,7 @@ def open_tables(
     target = target[0] if target is not None and not isinstance(target, str) and len(target) == 1 else target
     opened: list[Source] = []
     for place in _expanded(sources, storage_options):
-        source = _open(place, target, columns, header, storage_options)
+        source = _open_weighted(place, target, columns, header, storage_options, weight)
         if nulls and hasattr(source, "nulls"):
             source.nulls = True
         if columns is None and source.columns is not None and not opened:
@@ -81,6 +84,7 @@ class JoinedSource:
         first = parts[0]
         self._parts = parts
         self.n_features, self.columns = first.n_features, first.columns
+        self.weight = weight_of(first)
         self.dtype: np.dtype[Any] = np.result_type(*(part.dtype for part in parts))
         self.target: Target | None = None
         if first.target is not None:
@@ -101,9 +105,9 @@ class JoinedSource:
     def read(self, chunk: int) -> Rows:
         """Rows of one chunk; see ``Source.read``."""
         part, inside = self._find(chunk)
-        X, y = part.read(inside)
+        X, y, w = part.read(inside)
         X = X.astype(self.dtype, copy=False)
-        return Rows(X, None if y is None or self.target is None else y.astype(self.target.dtype, copy=False))
+        return Rows(X, None if y is None or self.target is None else y.astype(self.target.dtype, copy=False), w)
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""
@@ -122,6 +126,34 @@ def kind_of(path: str) -> str | None:
     """Which kind of table a file's name says; None for parquet and zarr, which ``open_source`` knows."""
     name = path.rstrip("/").lower().removesuffix(".gz")
     return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
+
+
+def _open_weighted(
+    place: Any,
+    target: str | Sequence[str] | None,
+    columns: Sequence[str] | None,
+    header: bool,
+    storage_options: dict[str, Any] | None,
+    weight: str | None,
+) -> Source:
+    """A table with its weights, if it has any."""
+    if isinstance(place, tuple) and len(place) == 3:
+        rows = _open(place[:2], target, columns, header, storage_options)
+        return with_weights(rows, place[2], weight or "sample_weight")
+    kind = kind_of(place) if isinstance(place, str) else None
+    if weight is None or isinstance(place, tuple):
+        return _open(place, target, columns, header, storage_options)
+    if isinstance(place, str) and kind is None:
+        return open_source(place, target=target, columns=columns, weight=weight, storage_options=storage_options)
+
+    def column(name: str) -> Source:
+        if kind == "npy":
+            return _open(name, None, None, header, storage_options)
+        return _open(place, None, [name], header, storage_options)
+
+    return open_weighted(
+        lambda columns: _open(place, target, columns, header, storage_options), column, columns, weight
+    )
 
 
 def _open(
@@ -222,6 +254,8 @@ def _require_alike(first: Source, other: Source) -> None:
         what = f"{other.n_features} features ({_names(other)}) and {first.n_features} ({_names(first)})"
     elif (other.target is None) != (first.target is None):
         what = "one has a target and the other has none"
+    elif (weight_of(other) is None) != (weight_of(first) is None):
+        what = "one has weights and the other has none"
     elif other.target is not None and first.target is not None:
         one, two = other.target, first.target
         if one.outputs != two.outputs or (one.dtype == object) != (two.dtype == object):

@@ -26,6 +26,7 @@ class TrainingZarr:
         columns: names of the features.
         record: kept with the data: where they come from.
         shard_bytes: chunks are joined in shards of about so many bytes; None for none.
+        weight: name of the sample weights, or None.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class TrainingZarr:
         columns: tuple[str, ...] | None,
         record: dict[str, Any],
         shard_bytes: int | None = None,
+        weight: str | None = None,
     ) -> None:
         row_bytes = n_features * dtype.itemsize
         rows = max(1, min(rows_per_chunk(row_bytes), n))
@@ -48,20 +50,23 @@ class TrainingZarr:
             "format": FORMAT,
             "target": None if target is None else target.name,
             "columns": None if columns is None else list(columns),
+            **({} if weight is None else {"weight": weight}),
             "ingest": record,
         }
         self._group = zarr.open_group(LocalStore(place), mode="a", zarr_format=3)
         self._group.attrs["streamkern"] = {**self._marks, "complete": False}
-        self._arrays = [self._array("X", (n, n_features), dtype)]
+        self._arrays: list[zarr.Array[Any] | None] = [self._array("X", (n, n_features), dtype), None, None]
         if target is not None:
             kind = str if target.dtype == object else target.dtype
-            self._arrays.append(self._array(target.name, (n, *target.outputs), kind))
+            self._arrays[1] = self._array(target.name, (n, *target.outputs), kind)
+        if weight is not None:
+            self._arrays[2] = self._array(weight, (n,), np.float64)
 
     def write(self, piece: int, rows: Rows) -> None:
         """Write a piece, or write it again."""
         start = piece * self.piece_rows
-        for array, values in zip(self._arrays, rows, strict=False):
-            if values is not None and len(values):
+        for array, values in zip(self._arrays, rows, strict=True):
+            if array is not None and values is not None and len(values):
                 array[start : start + len(values)] = values
 
     def complete(self) -> None:

@@ -61,7 +61,7 @@ def open_zarr(
 
     Args:
         url: a local path, or any fsspec URL (``s3://``, ``gs://``, ``memory://``, ...).
-        target: the array of targets, shape (n,) or (n, c). Default: what the training layout names, else none.
+        target: the array of targets, shape (n,) or (n, c); "" for none. Default: what the training layout names.
         columns: features to use, in this order: names of one-dimensional arrays, or of columns that the training layout
             lists; or the name of the one features array.
         storage_options: for fsspec.
@@ -90,7 +90,7 @@ def open_zarr(
     else:
         marks = _marks(node)
         _require_complete(marks, url)
-        target = marks.get("target") if target is None else target
+        target = marks.get("target") if target is None else target or None
         arrays = _metadata(url, partial(_arrays, node, target, [*(columns or ()), *FEATURE_NAMES]))
         if target is not None and target not in arrays:
             raise unknown_name("target", target, arrays, url)
@@ -102,7 +102,10 @@ def open_zarr(
         declared = sparse or bool(marks.get("sparse")) or bool(_marks(array).get("sparse"))
         return StoredArray(array, url, declared)
 
-    return ZarrSource([stored(name) for name in chosen], names, pick, None if target is None else stored(target))
+    source = ZarrSource([stored(name) for name in chosen], names, pick, None if target is None else stored(target))
+    source.noted_weight = marks.get("weight")
+    source.shuffled = (marks.get("ingest") or {}).get("shuffle") == "global"
+    return source
 
 
 class ZarrSource:
@@ -113,9 +116,11 @@ class ZarrSource:
 
     Attributes:
         shuffled: whether the rows are recorded to be in a uniformly random order.
+        noted_weight: the array that the training layout names as sample weights, or None.
     """
 
     shuffled = False
+    noted_weight: str | None = None
 
     def __init__(
         self,
@@ -152,6 +157,11 @@ class ZarrSource:
             max((f.array for f in features), key=lambda a: a.chunks[0]), width * self.dtype.itemsize
         )
 
+    @property
+    def distant(self) -> bool:
+        """Whether a read is a round trip to a store."""
+        return self._features[0].distant
+
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the arrays' metadata, and of size and time of every chunk file where the store is local."""
@@ -165,7 +175,8 @@ class ZarrSource:
         if self._features[0].array.ndim == 1:
             X = np.empty((b - a, self.n_features), dtype=self.dtype)
             for j, stored in enumerate(self._features):
-                X[:, j] = stored.read(a, b)
+                # A single narrow array, such as weights, may lie in chunks of many reads.
+                X[:, j] = stored.read_kept(a, b) if self.n_features == 1 else stored.read(a, b)
         else:
             X = as_rows(self._features[0].read(a, b))
             if self._pick is not None:
@@ -348,6 +359,14 @@ def _marks(node: zarr.Array[Any] | zarr.Group) -> dict[str, Any]:
 def _require_complete(marks: dict[str, Any], url: str) -> None:
     if "format" not in marks:
         return
+    if "kind" in marks:
+        kind = "model" if marks["kind"] == "model" else f"result of a stage ({marks['kind']})"
+        raise StorageError(
+            f"this is a saved {kind}, not rows",
+            where=url,
+            expected="a data set",
+            remedy="load a model with sk.load_model, or predict rows with it: streamkern predict MODEL DATA TARGET",
+        )
     if marks["format"] != FORMAT:
         raise StorageError(
             f"the training layout has format {marks['format']}",

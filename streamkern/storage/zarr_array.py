@@ -49,6 +49,11 @@ class StoredArray:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=Lock())
 
+    @property
+    def distant(self) -> bool:
+        """Whether a read is a round trip to a store."""
+        return isinstance(self._store, RemoteStore)
+
     def read_kept(self, a: int, b: int) -> Array:
         """Rows a to b, from kept blocks where a stored chunk is longer than that and would be decoded repeatedly."""
         rows = self.array.chunks[0]

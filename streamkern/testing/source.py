@@ -14,13 +14,16 @@ from streamkern.types import Array, Rows
 
 
 def read_all(source: Source) -> Rows:
-    """All rows of a source, chunk after chunk: X of shape (n, d), y of shape (n, ...) or None."""
+    """All rows of a source, chunk after chunk: X of shape (n, d), y of shape (n, ...) and w of shape (n,), or None."""
     chunks = [source.read(chunk) for chunk in range(len(source.bounds) - 1)]
     X = np.concatenate([np.empty((0, source.n_features), source.dtype), *(rows.X for rows in chunks)])
     if source.target is None:
-        return Rows(X, None)
-    none = np.empty((0, *source.target.outputs), source.target.dtype)
-    return Rows(X, np.concatenate([none, *(rows.y for rows in chunks if rows.y is not None)]))
+        y = None
+    else:
+        none = np.empty((0, *source.target.outputs), source.target.dtype)
+        y = np.concatenate([none, *(rows.y for rows in chunks if rows.y is not None)])
+    weights = [rows.w for rows in chunks if rows.w is not None]
+    return Rows(X, y, np.concatenate(weights) if weights else None)
 
 
 class SourceSuite:
@@ -70,7 +73,7 @@ class SourceSuite:
         if source.columns is not None:
             assert len(set(source.columns)) == source.n_features
         for chunk, n in enumerate(np.diff(source.bounds)):
-            X, y = source.read(chunk)
+            X, y, _ = source.read(chunk)
             assert X.shape == (n, source.n_features)
             assert X.dtype == source.dtype
             assert X.flags.c_contiguous

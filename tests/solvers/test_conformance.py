@@ -18,6 +18,7 @@ from streamkern.execute.base import Executor
 from streamkern.execute.dask import local
 from streamkern.solvers import Outcome, Problem, Solver
 from streamkern.storage import ArraySource
+from streamkern.storage.weighted import with_weights
 from streamkern.testing.references import kernel_least_squares
 from streamkern.testing.solver import fit, small_data, small_problem
 
@@ -86,13 +87,15 @@ def predictions(problem: Problem, outcome: Outcome) -> np.ndarray:
     return np.asarray(problem.predictor().predict(X.astype(problem.dtype) - problem.center, outcome.weights))
 
 
-def closed_form(case: Case, problem: Problem) -> np.ndarray:
+def closed_form(case: Case, problem: Problem, w: np.ndarray | float = 1.0) -> np.ndarray:
     X, y = small_data(len(problem.train))
+    root = np.sqrt(w * np.ones((len(X), 1)))
     if case.basis == "columns":
-        return np.asarray(X @ np.linalg.solve(X.T @ X / len(X) + case.ridge * np.eye(X.shape[1]), X.T @ y / len(X)))
+        A, b = root * X, root * y
+        return np.asarray(X @ np.linalg.solve(A.T @ A / len(X) + case.ridge * np.eye(X.shape[1]), A.T @ b / len(X)))
     Z = X[:60] if case.basis == "kernel" else X
     K = problem.kernel(X, Z)
-    return np.asarray(K @ kernel_least_squares(K, problem.kernel(Z), y, case.ridge))
+    return np.asarray(K @ kernel_least_squares(root * K, problem.kernel(Z), root * y, case.ridge))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -105,6 +108,39 @@ def test_it_converges_to_the_closed_form_from_any_chunks(name: str, threads: Exe
         outcome = fit(problem, case.solver)
         assert outcome.failure is None
         assert np.linalg.norm(predictions(problem, outcome) - exact) <= case.off * np.linalg.norm(exact)
+
+
+def weighed(problem: Problem, w: np.ndarray) -> Problem:
+    data = replace(problem.train, source=with_weights(problem.train.source, w))
+    return replace(problem, train=data, mean_weight=float(w.mean()), largest_weight=float(w.max() / w.mean()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_lead_to_the_weighted_closed_form(name: str, threads: Executor):
+    case = CASES[name]
+    n = 300 if case.basis == "rows" else 600
+    X, _ = small_data(n)
+    # Rows on one side of a plane, where the targets are others than on the whole, count much more.
+    least, most = (0.5, 2.0) if case.basis == "rows" else (0.0, 8.0)
+    w = np.where(X[:, 0] > 0.5, most, np.where(X[:, 1] > 1, least, 1.0))
+    problem = weighed(posed(case, threads, n=n, chunk=137), w)
+    exact, plain = closed_form(case, problem, w[:, None] / w.mean()), closed_form(case, problem)
+    outcome = fit(problem, case.solver)
+    assert outcome.failure is None
+    taken = w > 0
+    off = np.linalg.norm((predictions(problem, outcome) - exact)[taken])
+    assert off <= 2.5 * case.off * np.linalg.norm(exact[taken])
+    if case.basis != "rows":  # whose solution goes through every row, whatever it weighs
+        assert off < 0.5 * np.linalg.norm((plain - exact)[taken])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_weights_do_not_change_a_bit(name: str, threads: Executor):
+    case = CASES[name]
+    solver = case.solver if case.step is None else replace(case.solver, epochs=3)  # type: ignore[type-var]
+    problem = posed(case, threads, n=300, chunk=70, dtype=np.float32)
+    plain, weighted = fit(problem, solver), fit(weighed(problem, np.full(300, 4.0)), solver)
+    np.testing.assert_array_equal(weighted.weights, plain.weights)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -41,7 +41,7 @@ def table(n: int = 500, d: int = 3, dtype: str = "f4") -> tuple[np.ndarray, np.n
 
 
 def rows_of(path) -> list[tuple]:
-    X, y = read_all(open_source(path))
+    X, y, _ = read_all(open_source(path))
     labels = [None] * len(X) if y is None else y.tolist()
     return [(*row, label) for row, label in zip(X.tolist(), labels, strict=True)]
 
@@ -325,10 +325,13 @@ def rows_of_arrays(rows) -> list[tuple]:
 
 
 def test_work_from_before_the_machine_was_started_is_not_trusted(tmp_path, small_chunks, monkeypatch):
+    monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 100)
     with pytest.raises(Stop):
         ingest(table(), tmp_path / "out", shuffle=True, on_progress=stopping(25), memory=BUDGET)
-    (run,) = (unfinished_folder(tmp_path / "out") / "runs").glob("run-*")
-    run.write_bytes(bytes(run.stat().st_size))  # as a file is whose pages never reached the disk
+    runs = list((unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
+    assert runs
+    for run in runs:
+        run.write_bytes(bytes(run.stat().st_size))  # as a file is whose pages never reached the disk
     monkeypatch.setattr(ingest_module, "_boot", lambda: "another")
     assert ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET).kept == 0
     assert sorted(rows_of(tmp_path / "out")) == sorted(rows_of_arrays(table()))
@@ -355,6 +358,18 @@ def test_a_lost_run_is_an_error_and_no_loss_of_rows(tmp_path, small_chunks, monk
     runs[1].unlink()
     with pytest.raises(sk.StorageError, match="a run is missing"):
         ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET)
+
+
+@pytest.mark.parametrize(("before", "after"), [(24, (8 << 30) // 100), ((8 << 30) // 100, 24)])
+def test_it_goes_on_with_less_or_more_memory(tmp_path, small_chunks, monkeypatch, before, after):
+    monkeypatch.setattr(ingest_module, "ROW_EXTRA", 24)
+    ingest(table(), tmp_path / "whole", shuffle=True, memory=BUDGET)
+    monkeypatch.setattr(ingest_module, "ROW_EXTRA", before)
+    with pytest.raises(Stop):
+        ingest(table(), tmp_path / "out", shuffle=True, on_progress=stopping(25), memory=BUDGET)
+    monkeypatch.setattr(ingest_module, "ROW_EXTRA", after)
+    assert ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET).kept > 0
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "whole")
 
 
 def test_two_at_a_time_are_refused(tmp_path, small_chunks):
@@ -388,6 +403,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("n", [30_000, 100_000])
 def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(tmp_path, small_disk, monkeypatch, format, n, capsys):
     monkeypatch.setattr(layout, "CHUNK_BYTES", 50_000)
+    monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 10_000)  # by way of the disk
     X = np.random.default_rng(0).normal(size=(n, 9)).astype(np.float32)
     np.save(tmp_path / "rows.npy", X)
     out = small_disk / "out"
@@ -402,6 +418,11 @@ def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(tmp_path, small
     subprocess.run(["mount", "-o", "remount,size=30m", small_disk], check=True)
     assert main(command) == 0
     assert sorted(map(tuple, read_all(open_source(out, format=format)).X.tolist())) == sorted(map(tuple, X.tolist()))
+
+
+def test_a_shard_without_bytes_is_refused_by_its_name(tmp_path):
+    with pytest.raises(sk.UsageError, match=r"'0' is not a positive size.\n  where: shard"):
+        ingest(np.ones((3, 1)), tmp_path / "out.zarr", shard="0")
 
 
 # ---------------------------------------------------------------------------------------------------------- memory
@@ -457,7 +478,7 @@ def test_features_in_another_dtype_are_what_they_were_or_an_error(tmp_path):
         ({"missing": "drop"}, "missing is 'drop'"),
         ({"format": "parquet", "shard": 100}, "shards belong to zarr"),
         ({"dtype": "str"}, "'str' is not a dtype"),
-        ({"path": "s3://bucket/rows.zarr"}, "local directories only"),
+        ({"path": "memory://bucket/rows.parquet"}, "no mark that completes it"),
         ({"sources": []}, "no sources"),
     ],
 )

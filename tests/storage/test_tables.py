@@ -171,7 +171,7 @@ def test_text_with_quotes_line_ends_in_values_and_a_byte_order_mark_is_cut_at_re
     path.write_bytes(b"\xef\xbb\xbf" + table.to_csv(index=False, lineterminator="\r\n").encode())
     source = open_tables([path], target="label")
     assert len(source.bounds) > 10
-    X, y = read_all(source)
+    X, y, _ = read_all(source)
     np.testing.assert_array_equal(X[:, 0], range(35))
     assert y.tolist() == labels
 
@@ -191,7 +191,7 @@ def test_whole_numbers_of_text_come_in_the_narrowest_dtype(tmp_path, monkeypatch
 def test_a_column_whose_type_changes_in_the_middle_is_what_holds_all_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr(csv, "BLOCK_BYTES", 8)
     (tmp_path / "t.csv").write_text("x,label\n" + "1,7\n" * 9 + "2.5,seven\n")
-    X, y = read_all(open_tables([tmp_path / "t.csv"], target="label"))
+    X, y, _ = read_all(open_tables([tmp_path / "t.csv"], target="label"))
     assert X[:, 0].tolist() == [1.0] * 9 + [2.5]
     assert y.tolist() == ["7"] * 9 + ["seven"]
 
@@ -200,7 +200,7 @@ def test_text_without_names_is_named_by_position(tmp_path):
     (tmp_path / "t.csv").write_text("1,2.5,3\n0,4.5,6\n")
     source = open_tables([tmp_path / "t.csv"], target="f0", header=False)
     assert source.columns == ("f1", "f2")
-    X, y = read_all(source)
+    X, y, _ = read_all(source)
     assert (X.tolist(), y.tolist()) == ([[2.5, 3.0], [4.5, 6.0]], [1, 0])
 
 

@@ -1,0 +1,64 @@
+"""Batch and step under sample weights of mean 1, which scale the residuals: minimise 1/n Σ w_i ‖f(x_i) − y_i‖².
+
+A row of weight w is k(·, x) scaled by √w: all that is said of the kernel of an iteration is then to be said of
+diag(w)^½ K diag(w)^½. In mean square a step on a batch of m rows is bound by E[w² k(x, x) k_x ⊗ k_x]/m beside the
+squared mean E[w k_x ⊗ k_x], so that in place of the mean diagonal β stands its mean over rows drawn by weight.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamkern.precondition.nystrom import StepSize
+from streamkern.solvers.base import Problem
+from streamkern.sweep import gather, gather_weights
+from streamkern.types import Array, IntArray
+
+
+def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]:
+    """Rows to measure the kernel of an iteration on, and their weights.
+
+    Where rows have weights, as many are drawn again in proportion to them, each ⌊w⌋ or ⌈w⌉ times: the rows' kernel
+    matrix then stands for that of the weighted kernel, whatever way it is computed.
+
+    Args:
+        problem: whose training rows are measured.
+        ids: row ids, shape (k,).
+
+    Returns:
+        X of shape (k, d), as the basis wants them, and weights (k,) of mean 1 over the training rows, or None.
+    """
+    X, _ = gather(problem.executor, problem.assembly(problem.train), ids)
+    if not problem.train.weighted:
+        return X, None
+    w = gather_weights(problem.executor, problem.assembly(problem.train), ids)
+    if not w.any():
+        return X, np.ones(len(w))
+    places = np.cumsum(w) * (len(w) / w.sum())
+    copies = np.diff(np.floor(places + 0.5).astype(np.int64), prepend=0)
+    index = np.repeat(np.arange(len(w)), copies)
+    return X[index], w[index]
+
+
+def weighted_size(size: StepSize, w: Array | None, problem: Problem) -> StepSize:
+    """What steps on scaled residuals allow, from what was measured on ``measured_rows``.
+
+    The largest weight bounds the step too: beyond it, one such row would overshoot by itself. The weight of a row and
+    its value of the preconditioned diagonal are taken to be independent.
+
+    Args:
+        size: β, λ and the largest diagonal value of rows drawn by weight.
+        w: their weights; None leaves the size as it is.
+        problem: which knows the largest weight.
+    """
+    if w is None:
+        return size
+    largest = max(problem.largest_weight, float(w.max()))
+    return StepSize(size.beta * float(w.mean()), size.top, size.peak * largest)
+
+
+def center_weights(problem: Problem) -> Array | None:
+    """Sample weights of the centers, shape (p,), where they are training rows that have some; else None."""
+    if not problem.train.weighted or problem.centers.ids is None:
+        return None
+    return gather_weights(problem.executor, problem.assembly(problem.train), problem.centers.ids)

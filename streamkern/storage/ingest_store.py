@@ -1,0 +1,94 @@
+"""An ingest to a store over a network: made on the local disk, then sent; the mark that completes it goes last."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamkern.errors import StorageError
+from streamkern.storage.base import digest
+from streamkern.storage.objects import Objects
+from streamkern.storage.remote import redacted
+
+if TYPE_CHECKING:
+    from streamkern.storage.ingest import Ingested
+
+_MARKS = "zarr.json"
+_AT_ONCE = 8  # pieces that are held while they are sent
+
+
+class Sending:
+    """A zarr group in a store, and the place on the local disk where it is made before it is sent.
+
+    The group's own metadata, which says that it is whole, is the last object that is written; until then it says that
+    it is not, so that what was sent by halves is never read. What was made stays on the disk until all of it is there.
+
+    Args:
+        url: of a store that lists.
+        storage_options: for fsspec.
+
+    Attributes:
+        place: where the group is made: below TMPDIR, by the URL.
+    """
+
+    def __init__(self, url: str, storage_options: dict[str, Any] | None) -> None:
+        self._store = Objects(url, storage_options)
+        self._shown = redacted(url)
+        self.place = Path(tempfile.gettempdir()) / f"streamkern-ingest-{digest(self._shown)[:16]}" / "data.zarr"
+
+    def prepare(self, fingerprint: str, overwrite: bool) -> bool:
+        """Whether the store has the whole group already.
+
+        Raises:
+            StorageError: something else is there, and is not to be overwritten.
+        """
+        marks = self._marks()
+        ours = marks.get("ingest", {})
+        if marks.get("complete") is True and ours.get("fingerprint") == fingerprint and not overwrite:
+            return True
+        if (ours and (overwrite or marks.get("complete") is not True)) or not self._store.all():
+            return False
+        raise StorageError(
+            "there is something at this place already",
+            where=self._shown,
+            expected="nothing" + (", or what ingest has made" if overwrite else ""),
+            remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
+        )
+
+    def send(self, made: Ingested) -> Ingested:
+        """Send what was made, and remove it from the disk."""
+        final = (self.place / _MARKS).read_bytes()
+        mine = json.loads(final)["attributes"]["streamkern"]
+        theirs, there = self._marks(), {}
+        if theirs.get("complete") is not True and theirs.get("ingest") == mine["ingest"]:
+            there = self._sizes()  # of an earlier attempt at the same group
+        files = {path.relative_to(self.place).as_posix(): path for path in self.place.rglob("*") if path.is_file()}
+        unfinished = json.loads(final)
+        unfinished["attributes"]["streamkern"]["complete"] = False
+        self._store.put(_MARKS, json.dumps(unfinished).encode())
+        if not there:
+            self._store.remove(sorted(set(self._store.all()) - {_MARKS}))
+        left = [name for name, path in files.items() if name != _MARKS and there.get(name) != path.stat().st_size]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for _ in pool.map(lambda name: self._store.put(name, files[name].read_bytes()), sorted(left)):
+                pass
+        self._store.put(_MARKS, final)
+        shutil.rmtree(self.place.parent, ignore_errors=True)
+        return replace(made, path=self._shown)
+
+    def _marks(self) -> dict[str, Any]:
+        """What the group says of itself; nothing where none is."""
+        try:
+            found = json.loads(self._store.content(_MARKS))["attributes"]["streamkern"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _sizes(self) -> dict[str, int]:
+        start = len(self._store.root.rstrip("/")) + 1
+        return {path[start:]: int(info.get("size") or 0) for path, info in self._store.find(self._store.root).items()}
