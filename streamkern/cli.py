@@ -7,7 +7,6 @@ import inspect
 import json
 import math
 import os
-import platform
 import shutil
 import signal
 import sys
@@ -21,19 +20,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import psutil
-from threadpoolctl import threadpool_info
-
 from streamkern.backends import get_backend
 from streamkern.data import open_dataset
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
-from streamkern.memory import default_budget, format_bytes
+from streamkern.memory import format_bytes
 from streamkern.pipeline import Registry, load_pipeline, parameters, plan, resume, retrain, run, type_name
-from streamkern.pipeline.calibrate import gemm_rate
 from streamkern.pipeline.checkpoints import INTERVAL
+from streamkern.pipeline.doctor import doctor_text, examine
 from streamkern.pipeline.inspect import inspect as inspect_data
 from streamkern.pipeline.predict import predict
 from streamkern.pipeline.registry import KEPT, open_model
@@ -228,6 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_inspect)
 
     command = commands.add_parser("doctor", help="show what this machine offers, and what would make it faster")
+    command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_doctor)
     return parser
 
@@ -495,40 +492,8 @@ def _inspect(args: argparse.Namespace) -> None:
 
 
 def _doctor(args: argparse.Namespace) -> None:
-    packages = ("numpy", "scipy", "numba", "zarr", "pyarrow", "dask", "scikit-learn")
-    cores, wide = default_threads(), _has_avx512()
-    memory = psutil.virtual_memory()
-    lines = [
-        f"streamkern {version('streamkern')}, Python {platform.python_version()}, {platform.system()} "
-        f"{platform.machine()}",
-        "packages   " + ", ".join(f"{name} {version(name)}" for name in packages),
-        f"cores      {cores} of {os.cpu_count()} for this process" + (", with AVX-512" if wide else ""),
-        f"memory     {format_bytes(memory.total)}, of which {format_bytes(memory.available)} are free; a run may use "
-        f"{format_bytes(default_budget())} unless --memory says otherwise",
-    ]
-    libraries = [found for found in threadpool_info() if found["user_api"] == "blas"]
-    for found in libraries:
-        kernels = f", {found['architecture']} kernels" if "architecture" in found else ""
-        lines.append(f"BLAS       {found['internal_api']} {found['version']}{kernels} ({Path(found['filepath']).name})")
-    rate = gemm_rate()
-    lines.append(
-        f"GEMM       {rate / 1e9:.0f} GFLOP/s in float32 on one thread, at most {cores * rate / 1e9:.0f} on all"
-    )
-    narrow = [f for f in libraries if f.get("architecture") in ("Haswell", "Zen", "Sandybridge", "Prescott")]
-    if wide and narrow:
-        lines.append(
-            f"advice     OpenBLAS runs {narrow[0]['architecture']} kernels and this processor has AVX-512: try\n"
-            "             export OPENBLAS_CORETYPE=SKYLAKEX\n"
-            "           and see whether GEMM is faster here (up to 2x). The last bits of trained weights will differ."
-        )
-    _say("\n".join(lines) + "\n")
-
-
-def _has_avx512() -> bool:
-    try:
-        return "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return False
+    found = examine()
+    _say(json.dumps(found, indent=1) + "\n" if args.json else doctor_text(found))
 
 
 # ----------------------------------------------------------------------------------------------------------- output

@@ -1,0 +1,71 @@
+"""Seconds from the start of Python to a trained model: the first time on a machine, and from then on.
+
+    python tests/benchmarks/startup.py [--repeats 5] [--d 784] [--cold]
+
+Each run is a fresh process that imports the library and fits 2,000 rows against 200 centers, one pass of a few steps,
+so that what it takes is imports, set-up and compiled loops. ``--cold`` begins with an empty compilation cache and says
+what the first run then takes. Seconds are by the clock, and those of the processor, which others do not disturb.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = """
+import time
+began = time.time() - time.process_time()
+import sys
+import numpy as np
+import streamkern as sk
+imported = time.time() - began, time.process_time()
+rng = np.random.default_rng(0)
+X, y = rng.random((2000, int(sys.argv[1])), dtype=np.float32), rng.integers(0, 10, 2000)
+model = sk.KernelClassifier(
+    kernel=sk.Laplace(bandwidth=10), centers=sk.Uniform(200), solver=sk.EigenPro(epochs=1), memory="2GiB"
+)
+model.fit(X, y)
+import json
+print(json.dumps({"imported": imported, "fitted": (time.time() - began, time.process_time())}))
+"""
+
+
+def run(d: int, **environment: str) -> dict[str, tuple[float, float]]:
+    """Seconds by the clock and of the processor until the import is done, and until the model is fitted."""
+    command = [sys.executable, "-c", PROGRAM, str(d)]
+    told = subprocess.run(command, env=os.environ | environment, check=True, capture_output=True, text=True).stdout
+    found: dict[str, tuple[float, float]] = json.loads(told)
+    return found
+
+
+def line(what: str, found: list[dict[str, tuple[float, float]]]) -> None:
+    """Medians of some runs."""
+    parts = []
+    for name in ("imported", "fitted"):
+        wall, cpu = (statistics.median(one[name][i] for one in found) for i in (0, 1))
+        parts.append(f"{name} after {wall:5.2f} s (processor {cpu:5.2f} s)")
+    print(f"{what:12} {', '.join(parts)}", flush=True)
+
+
+def main() -> None:
+    """Print the first run, if asked for, and those after it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--d", type=int, default=784)
+    parser.add_argument("--cold", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        cache = {"NUMBA_CACHE_DIR": folder} if options.cold else {}
+        first = run(options.d, **cache)
+        if options.cold:
+            line("first run", [first])
+        line("later runs", [run(options.d, **cache) for _ in range(options.repeats)])
+
+
+if __name__ == "__main__":
+    main()

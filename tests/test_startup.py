@@ -1,0 +1,19 @@
+"""What stands between typing a command and the first step."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARK = Path(__file__).parent / "benchmarks" / "startup.py"
+
+
+def test_imports_set_up_and_compiled_loops_take_seconds():
+    told = subprocess.run(
+        [sys.executable, BENCHMARK, "--repeats", "1", "--d", "64"], capture_output=True, text=True, check=True
+    ).stdout
+    found = re.search(r"later runs .*fitted after +[0-9.]+ s \(processor +([0-9.]+) s\)", told)
+    assert found is not None, told
+    assert float(found[1]) < 6  # 2.2 on the machine of docs/performance.md: nothing is compiled again
