@@ -1,13 +1,17 @@
-"""Warm start against cold start on Fashion-MNIST grown by 5%: ``python tests/benchmarks/warm_start.py [CENTERS ...]``.
+"""Warm start against cold start on Fashion-MNIST grown by 5%.
 
-A champion is trained on 57,000 rows. On 60,000 rows, training begins at 0 with new centers, or goes on from the
-champion for a third of the rows. Accuracy and squared error are those of the 10,000 test rows.
+    python tests/benchmarks/warm_start.py [--centers 1000 3000] [--epochs 1 3] [--seeds 5]
+
+For each seed a champion is trained on 57,000 rows. On 60,000 rows, training begins at 0 with new centers, begins at 0
+with the champion's centers, or goes on from the champion, with its centers, for a third of the rows. Accuracy and
+squared error are those of the 10,000 test rows: means over the seeds, and of the differences from the warm start the
+standard error too. What new centers change is their luck; the champion's centers for both show what the start changes.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
-import sys
 import tempfile
 from pathlib import Path
 
@@ -24,31 +28,53 @@ def read(name: str, n: int, offset: int) -> np.ndarray:
     return np.frombuffer(gzip.decompress((FOLDER / name).read_bytes()), np.uint8)[offset:].reshape(n, -1)
 
 
+def trained(what: sk.Pipeline) -> tuple[sk.KernelMachine, tuple[float, float], int]:
+    """The model; accuracy and squared error; rows seen."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = sk.run(what, folder)
+        model = sk.load_model(f"{folder}/model.zarr")
+    scores = result["metrics"]["test"]
+    return model, (scores["accuracy"], scores["mse"]), result["history"][-1]["rows"]
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--centers", type=int, nargs="+", default=[1000, 3000])
+    parser.add_argument("--epochs", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--seeds", type=int, default=5)
+    args = parser.parse_args()
     X, y = read("train-images-idx3-ubyte.gz", NOW, 16), read("train-labels-idx1-ubyte.gz", NOW, 8)[:, 0]
     T, t = read("t10k-images-idx3-ubyte.gz", 10_000, 16), read("t10k-labels-idx1-ubyte.gz", 10_000, 8)[:, 0]
     test = sk.from_arrays(T, t).scale(1 / 255)
 
-    def pipeline(n: int, centers: int, epochs: int) -> sk.Pipeline:
+    def pipeline(n: int, centers: int | sk.Given, epochs: int, seed: int) -> sk.Pipeline:
         return sk.Pipeline(
-            train=sk.from_arrays(X[:n], y[:n]).scale(1 / 255), test=test, kernel=sk.Laplace(20.0),
-            centers=sk.Uniform(centers), solver=sk.EigenPro(epochs=epochs),
+            train=sk.from_arrays(X[:n], y[:n]).scale(1 / 255), test=test, kernel=sk.Laplace(20.0), seed=seed,
+            centers=sk.Uniform(centers, seed) if isinstance(centers, int) else centers,
+            solver=sk.EigenPro(epochs=epochs),
         )  # fmt: skip
 
-    def trained(what: sk.Pipeline) -> tuple[sk.KernelMachine, str]:
-        with tempfile.TemporaryDirectory() as folder:
-            result = sk.run(what, folder)
-            model = sk.load_model(f"{folder}/model.zarr")
-        scores, rows = result["metrics"]["test"], result["history"][-1]["rows"]
-        return model, f"{scores['accuracy']:.4f} {scores['mse']:.5f} ({rows:,} rows)"
-
-    for centers in [int(word) for word in sys.argv[1:]] or [1000, 3000]:
-        for epochs in (1, 3):
-            champion, before = trained(pipeline(BEFORE, centers, epochs))
-            now = pipeline(NOW, centers, epochs)
-            begun, why = warm(now, champion)
-            assert why is None, why
-            print(f"{centers} centers  champion {before}  cold {trained(now)[1]}  warm {trained(begun)[1]}", flush=True)
+    names = ("champion", "cold, new centers", "cold, its centers", "warm")
+    for centers in args.centers:
+        for epochs in args.epochs:
+            found, rows = np.zeros((args.seeds, len(names), 2)), [0] * len(names)
+            for seed in range(args.seeds):
+                champion, found[seed, 0], rows[0] = trained(pipeline(BEFORE, centers, epochs, seed))
+                now = pipeline(NOW, centers, epochs, args.seeds + seed)
+                same = pipeline(NOW, sk.Given(np.asarray(champion.Z)), epochs, args.seeds + seed)
+                begun, why = warm(now, champion)
+                assert why is None, why
+                for i, what in enumerate((now, same, begun), 1):
+                    _, found[seed, i], rows[i] = trained(what)
+            print(f"{centers} centers, {epochs} passes, {args.seeds} seeds")
+            for i, name in enumerate(names):
+                accuracy, mse = found[:, i].mean(axis=0)
+                line = f"  {name:<18} {rows[i]:>7,} rows  accuracy {accuracy:.4f}  mse {mse:.5f}"
+                if i in (1, 2) and args.seeds > 1:
+                    away = found[:, 3] - found[:, i]
+                    (a, m), (ea, em) = away.mean(axis=0), away.std(axis=0, ddof=1) / np.sqrt(args.seeds)
+                    line += f"  warm differs by {a:+.4f} ± {ea:.4f}, {m:+.5f} ± {em:.5f}"
+                print(line, flush=True)
 
 
 if __name__ == "__main__":
