@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import streamkern.starting  # noqa: F401  # first: what follows takes most of a second
 from streamkern.centers import AllRows, Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
 from streamkern.data import Dataset, Quarantined, from_arrays, open_dataset
 from streamkern.data.augment import Augmentation, Custom, FeatureDropout, GaussianNoise, MixUp

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -21,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from streamkern.backends import get_backend
-from streamkern.data import open_dataset
+from streamkern.data import Dataset
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.execute import open_executor
@@ -38,8 +39,9 @@ from streamkern.report import read_run, status, status_text
 from streamkern.report.status import duration, metrics_in_words
 from streamkern.report.terminal import Display
 from streamkern.storage.ingest import ingest
+from streamkern.storage.tables import open_tables
 
-_EXIT = "exit status: 0 done, 1 failed, 2 bad usage or refused plan, 3 numerical failure, 75 directory busy"
+_EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 directory busy"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: its words; those of the process by default.
 
     Returns:
-        The exit status: 0 done, 1 failed, 2 bad usage or refused plan, 3 numerical failure, 75 busy, 130 interrupted.
+        The exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 busy,
+        130 interrupted.
     """
     stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -119,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     command = commands.add_parser("run", parents=[pipeline], add_help=False, help="train a pipeline", epilog=_EXIT)
-    command.add_argument("--run-dir", metavar="DIR", help="where results are kept (default: runs/NAME)")
+    command.add_argument("--run-dir", type=_path, metavar="DIR", help="where results are kept (default: runs/NAME)")
     command.add_argument(
         "--scheduler", default="threads", metavar="WHERE", help="threads, processes, processes:N or tcp://HOST:PORT"
     )
@@ -130,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_with_settings(command, _run))
 
     command = commands.add_parser("resume", help="go on with an interrupted run", epilog=_EXIT)
-    command.add_argument("run_dir", metavar="RUN", help="the run directory")
+    command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
     command.add_argument("--threads", type=_count, metavar="N", help="threads; as before by default")
     command.add_argument("--scheduler", metavar="WHERE", help="as for run; as before by default")
     command.add_argument("--quiet", action="store_true", help="say nothing but errors")
@@ -140,7 +143,9 @@ def _parser() -> argparse.ArgumentParser:
         "retrain", parents=[pipeline], add_help=False, help="train if there is something new, promote if it passes",
         epilog=f"{_EXIT}; the last line of stdout is one JSON object",
     )  # fmt: skip
-    command.add_argument("--registry", metavar="DIR", help="where models are kept: a directory, or s3://BUCKET/NAME")
+    command.add_argument(
+        "--registry", type=_path, metavar="DIR", help="where models are kept: a directory, or s3://BUCKET/NAME"
+    )
     command.add_argument("--gate", metavar="EXPR", help='such as "accuracy >= champion - 0.002 and n_test >= 1000"')
     command.add_argument("--cold", action="store_true", help="begin at 0 rather than at the champion's weights")
     command.add_argument("--keep", type=_count, default=KEPT, metavar="N", help=f"versions that stay ({KEPT})")
@@ -160,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_with_settings(command, _plan))
 
     command = commands.add_parser("status", help="tell how a run stands: a live, a finished or a dead one")
-    command.add_argument("run_dir", metavar="RUN", help="the run directory")
+    command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_status)
 
@@ -177,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("evaluate", parents=[machine], help="score a saved model on stored rows")
     command.add_argument("model", metavar="MODEL", help="a model.zarr, or where models are kept: the champion")
-    command.add_argument("data", metavar="DATA", help="a zarr group, or a parquet file, directory or glob")
+    command.add_argument("data", metavar="DATA", help="a table of any kind, or a glob")
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_evaluate)
@@ -236,6 +241,12 @@ def _shape(text: str) -> tuple[int, ...]:
     ):
         raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 28x28 or 32x32x3")
     return tuple(int(side) for side in sides[: 3 if sides[2:] == ["3"] else 2])
+
+
+def _path(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 def _count(text: str) -> int:
@@ -331,7 +342,7 @@ def _watched(begin: Callable[[tuple[Listener, ...]], dict[str, Any]], name: str,
     except KeyboardInterrupt:
         if any((folder / "checkpoints").glob("*/[0-9]*")):
             display.close()
-            _complain(f"the run can go on: streamkern resume {folder}")
+            _complain(f"the run can go on: streamkern resume {shlex.quote(str(folder))}")
         raise
     finally:
         display.close()
@@ -443,7 +454,8 @@ def _evaluate(args: argparse.Namespace) -> None:
     model = open_model(args.model)
     target = args.target[0] if len(args.target) == 1 else args.target
     with open_executor("threads", args.threads) as executor:
-        metrics = model.score(open_dataset(args.data, target, columns=model.columns), executor=executor)
+        rows = open_tables([args.data], target, model.columns, nulls=bool(model.transforms))
+        metrics = model.score(Dataset(rows), executor=executor)
     _say((json.dumps(metrics) if args.json else metrics_in_words(metrics)) + "\n")
 
 

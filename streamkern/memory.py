@@ -19,8 +19,8 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | 
 }
 
 
-def parse_bytes(text: str | int) -> int:
-    """Bytes of ``"8GiB"``, ``"500 MB"`` or a plain number.
+def parse_bytes(text: str | int, where: str = "memory") -> int:
+    """Bytes of ``"8GiB"``, ``"500 MB"`` or a plain number; ``where`` is what an error calls it.
 
     Raises:
         UsageError: not a size.
@@ -33,10 +33,10 @@ def parse_bytes(text: str | int) -> int:
         )
         unit = _UNITS.get(match[2].upper()) if match else None
         if not match or unit is None:
-            raise UsageError(f"{text!r} is not a size.", where="memory", expected='bytes, or a size such as "8GiB"')
+            raise UsageError(f"{text!r} is not a size.", where=where, expected='bytes, or a size such as "8GiB"')
         size = float(match[1].replace("_", "")) * unit
     if size < 1:
-        raise UsageError(f"{text!r} is not a positive size.", where="memory", expected='a size such as "8GiB"')
+        raise UsageError(f"{text!r} is not a positive size.", where=where, expected='a size such as "8GiB"')
     return int(size)
 
 

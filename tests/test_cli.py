@@ -23,6 +23,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.cli import main
+from streamkern.execute.threads import default_threads
 from streamkern.report.terminal import Display
 
 DIGITS = str(Path(__file__).parent.parent / "pipelines" / "digits.py")
@@ -263,7 +264,43 @@ def test_a_reader_that_has_gone_away_is_no_failure():
     assert result_of()["status"] == "done"
 
 
+def test_ctrl_c_while_the_command_is_still_loading_is_one_line():
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "streamkern", "--version"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    while "streamkern.starting" not in process.stderr.readline():  # as early as there is something to stop
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert [line for line in err.splitlines() if not line.startswith("import time:")] == ["stopped by SIGINT"]
+    assert out == ""
+
+
 # --------------------------------------------------------------------------------------------------- other commands
+
+
+@pytest.mark.parametrize("words", [["run", DIGITS, "--run-dir", ""], ["resume", " "], ["status", ""]])
+def test_an_empty_path_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "it is empty" in capsys.readouterr().err
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["resume", "status", "report"])
+def test_where_there_is_no_run_the_exit_status_is_that_of_bad_usage(command: str, capsys: pytest.CaptureFixture[str]):
+    assert main([command, "nowhere"]) == 2
+    assert "no run here" in capsys.readouterr().err
+
+
+def test_more_threads_than_cores_are_told_how_many_there_are(capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", DIGITS, "--threads", "100000"]) == 2
+    err = capsys.readouterr().err
+    assert f"use {default_threads()} thread(s)" in err
+    assert "raise memory" not in err
 
 
 def test_plan_prints_a_table_or_json_and_writes_no_run(capsys: pytest.CaptureFixture[str]):
@@ -315,6 +352,10 @@ def test_evaluate_scores_a_saved_model_as_the_run_did(capsys: pytest.CaptureFixt
     assert metrics == pytest.approx(sk.load_model("runs/mine/model.zarr").score(X, y))
     assert main(["evaluate", "runs/mine/model.zarr", "new.parquet", "--target", "label"]) == 0
     assert "(300 rows)" in capsys.readouterr().out
+    np.savetxt("new.csv", np.c_[X, y], delimiter=",", header="f0,f1,f2,label", comments="")
+    capsys.readouterr()
+    assert main(["evaluate", "runs/mine/model.zarr", "new.csv", "--target", "label", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == pytest.approx(metrics)
     assert main(["evaluate", "absent.zarr", "new.parquet", "--target", "label"]) == 1
     assert main(["evaluate", "runs/mine/model.zarr", "new.parquet", "--target", "lable"]) == 1
     assert "Traceback" not in capsys.readouterr().err
@@ -409,20 +450,20 @@ def test_the_live_line_is_drawn_at_most_eight_times_a_second(clock: Clock):
     assert 14 <= stream.getvalue().count("rows/s") <= 17
 
 
-def test_plain_step_lines_come_every_ten_seconds_and_at_the_end_of_a_pass(clock: Clock):
+def test_plain_step_lines_come_every_ten_seconds_and_at_the_end_however_short_passes_are(clock: Clock):
     stream = io.StringIO()
     display = Display(stream, live=False, clock=clock)
     display("stage", {"name": "train", "state": "begin"})
-    for i in range(1, 1001):
-        clock.now = i * 0.035
-        display("step", step(i))
+    for i in range(1, 2001):  # 200 passes
+        clock.now = i * 0.0175
+        display("step", step(i, pass_=(i - 1) // 10, step=(i - 1) % 10 + 1, steps=10))
     display("stage", {"name": "train", "state": "end", "seconds": 3725.0, "cached": False})
     lines = stream.getvalue().splitlines()
     assert lines[0] == "train ..."
     assert lines[-1] == "train: 1:02:05"
     assert len(lines) == 6  # at 10, 20, 30 and 35 seconds
     assert (
-        lines[-2] == "train:  50%, 1,000 of 2,000 rows, 100 rows/s, loss 0.5, ETA 10.0 s, 25% waiting for data, pass 1"
+        lines[-2] == "train: 100%, 2,000 of 2,000 rows, 200 rows/s, loss 0.5, ETA 0.0 s, 25% waiting for data, pass 200"
     )
 
 

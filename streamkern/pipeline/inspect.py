@@ -80,7 +80,7 @@ class Inspection:
             lines.append(f"  target    {target['name']} ({target['dtype']}{target['outputs'] or ''})")
         if facts["classes"] is not None:
             counts = sorted(facts["classes"], key=lambda pair: -pair[1])
-            listed = [f"{label} {count / facts['rows']:.1%}" for label, count in counts[:SHOWN]]
+            listed = [f"{_shown(label)} {count / facts['rows']:.1%}" for label, count in counts[:SHOWN]]
             more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
             lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{more}")
         order = facts["order"]
@@ -91,11 +91,13 @@ class Inspection:
         if facts["ingested"] is not None:
             made = facts["ingested"]
             lines.append(f"  ingested  by streamkern {made['version']} from {', '.join(made['sources'][:3])}")
-        width = max([6, *(len(name) for name in self.names[:SHOWN])])
+        shown = [_shown(name) for name in self.names[:SHOWN]]
+        width = max([6, *map(len, shown)])
         heads = "  ".join(f"{head:>10}" for head in ("mean", "std", "min", "max"))
         lines.append(f"  {'column':<{width}}  {heads}  {'missing':>8}  sketch")
-        for j, name in enumerate(self.names[:SHOWN]):
-            numbers = "  ".join(f"{value:>10.4g}" for value in (c.mean[j], c.std[j], c.low[j], c.high[j]))
+        for j, name in enumerate(shown):
+            found = (c.mean[j], c.std[j], c.low[j], c.high[j])
+            numbers = "  ".join(f"{value:>10.4g}" if math.isfinite(value) else f"{'-':>10}" for value in found)
             lines.append(f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(c.histogram[j])}|")
         if len(self.names) > SHOWN:
             lines.append(f"  and {len(self.names) - SHOWN:,} more columns: --json has them")
@@ -205,8 +207,12 @@ def _advice(columns: Columns, names: list[str], facts: dict[str, Any]) -> list[s
     advice = []
     constant = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low == high]
     if constant:
-        shown = ", ".join(constant[:5]) + (", ..." if len(constant) > 5 else "")
+        shown = ", ".join(map(_shown, constant[:5])) + (", ..." if len(constant) > 5 else "")
         advice.append(f"{len(constant)} column(s) never vary: {shown}")
+    empty = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low > high]
+    if empty:
+        shown = ", ".join(map(_shown, empty[:5])) + (", ..." if len(empty) > 5 else "")
+        advice.append(f"{len(empty)} column(s) have no finite value: {shown}")
     if columns.missing.any() or columns.infinite.any():
         advice.append("missing and infinite values are errors in training: fill them first")
     ratio = facts["order"]["ratio"]
@@ -228,6 +234,12 @@ def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
 def _range(columns: Columns) -> str:
     low, high = float(columns.low.min()), float(columns.high.max())
     return "no finite value" if low > high else f"{low:.6g} to {high:.6g}"
+
+
+def _shown(label: Any) -> str:
+    """A label or name on one line."""
+    text = str(label)
+    return text if text.isprintable() else repr(text)
 
 
 def _number(value: float) -> float | None:

@@ -243,14 +243,22 @@ def _arguments(function: Callable[..., Any], settings: Mapping[str, str], file: 
 
 def type_name(kind: Any) -> str:
     """An annotated type in words: ``int``, ``str or None``."""
-    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    names = (getattr(option, "__name__", str(option)) for option in options)
+    names: list[str] = []
+    for option in _options(kind):
+        if typing.get_origin(option) is typing.Literal:
+            names += map(str, typing.get_args(option))
+        else:
+            names.append(str(option) if typing.get_args(option) else getattr(option, "__name__", str(option)))
     return " or ".join("None" if name == "NoneType" else name for name in names)
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
 
 
 def _convert(text: str, kind: Any, name: str) -> Any:
     """Text as a value of an annotated type."""
-    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    options = _options(kind)
     if type(None) in options and text.lower() in ("none", ""):
         return None
     for option in options:
@@ -266,7 +274,17 @@ def _convert(text: str, kind: Any, name: str) -> Any:
                 return float(text)
             elif option in (str, Path):
                 return option(text)
+            elif typing.get_origin(option) is typing.Literal:
+                return {str(value).lower(): value for value in typing.get_args(option)}[text.lower()]
         except (KeyError, ValueError, OverflowError):
             continue
     wanted = type_name(kind)
+    literal = any(typing.get_origin(option) is typing.Literal for option in options)
+    if not literal and not {bool, int, float, str, Path} & set(options):
+        raise UsageError(
+            f"The parameter {name!r} is a {wanted}, which a word of the command line cannot be.",
+            where=f"--set {name}=...",
+            expected="int, float, str, bool, Path, a Literal, or one of them or None",
+            remedy="annotate the parameter as str and take it apart in pipeline()",
+        )
     raise UsageError(f"The value {text!r} is not of type {wanted}.", where=f"--set {name}=...", expected=wanted)

@@ -37,8 +37,8 @@ def log_to_mlflow(
         MLflow's id of the run.
 
     Raises:
-        UsageError: MLflow is not installed, or the run has not ended.
-        StorageError: there is no run here, or the store refuses.
+        UsageError: MLflow is not installed, there is no run here, or it has not ended.
+        StorageError: the store refuses.
     """
     try:
         from mlflow import MlflowClient

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from streamkern.errors import StorageError
+from streamkern.errors import StorageError, UsageError
 from streamkern.storage.artifact import load_artifact
 from streamkern.types import Array
 
@@ -79,14 +79,14 @@ def read_run(folder: str | os.PathLike[str]) -> Record:
         folder: what ``run`` was given as its run directory.
 
     Raises:
-        StorageError: it is not a run directory.
+        UsageError: it is not a run directory.
     """
     place = Path(folder)
     # The lock before the files: a run that ends in between then looks as if it were still running, never as if dead.
     owner = _owner(place / ".lock")
     manifest, result = _json(place / "manifest.json"), _json(place / "result.json")
     if manifest is None and result is None and owner is None:
-        raise StorageError(
+        raise UsageError(
             "There is no run here.",
             where=str(place),
             expected="a directory with manifest.json, as streamkern run makes it",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from datetime import datetime
 from typing import Any
@@ -53,7 +54,7 @@ def advice(record: Record) -> str | None:
         case "running":
             return None
         case "done":
-            return f"streamkern report {folder} shows it; {folder / 'model.zarr'} is the model"
+            return f"streamkern report {shlex.quote(str(folder))} shows it; {folder / 'model.zarr'} is the model"
         case "refused":
             return "run again with what the error asks for; nothing has been computed"
         case "diverged":
@@ -66,7 +67,7 @@ def advice(record: Record) -> str | None:
 
 def _go_on(record: Record) -> str:
     if record.manifest.get("file"):
-        return f"streamkern resume {record.folder} goes on from what is kept"
+        return f"streamkern resume {shlex.quote(str(record.folder))} goes on from what is kept"
     return "sk.run with the same pipeline and run_dir goes on from what is kept"
 
 

@@ -57,7 +57,7 @@ class Display:
             case "warning", _:
                 self._line(f"warning: {fields['message']}")
             case "step", _:
-                ends = fields["step"] == fields["steps"]
+                ends = fields["rows"] == fields["total_rows"]
                 if self._clock() >= self._next or (ends and not self._live):
                     self._next = self._clock() + (REFRESH if self._live else LINE_EVERY)
                     self._passing(*_step(fields))

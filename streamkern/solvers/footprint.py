@@ -11,6 +11,7 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.errors import PlanRefusedError
+from streamkern.execute.threads import default_threads
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes
 from streamkern.solvers.base import MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver
@@ -109,12 +110,13 @@ def footprint(
     needed = format_bytes(enough.budget)
     if parse_bytes(needed) < enough.budget:  # rounded down
         needed = format_bytes(enough.budget + enough.budget // 20)
+    others = _alternatives(project, result, solver, p, slots, lanes)
     raise PlanRefusedError(
         f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(result.stages)} "
         "stage is the largest.",
         where=f"memory={format_bytes(budget)}, centers={p}, threads={slots}",
         expected=f"a budget of at least {needed}",
-        remedy="; or ".join([f"raise memory to {needed}", *_alternatives(project, result, solver, p, slots, lanes)]),
+        remedy="; or ".join(others[-1:] if slots > default_threads() else [f"raise memory to {needed}", *others]),
     )
 
 
@@ -234,7 +236,8 @@ def _alternatives(
         batch = _most(result.cost.batch, lambda rows: fits(solver=replace(made, batch=rows)))
         found += [f"use batch={batch}"] if batch else []
     found += [f"use lanes={fewer}"] if (fewer := most(lanes, "lanes")) else []
-    found += [f"use {fewer} thread(s)"] if (fewer := most(slots, "slots")) else []
+    if fewer := min(most(slots, "slots"), default_threads()):
+        found.append(f"use {fewer} thread(s)")
     if not found and result.budget <= result.baseline:
         return ["hold less in memory before: the Python process alone holds more than this"]
     return found or ["change several of centers, batch, lanes and threads: none alone makes it fit"]

@@ -83,3 +83,22 @@ def test_targets_that_are_numbers_are_no_classes_and_columns_of_nothing_have_no_
     assert "no finite value" in inspect(X).text()
     with pytest.raises(sk.DataError, match="empty"):
         inspect(np.zeros((0, 2)))
+
+
+def test_what_has_no_number_or_is_on_two_lines_is_shown_on_one(tmp_path):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    X[:, 1] = np.nan
+    sk.write_zarr(tmp_path / "rows.zarr", X, np.array(["a\nb", "c"] * 15), target="label")
+    text = inspect(tmp_path / "rows.zarr", "label").text()
+    assert "2: 'a\\nb' 50.0%, c 50.0%" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("  f1 ")]
+    assert line.split()[1:6] == ["-", "-", "-", "-", "30"]
+    assert "inf" not in text.replace("infinite", "")
+    assert "advice: 1 column(s) have no finite value: f1" in text
+
+
+def test_a_model_is_told_to_be_one(tmp_path, capsys):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    sk.KernelRegressor(centers=sk.Uniform(5)).fit(X, X[:, 0]).save(tmp_path / "model.zarr")
+    assert main(["inspect", str(tmp_path / "model.zarr")]) == 1
+    assert "this is a saved model, not rows" in capsys.readouterr().err

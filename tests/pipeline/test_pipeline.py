@@ -96,6 +96,31 @@ def test_a_value_of_another_type_is_refused(file: Path, name: str, text: str, ty
     assert repr(text) in caught.value.what
 
 
+CHOICES = """
+from typing import Literal
+import numpy as np
+import streamkern as sk
+SEEN = []
+
+def pipeline(kind: Literal["laplace", "Gaussian", 3] = "laplace", sizes: list[int] = []) -> sk.Pipeline:
+    SEEN.append(kind)
+    return sk.Pipeline(sk.from_arrays(np.ones((4, 2)), np.arange(4)), centers=sk.Uniform(2))
+"""
+
+
+def test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words(tmp_path: Path):
+    path = tmp_path / "choices.py"
+    path.write_text(CHOICES)
+    for text, value in {"laplace": "laplace", "gaussian": "Gaussian", "3": 3}.items():
+        load_pipeline(path, {"kind": text})
+        (seen,) = sys.modules["streamkern_pipeline_choices"].SEEN  # of this load
+        assert seen == value
+    with pytest.raises(sk.UsageError, match="'cauchy' is not of type laplace or Gaussian or 3"):
+        load_pipeline(path, {"kind": "cauchy"})
+    with pytest.raises(sk.UsageError, match=r"'sizes' is a list\[int\], which a word of the command line cannot be"):
+        load_pipeline(path, {"sizes": "1,2"})
+
+
 @given(st.integers(-(10**30), 10**30))
 def test_any_integer_comes_back_exactly(file: Path, number: int):
     assert value_of(file, "rows", f"{number:_}") == number

@@ -70,7 +70,7 @@ def test_a_run_that_failed_is_logged_as_failed(runs: Callable[..., Path], tmp_pa
     number = sk.log_to_mlflow(runs(step=1e9), uri)
     found = MlflowClient(tracking_uri=uri).get_run(number)
     assert (found.info.status, found.data.tags["streamkern.state"]) == ("FAILED", "diverged")
-    with pytest.raises(sk.StorageError, match="no run"):
+    with pytest.raises(sk.UsageError, match="no run"):
         sk.log_to_mlflow(tmp_path / "nowhere", uri)
 
 

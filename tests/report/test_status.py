@@ -78,7 +78,7 @@ def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told
             assert time.monotonic() < deadline
             try:
                 found = status(read_run(tmp_path / "run"))
-            except sk.StorageError:
+            except sk.UsageError:
                 found = {}
             if found.get("fraction", 0) > 0 and found["rows"] > 10_000:
                 break
