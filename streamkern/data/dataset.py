@@ -244,24 +244,32 @@ class Dataset:
             seed=self.seed if seed is None else seed,
         )
 
-    def split(self, test: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:
+    def split(self, test: float = 0.2, seed: int = 0, *, stratify: bool = False) -> tuple[Dataset, Dataset]:
         """Two disjoint parts by a hash of the row id: the same split under any chunking.
 
         Args:
             test: share of the rows in the second part, in (0, 1).
             seed: which split.
+            stratify: keep every class's share of the rows in both parts, to within one row. The labels are read at
+                once, twice, and the ids of the second part kept, 8 bytes each.
 
         Returns:
             (rest, test). Neither is augmented unless this dataset is.
 
         Raises:
-            UsageError: the share is not in (0, 1).
+            UsageError: the share is not in (0, 1), or there are no labels to stratify by.
         """
         if not 0 < test < 1:
             raise UsageError(f"The share is {test}.", where="split(test=...)", expected="a number between 0 and 1")
         cut = round(test * HASH_SPAN)
         chosen = [rule for rule in self.rules if not isinstance(rule, Without)]
         key = (_SPLIT, len(chosen), seed)  # splitting a part again, with the same seed, is another split
+        if stratify:
+            ids = stratified(self.source, self.rules, round(test * self.base_rows), key)
+            return (
+                replace(self, rules=(*self.rules, Listed(ids, others=True))),
+                replace(self, rules=(*self.rules, Listed(ids))),
+            )
         return (
             replace(self, rules=(*self.rules, Rule(key, low=cut))),
             replace(self, rules=(*self.rules, Rule(key, high=cut))),

@@ -44,20 +44,23 @@ class Listed:
 
     Args:
         ids: ascending, shape (k,).
+        others: whether all other rows are chosen, and not these.
     """
 
     ids: IntArray
+    others: bool = False
 
     def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
         """Which of the rows are chosen: shape (n,)."""
         if not len(self.ids):
-            return np.zeros(len(row_ids), dtype=bool)
+            return np.full(len(row_ids), self.others)
         at = np.minimum(np.searchsorted(self.ids, row_ids), len(self.ids) - 1)
-        return np.asarray(self.ids[at] == row_ids)
+        return np.asarray((self.ids[at] == row_ids) != self.others)
 
     def to_json(self) -> list[Any]:
         """A digest of the ids, for fingerprints."""
-        return [len(self.ids), hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()]
+        content = hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()
+        return [*(["others than"] if self.others else []), len(self.ids), content]
 
 
 @dataclass(frozen=True)

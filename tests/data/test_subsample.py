@@ -153,3 +153,27 @@ def test_what_cannot_be_is_refused(cut_source):
         with pytest.raises(DataError, match="A weight is") as caught:
             data.sample(5, weights=np.where(np.arange(20) == 7, bad, 1.0))
         assert caught.value.where == "row 7"
+
+
+@settings(max_examples=20)
+@given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(lambda s: sum(s) > 10), seed=st.integers(0, 3))
+def test_a_stratified_split_keeps_shares_in_both_parts(cut_source, sizes, seed):
+    n = sum(sizes)
+    y = np.random.default_rng(seed).choice(3, n, p=[0.8, 0.15, 0.05])
+    parts = [
+        [
+            part._with().rules[-1].keep(np.arange(n))
+            for part in Dataset(cut_source(cut, y=y)).split(0.3, seed, stratify=True)
+        ]
+        for cut in (sizes, [n])
+    ]
+    rest, test = parts[0]
+    assert (rest ^ test).all()
+    assert test.sum() == round(0.3 * n)
+    counts = np.bincount(y, minlength=3)
+    assert np.all(np.abs(np.bincount(y[test], minlength=3) - counts * test.sum() / n) < 1)
+    for one, other in zip(*parts, strict=True):
+        np.testing.assert_array_equal(one, other)
+    both = Dataset(cut_source(sizes, y=y)).split(0.3, seed, stratify=True)
+    assert [len(part) for part in both] == [int(rest.sum()), int(test.sum())]
+    assert both[0].fingerprint != both[1].fingerprint

@@ -15,6 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Assembly, Stream
+from streamkern.data.targets import Continuous
 from streamkern.storage import ArraySource, open_source, write_parquet, write_zarr
 from streamkern.storage.dask import DaskArraySource
 from streamkern.storage.layout import CHUNK_BYTES, merged
@@ -81,6 +84,30 @@ def test_every_format_and_chunking_gives_the_same_rows(X, size, cut):
             assert source.dtype == X.dtype
             np.testing.assert_array_equal(found.X, X)
             np.testing.assert_array_equal(found.y, y)
+
+
+@settings(max_examples=8)
+@given(
+    n=st.integers(1, 40),
+    size=st.integers(1, 12),
+    cut=st.integers(1, 7),
+    lanes=st.integers(1, 5),
+    block=st.integers(1, 9),
+    window=st.integers(1, 4),
+    copies=st.integers(1, 2),
+)
+def test_every_format_streams_each_row_once_a_pass(n, size, cut, lanes, block, window, copies):
+    X = np.arange(n * 3, dtype=np.float32).reshape(n, 3)
+    with tempfile.TemporaryDirectory() as folder:
+        for source in every_format(Path(folder), X, np.arange(n) * 3, size, cut):
+            data = Dataset(source).augment(copies=copies)
+            stream = Stream(Assembly(data, Continuous(np.zeros(1))), lanes, block, window, run_rows=1, cache_bytes=100)
+            for pass_ in (0, 1):
+                blocks = [stream.block((pass_, lane, step)) for step in range(stream.steps) for lane in range(lanes)]
+                ids = np.concatenate([made.ids for made in blocks])
+                np.testing.assert_array_equal(np.sort(ids), np.repeat(np.arange(n), copies))
+                np.testing.assert_array_equal(np.concatenate([made.X for made in blocks]), X[ids])
+                np.testing.assert_array_equal(np.concatenate([made.y for made in blocks])[:, 0], 3 * ids)
 
 
 @settings(max_examples=20)
