@@ -1,30 +1,50 @@
-"""Seconds from a cold start to a test accuracy on Fashion-MNIST, against EigenPro 3 as published, in plain NumPy.
+"""Seconds from a cold start to a test accuracy on Fashion-MNIST, against published methods and scikit-learn.
 
-    python tests/benchmarks/time_to_accuracy.py [--centers 5000] [--accuracy 0.863] [--repeats 1]
+    python tests/benchmarks/time_to_accuracy.py [--centers 5000] [--accuracy 0.863 0.875] [--sides ...] [--repeats 1]
+    python tests/benchmarks/time_to_accuracy.py --eigensystem
 
 Each side is a process of its own that imports, reads the images, sets up and trains; evaluation on the test images is
-not counted. The baseline is ``streamkern.testing.references.eigenpro3``: inexact projection (Algorithm 2 of Abedsoltan
-et al. 2023) with the settings of the released code (s = 5,000, q = 500, two projection epochs), and a second one with
-the strongest settings we found for it (``--tuned``), everything in memory. Sides are interleaved.
+not counted; the peak of its resident memory is. Sides take turns. The baselines are plain NumPy and SciPy, everything
+in memory: ``published`` is ``streamkern.testing.references.eigenpro3``, inexact projection (Algorithm 2 of Abedsoltan et
+al. 2023) with the settings of the released code (s = 5,000, q = 500, two projection epochs), ``tuned`` the same with the
+strongest settings we found for it; ``eigenpro2`` is EigenPro 2 as published, with all rows as centers whatever
+``--centers`` says; ``cg`` Falkon's preconditioned conjugate gradients (Rudi et al. 2017), kernel values computed block
+by block; all with the Laplace kernel of bandwidth 20. ``nystroem`` is scikit-learn's Nystroem and Ridge, ``rbfsampler``
+its RBFSampler and SGDClassifier, both with a Gaussian kernel, against ``streamkern-gaussian``. ``--epochs`` are passes
+of the baselines, twice as many of conjugate gradients; ``--passes`` those of EigenPro here.
+
+``--eigensystem``: the top 400 eigenpairs of a kernel matrix of 4,000 rows against all of them by LAPACK, and against
+LAPACK's own top 400, one thread each, by the clock of the processor.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import resource
 import statistics
 import subprocess
 import sys
 import time
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-BASELINES = {
+BASELINES: dict[str, dict[str, Any]] = {
     "published": {},
     "tuned": {"s": 2000, "q": 200, "projection_epochs": 8, "keep_kernel": True},
 }
+SIDES = (
+    "streamkern", "streamkern-cg", *BASELINES, "eigenpro2", "cg", "streamkern-gaussian", "nystroem", "rbfsampler"
+)  # fmt: skip
+GAMMA = 0.02  # of the Gaussian kernel exp(−γ ‖x − z‖²), on pixels in [0, 1]
+RIDGE = 1e-7  # λ of the conjugate gradients, times n
+FOLDER = Path("/usr/share/datasets/fashion-mnist")
 
 
-def ours(centers: int, accuracy: float, epochs: int, began: float) -> dict[str, object]:
-    """Passes of streamkern's EigenPro until the accuracy is reached."""
+def ours(side: str, centers: int, epochs: int, passes_here: int, began: float) -> dict[str, Any]:
+    """Passes of a solver of this library."""
     import numpy as np
 
     import streamkern as sk
@@ -35,12 +55,14 @@ def ours(centers: int, accuracy: float, epochs: int, began: float) -> dict[str, 
 
     settings = {"rows": "60000", "noise": "0", "centers": str(centers)}
     job = load_pipeline("pipelines/fashion_mnist.py", settings)
+    kernel = sk.Gaussian((2 * GAMMA) ** -0.5) if side == "streamkern-gaussian" else job.kernel
+    solver: Any = sk.Falkon(epochs=2 * epochs) if side == "streamkern-cg" else sk.EigenPro(epochs=passes_here)
     with ThreadsExecutor() as executor:
         chosen = job.centers.choose(job.train, executor, np.dtype(np.float32))
         problem = Problem(
-            job.train, Classes(np.arange(10)), job.kernel, chosen, executor, validation=job.test, cache_bytes=256 << 20
+            job.train, Classes(np.arange(10)), kernel, chosen, executor, validation=job.test, cache_bytes=256 << 20
         )
-        iteration = sk.EigenPro(epochs=epochs).setup(problem)
+        iteration = solver.setup(problem)
         ready = time.time() - began
         outcome = train(problem, iteration)
     passes, spent = [], ready
@@ -50,76 +72,201 @@ def ours(centers: int, accuracy: float, epochs: int, began: float) -> dict[str, 
     return {"setup": ready, "passes": passes}
 
 
-def baseline(centers: int, epochs: int, began: float, **settings: object) -> dict[str, object]:
-    """Passes of plain NumPy EigenPro 3."""
-    import gzip
-    from functools import partial
-    from pathlib import Path
-
+def images() -> tuple[Any, Any, Any, Any]:
+    """Training rows in [0, 1] float32 and labels, test rows and labels."""
     import numpy as np
 
-    from streamkern.testing.references import eigenpro3, laplace
+    def read(name: str, header: int) -> Any:
+        return np.frombuffer(gzip.decompress((FOLDER / name).read_bytes()), np.uint8, offset=header)
 
-    folder = Path("/usr/share/datasets/fashion-mnist")
+    rows = [read(f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 784) / np.float32(255) for part in ("train", "t10k")]
+    labels = [read(f"{part}-labels-idx1-ubyte.gz", 8) for part in ("train", "t10k")]
+    return rows[0], labels[0], rows[1], labels[1]
 
-    def read(name: str, header: int) -> np.ndarray:
-        return np.frombuffer(gzip.decompress((folder / name).read_bytes()), np.uint8, offset=header)
 
-    X = read("train-images-idx3-ubyte.gz", 16).reshape(-1, 784) / np.float32(255)
-    Y = np.eye(10, dtype=np.float32)[read("train-labels-idx1-ubyte.gz", 8)]
-    X_test = read("t10k-images-idx3-ubyte.gz", 16).reshape(-1, 784) / np.float32(255)
-    y_test = read("t10k-labels-idx1-ubyte.gz", 8)
-    Z = X[np.random.default_rng(0).choice(len(X), centers, replace=False)]
+def baseline(side: str, centers: int, epochs: int, began: float) -> dict[str, Any]:
+    """Passes of a method in plain NumPy."""
+    import numpy as np
+
+    from streamkern.testing.references import eigenpro2, eigenpro3, laplace
+
+    X, labels, X_test, y_test = images()
+    Y = np.eye(10, dtype=np.float32)[labels]
+    Z = X if side == "eigenpro2" else X[np.random.default_rng(0).choice(len(X), centers, replace=False)]
     kernel = partial(laplace, bandwidth=20.0)
     ready = time.time() - began
     passes = []
 
-    def on_epoch(epoch: int, alpha: np.ndarray, seconds: float) -> None:
+    def on_epoch(epoch: int, alpha: Any, seconds: float) -> None:
         right = sum(
             int(np.count_nonzero((kernel(X_test[a : a + 1000], Z) @ alpha).argmax(1) == y_test[a : a + 1000]))
             for a in range(0, len(X_test), 1000)
         )
         passes.append((right / len(X_test), ready + seconds))
 
-    eigenpro3(kernel, X, Y, Z, epochs=epochs, on_epoch=on_epoch, **settings)
+    if side == "cg":
+        conjugate_gradients(kernel, X, Y, Z, 2 * epochs, on_epoch)
+    elif side == "eigenpro2":
+        eigenpro2(kernel, X, Y, epochs=epochs, on_epoch=on_epoch)
+    else:
+        eigenpro3(kernel, X, Y, Z, epochs=epochs, on_epoch=on_epoch, **BASELINES[side])
     return {"setup": ready, "passes": passes}
 
 
+def conjugate_gradients(kernel: Any, X: Any, Y: Any, Z: Any, epochs: int, on_epoch: Any) -> None:
+    """Falkon (Algorithm 1 of Rudi et al. 2017): a pass over the rows an iteration, kernel values by blocks of 1,000."""
+    import numpy as np
+    from scipy.linalg import cholesky, solve_triangular
+
+    start, out, (n, p) = time.perf_counter(), 0.0, (len(X), len(Z))
+    K = np.asarray(kernel(Z, Z), np.float64)
+    K[np.diag_indices(p)] += p * np.finfo(np.float32).eps
+    T = cholesky(K, overwrite_a=True, check_finite=False)
+    S = T @ T.T / p
+    S[np.diag_indices(p)] += RIDGE
+    A = cholesky(S, overwrite_a=True, check_finite=False)
+
+    def solve(R: Any, B: Any, **how: Any) -> Any:
+        return solve_triangular(R, B, check_finite=False, **how)
+
+    def products(v: Any, with_targets: bool) -> Any:
+        """K_ZX (K_XZ v), or K_ZX Y."""
+        total = np.zeros((p, Y.shape[1]))
+        for a in range(0, n, 1000):
+            block = kernel(X[a : a + 1000], Z)
+            total += block.T @ (Y[a : a + 1000] if with_targets else block @ v)
+        return total
+
+    def apply(b: Any) -> Any:
+        u = solve(A, b)
+        v = solve(T, u)
+        w = solve(T, products(v.astype(np.float32), False) / n, trans="T") + RIDGE * u
+        return solve(A, w, trans="T")
+
+    r = solve(A, solve(T, products(None, True) / n, trans="T"), trans="T")
+    beta, direction, size = np.zeros_like(r), r.copy(), np.sum(r * r, axis=0)
+    for epoch in range(1, epochs + 1):
+        image = apply(direction)
+        step = size / np.sum(direction * image, axis=0)
+        beta += step * direction
+        r -= step * image
+        size, before = np.sum(r * r, axis=0), size
+        direction = r + size / before * direction
+        alpha = solve(T, solve(A, beta)).astype(np.float32)
+        seconds = time.perf_counter() - start - out
+        on_epoch(epoch + 1, alpha, seconds)  # a pass went into the right-hand side
+        out = time.perf_counter() - start - seconds
+
+
+def scikit(side: str, centers: int, began: float) -> dict[str, Any]:
+    """One fit of scikit-learn's."""
+    from sklearn.kernel_approximation import Nystroem, RBFSampler
+    from sklearn.linear_model import RidgeClassifier, SGDClassifier
+
+    X, y, X_test, y_test = images()
+    ready = time.time() - began
+    features: Any = Nystroem(gamma=GAMMA, n_components=centers, random_state=0)
+    linear: Any = RidgeClassifier(alpha=1e-3, random_state=0)
+    if side == "rbfsampler":
+        features = RBFSampler(gamma=GAMMA, n_components=centers, random_state=0)
+        linear = SGDClassifier(random_state=0, n_jobs=-1)
+    linear.fit(features.fit_transform(X), y)
+    spent = time.time() - began
+    right = sum(
+        int((linear.predict(features.transform(X_test[a : a + 1000])) == y_test[a : a + 1000]).sum())
+        for a in range(0, len(X_test), 1000)
+    )
+    return {"setup": ready, "passes": [(right / len(X_test), spent)]}
+
+
+def eigensystem(s: int = 4000, q: int = 400, rounds: int = 3) -> None:
+    """Print what the set-up's eigenpairs take."""
+    import numpy as np
+    import scipy.linalg
+    from threadpoolctl import threadpool_limits
+
+    import streamkern as sk
+    from streamkern.precondition.eigensystem import top_eigensystem
+
+    X = images()[0]
+    K = sk.Laplace(20.0)(X[np.random.default_rng(0).choice(len(X), s, replace=False)].astype(np.float64))
+    sides: dict[str, Any] = {
+        "streamkern": lambda: top_eigensystem(K, q),
+        "LAPACK, all": lambda: scipy.linalg.eigh(K, check_finite=False),
+        "LAPACK, top": lambda: scipy.linalg.eigh(K, subset_by_index=(s - q - 1, s - 1), check_finite=False),
+    }
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    with threadpool_limits(1, user_api="blas"):
+        for _ in range(rounds):
+            for name, run in sides.items():
+                start = time.process_time()
+                run()
+                found[name].append(time.process_time() - start)
+    for name, seconds in found.items():
+        ratios = [a / b for a, b in zip(seconds, found["LAPACK, all"], strict=True)]
+        print(
+            f"s = {s:,}, q = {q}: {name:12} {statistics.median(seconds):6.2f} s, {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f}) of all by LAPACK"
+        )
+
+
+def run_side(options: argparse.Namespace) -> None:
+    """This process is one side: print what it took as JSON."""
+    began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + _process_start()
+    if options.side.startswith("streamkern"):
+        told = ours(options.side, options.centers, options.epochs, options.passes, began)
+    elif options.side in ("nystroem", "rbfsampler"):
+        told = scikit(options.side, options.centers, began)
+    else:
+        told = baseline(options.side, options.centers, options.epochs, began)
+    print(json.dumps(told | {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+
+
 def main() -> None:
-    """Run both sides in fresh processes and print seconds and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run the sides in fresh processes and print seconds and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--centers", type=int, default=5000)
-    parser.add_argument("--accuracy", type=float, default=0.863)
+    parser.add_argument("--accuracy", type=float, nargs="+", default=[0.863])
     parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=["streamkern", *BASELINES])
+    parser.add_argument("--eigensystem", action="store_true")
     parser.add_argument("--side")
     options = parser.parse_args()
-    if options.side:
-        began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + _process_start()
-        if options.side == "streamkern":
-            print(json.dumps(ours(options.centers, options.accuracy, min(2, options.epochs), began)))
-        else:
-            print(json.dumps(baseline(options.centers, options.epochs, began, **BASELINES[options.side])))
+    if options.eigensystem:
+        eigensystem()
         return
-    sides: dict[str, list[float]] = {name: [] for name in ("streamkern", *BASELINES)}
+    if options.side:
+        run_side(options)
+        return
+    reached: dict[str, dict[float, list[float]]] = {name: {a: [] for a in options.accuracy} for name in options.sides}
     for _ in range(options.repeats):
-        for side in sides:
+        for side in options.sides:
             command = [sys.executable, __file__, "--side", side, "--centers", str(options.centers)]
-            command += ["--epochs", str(options.epochs)]
+            command += ["--epochs", str(options.epochs), "--passes", str(options.passes)]
             told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            reached = next((spent for accuracy, spent in told["passes"] if accuracy >= options.accuracy), float("inf"))
-            sides[side].append(reached)
+            times = []
+            for goal in options.accuracy:
+                spent = next((spent for accuracy, spent in told["passes"] if accuracy >= goal), float("inf"))
+                reached[side][goal].append(spent)
+                times.append(f"{spent:6.1f} s to {goal:.1%}")
             passes = "  ".join(f"{accuracy:.2%} at {spent:.1f} s" for accuracy, spent in told["passes"])
-            print(f"{side:<11} {reached:6.1f} s to {options.accuracy:.1%}   (ready {told['setup']:.1f} s)   {passes}")
-    for name in BASELINES:
-        ratios = [b / a for a, b in zip(sides["streamkern"], sides[name], strict=True)]
-        print(f"{name} / streamkern: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+            held = f"(ready {told['setup']:.1f} s, peak {told['peak']:,.0f} MiB)"
+            print(f"{side:<19} {', '.join(times)}   {held}   {passes}", flush=True)
+    ours_first = next((side for side in options.sides if side.startswith("streamkern")), None)
+    for name in options.sides:
+        for goal in options.accuracy if ours_first and name != ours_first else ():
+            pairs = zip(reached[ours_first][goal], reached[name][goal], strict=True)
+            ratios = [b / a for a, b in pairs if a < float("inf")]
+            if ratios:
+                spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                print(f"{name} / {ours_first}, to {goal:.1%}: {spread}")
 
 
 def _process_start() -> float:
     """When this process began, in seconds since boot."""
     import os
-    from pathlib import Path
 
     ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
     return ticks / os.sysconf("SC_CLK_TCK")
