@@ -11,6 +11,7 @@ from streamkern.backends.product import add_transposed, padded, times
 from streamkern.data.stream import Block
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
+from streamkern.kernels.device import DeviceExpansion
 from streamkern.solvers.score import residual, weigh
 from streamkern.types import Array
 
@@ -31,6 +32,8 @@ class Gradient:
 
     def __call__(self, block: Block, state: Array) -> Parts:
         """Sums over the block under weights ``state``, shape (M, c)."""
+        if isinstance(self.basis, DeviceExpansion):
+            return _on_device(self.basis, block, state)
         right, c = padded(state), state.shape[1]
         g = np.zeros(right.shape, dtype=state.dtype)
         loss = 0.0
@@ -58,6 +61,8 @@ class NormalProduct:
         """Sums over the block; v and α have shape (M, c)."""
         v, alpha = state
         c = v.shape[1]
+        if isinstance(self.basis, DeviceExpansion):
+            return _on_device(self.basis, block, alpha, v)
         left, right = padded(v), padded(alpha)
         wide, both = left.shape[1], np.concatenate([left, right], axis=1)
         product = np.zeros_like(left)
@@ -106,3 +111,22 @@ class NormalEquations:
             moment -= wide.T @ y
             loss += float(np.sum(np.square(y)))
         return gram, moment, loss, len(block.X)
+
+
+def _on_device(basis: DeviceExpansion, block: Block, alpha: Array, v: Array | None = None) -> Parts:
+    """What ``Gradient`` contributes, or with v ``NormalProduct``: the same arithmetic around other products."""
+    y, w, c, loss = block.y, block.w, alpha.shape[1], 0.0
+    assert y is not None
+
+    def respond(F: Array, rows: slice) -> Array:
+        nonlocal loss
+        weights = None if w is None else w[rows]
+        R = F[:, -c:]
+        residual(R, y[rows])
+        loss += weigh(R, weights)
+        if v is None or weights is None:
+            return F[:, :c]
+        return np.asarray(F[:, :c] * weights[:, None].astype(F.dtype))
+
+    both = alpha if v is None else np.concatenate([v, alpha], axis=1)
+    return basis.pull(block.X, both, respond, c), loss, block.X.shape[0]

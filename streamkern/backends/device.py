@@ -1,0 +1,140 @@
+"""What a device promises: arrays that live elsewhere, the loops over them, and how rows come and go.
+
+Only what has p or d numbers a row lives on a device: rows, centers, a panel of kernel values, the factor of an exact
+projection. What has a number an output, for a row or a center (residuals, gradients, weights), comes back to the host,
+where solvers, sums and checkpoints are what they are without a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from numpy.typing import ArrayLike
+
+from streamkern.backends.base import Backend
+from streamkern.errors import UsageError
+from streamkern.types import Array, IntArray
+
+DEVICES = ("auto", "cpu", "cuda")
+
+NARROW = 64
+"""Features up to which kernel values are summed up as they are made, and never written."""
+
+NARROW_OUTPUTS = 16
+"""Outputs of which one thread holds the sums in registers."""
+
+
+class DeviceLoops(Backend, Protocol):
+    """The loops of ``Backend`` on arrays of a device, and the fused product of narrow rows."""
+
+    def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
+        """k(A, B) W without writing a kernel value, for rows and outputs up to ``NARROW`` and ``NARROW_OUTPUTS``."""
+        ...
+
+
+class Device(Protocol):
+    """Where a block is computed. Arrays of it follow the array API; pickled, it is the device of the other process."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    @property
+    def budget(self) -> int:
+        """Bytes of its memory that this process may use."""
+        ...
+
+    @property
+    def loops(self) -> DeviceLoops:
+        """Elementwise loops over its arrays."""
+        ...
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Compute: all else here but ``rows`` and ``upload`` is called within. A bounded number of threads has one.
+
+        Raises:
+            StorageError: on leaving: the device had no memory left.
+        """
+        ...
+
+    def put(self, array: Any) -> Any:
+        """A copy of a host array; an array of the device is itself."""
+        ...
+
+    def take(self, array: Any) -> Array:
+        """A host copy, once everything before it is computed."""
+        ...
+
+    def rows(
+        self,
+        raw: Array,
+        index: IntArray,
+        *,
+        scale: ArrayLike,
+        offset: ArrayLike,
+        ids: IntArray,
+        copies: IntArray,
+        noises: Sequence[tuple[int, float]],
+    ) -> Any:
+        """Rows ``index`` of ``raw`` copied as they are stored, then scaled and made noisy there, beside computing.
+
+        Args:
+            raw: stored rows on the host, shape (N, d).
+            index: shape (b,).
+            scale: a number or shape (d,).
+            offset: a number or shape (d,).
+            ids: row ids, shape (b,).
+            copies: copy numbers, shape (b,).
+            noises: (seed, sigma) of each Gaussian noise.
+
+        Returns:
+            shape (b, d), float32, ready.
+        """
+        ...
+
+    def upload(self, array: Array) -> Any:
+        """A copy of a host array, ready, made beside computing."""
+        ...
+
+    def inverse_factor(self, A: Any, dtype: Any) -> Any:
+        """L⁻¹ of A = L Lᵀ, float64 in and ``dtype`` out, shape (p, p) each, zero above the diagonal.
+
+        Raises:
+            NumericalError: A is not positive definite.
+        """
+        ...
+
+
+def get_device(name: str = "auto") -> Device | None:
+    """The device of a name; None is the CPU.
+
+    Args:
+        name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"`` for the GPU where there is one.
+
+    Raises:
+        UsageError: there is none, or no such name.
+    """
+    if name not in DEVICES:
+        raise UsageError(f"Unknown device {name!r}.", where="device", expected="auto, cpu or cuda")
+    if name == "cpu":
+        return None
+    try:
+        from streamkern.backends.cupy import open_device
+    except ImportError as error:
+        why = f"{error.name} cannot be imported"
+    else:
+        found = open_device()
+        if not isinstance(found, str):
+            return found
+        why = found
+    if name == "auto":
+        return None
+    raise UsageError(
+        f"CUDA is not available: {why}.",
+        where="device",
+        expected="an NVIDIA GPU with its driver, CuPy and Numba's CUDA target",
+        remedy="pip install 'streamkern[cuda]'; or use --device cpu (device=\"cpu\")",
+    )

@@ -1,0 +1,151 @@
+"""What is computed on a device equals what the CPU computes, and uses nothing of a device but the array API."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from streamkern import GaussianNoise, HorizontalFlip, from_arrays
+from streamkern.data.device import DeviceAssembly
+from streamkern.data.stream import Assembly, Scan
+from streamkern.data.targets import Classes
+from streamkern.errors import NumericalError, PlanRefusedError
+from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
+from streamkern.kernels import device as module
+from streamkern.kernels.device import DeviceExpansion, device_bytes
+from streamkern.solvers.device import project_on_device, require_room
+from streamkern.solvers.gradient import Gradient, NormalProduct
+from streamkern.solvers.projection import project_exactly
+from streamkern.testing.device import HostDevice, StrictDevice
+
+DEVICES = {"host": HostDevice, "strict": StrictDevice}
+
+
+def at_once(fn, items):
+    return [fn(item) for item in items]
+
+
+@pytest.fixture(params=sorted(DEVICES))
+def device(request):
+    return DEVICES[request.param]()
+
+
+def problem(d, dtype=np.float32, p=40):
+    rng = np.random.default_rng(d)
+    X, Z, W = (rng.normal(size=size).astype(dtype) for size in ((30, d), (p, d), (p, 3)))
+    return X, Z, W
+
+
+@pytest.mark.parametrize(("d", "dtype"), [(5, np.float32), (80, np.float32), (5, np.float64)])
+def test_values_predictions_and_gradients_are_the_cpu_s(device, d, dtype, monkeypatch):
+    """In panels of 7 rows, narrow and wide, with rows of the host and of the device."""
+    X, Z, W = problem(d, dtype)
+    monkeypatch.setattr(module, "PANEL_BYTES", 7 * Z.nbytes // d)
+    tolerance = 1e-4 if dtype == np.float32 else 1e-12
+    here, there = Expansion(Laplace(3.0), Z), DeviceExpansion(Laplace(3.0), Z, device=device)
+    K = here.block(X)
+    for rows in (X, device.upload(X)):
+        np.testing.assert_allclose(there.block(rows), K, atol=tolerance)
+        np.testing.assert_allclose(there.predict(rows, W), K @ W, atol=tolerance)
+        pulled = there.pull(rows, W, lambda F, part: F[:, :2] - X[part, :2], 2)
+        np.testing.assert_allclose(pulled, K.T @ ((K @ W)[:, :2] - X[:, :2]), rtol=1e-4, atol=10 * tolerance)
+    np.testing.assert_array_equal(np.concatenate([panel.copy() for _, panel in there.panels(X)]), there.block(X))
+
+
+def test_a_kernel_that_is_no_radial_one_goes_the_wide_way():
+    X, Z, W = problem(5)
+    there = DeviceExpansion(Polynomial(2), Z, device=HostDevice())
+    np.testing.assert_allclose(there.predict(X, W), Expansion(Polynomial(2), Z).predict(X, W), rtol=1e-4, atol=1e-3)
+
+
+def test_no_row_contributes_nothing(device):
+    X, Z, W = problem(80)
+    there = DeviceExpansion(Gaussian(3.0), Z, device=device)
+    assert there.pull(X[:0], W, lambda F, part: F, 3).tolist() == np.zeros((40, 3)).tolist()
+    assert there.predict(X[:0], W).shape == (0, 3)
+
+
+def test_the_same_state_is_sent_once():
+    """The lanes of a step share it."""
+    X, Z, W = problem(80)
+    device = HostDevice()
+    sent = []
+    put = device.put
+    device.put = lambda array: sent.append(np.shape(array)) or put(array)
+    there = DeviceExpansion(Gaussian(3.0), Z, device=device)
+    for _ in range(3):
+        there.pull(X, W, lambda F, part: F, 3)
+    assert sent.count(W.shape) == 1
+    there.pull(X, W.copy(), lambda F, part: F, 3)
+    assert sent.count(W.shape) == 2
+
+
+def test_it_can_be_sent():
+    X, Z, W = problem(80)
+    there = DeviceExpansion(Gaussian(3.0), Z, device=HostDevice())
+    expected = there.predict(X, W)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(there)).predict(X, W), expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_contributions_are_the_cpu_s(device, weighted):
+    """One evaluation gives the residual, its loss and its gradient; products of Falkon's system too."""
+    X, Z, W = problem(80)
+    y = np.arange(30) % 3
+    weights = np.linspace(0.5, 2, 30) if weighted else None
+    data = from_arrays(X, y, sample_weight=weights)
+    encoding = Classes(np.arange(3))
+    on_cpu = Scan(Assembly(data, encoding), 30).block((0,))
+    on_device = Scan(DeviceAssembly(data, encoding, device=device), 30).block((0,))
+    here, there = Expansion(Laplace(9.0), Z), DeviceExpansion(Laplace(9.0), Z, device=device)
+    for kind, state in ((Gradient, W), (NormalProduct, (W[::-1].copy(), W))):
+        expected, found = kind(here)(on_cpu, state), kind(there)(on_device, state)
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
+        assert found[1] == pytest.approx(expected[1], rel=1e-5)
+        assert found[2] == expected[2]
+
+
+@pytest.mark.parametrize("augmentations", [(), (GaussianNoise(0.1), GaussianNoise(0.2)), (HorizontalFlip((2, 3)),)])
+def test_blocks_are_the_cpu_s(device, augmentations):
+    """Noise made there, and what is made on the host and sent."""
+    X = np.random.default_rng(0).integers(0, 256, (20, 6)).astype(np.uint8)
+    data = from_arrays(X, np.arange(20) % 2).scale(1 / 255, -0.5)
+    for augmentation in augmentations:
+        data = data.augment(augmentation, copies=2)
+    center = np.linspace(0, 1, 6, dtype=np.float32)
+    here = Assembly(data, Classes(np.arange(2)), center)
+    there = DeviceAssembly(data, Classes(np.arange(2)), center, device=device)
+    there = replace(pickle.loads(pickle.dumps(replace(there, device=None))), device=device)
+    for index in range(len(Scan(here, 8))):
+        a, b = Scan(here, 8).block((index,)), Scan(there, 8).block((index,))
+        np.testing.assert_allclose(device.take(b.X), a.X, atol=2e-6)
+        np.testing.assert_array_equal(b.y, a.y)
+        np.testing.assert_array_equal(b.ids, a.ids)
+
+
+def test_exact_projection_is_the_cpu_s(device):
+    _, Z, g = problem(80)
+    here = project_exactly(Expansion(Laplace(9.0), Z), None, at_once)
+    there = project_on_device(DeviceExpansion(Laplace(9.0), Z, device=device), None)
+    np.testing.assert_allclose(there.W, here.W, atol=1e-5)
+    np.testing.assert_allclose(there.apply(g, at_once), here.apply(g, at_once), rtol=1e-4, atol=1e-4)
+
+
+def test_a_matrix_that_is_not_positive_definite_is_one_error():
+    Z = np.ones((5, 80), np.float32)
+    there = DeviceExpansion(Polynomial(1, 1e-9, 0.0), Z - 2, device=HostDevice())
+    device = there.on
+    with pytest.raises(NumericalError):
+        device.inverse_factor(-np.eye(3), np.float32)
+
+
+def test_a_run_that_does_not_fit_the_device_is_refused():
+    """By what it holds: centers, panels, blocks, and K(Z, Z) in float64 while it is factored."""
+    needed = device_bytes(10_000, 784, 10, 4096, 4, exact=True)
+    assert needed > 10_000**2 * 16
+    assert require_room(HostDevice(budget=needed), 10_000, 784, 10, 4096, 4, exact=True) == needed
+    with pytest.raises(PlanRefusedError, match="device"):
+        require_room(HostDevice(budget=needed - 1), 10_000, 784, 10, 4096, 4, exact=True)
