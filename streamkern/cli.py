@@ -27,7 +27,7 @@ from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
-from streamkern.memory import format_bytes
+from streamkern.memory import format_bytes, share_heap
 from streamkern.pipeline import Registry, load_pipeline, parameters, plan, resume, retrain, run, type_name
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.doctor import doctor_text, examine
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 busy,
         130 interrupted.
     """
+    share_heap()
     stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell leaves it for a command in the background

@@ -19,14 +19,29 @@ from streamkern.solvers.cost import Cost, Size
 from streamkern.sweep import Contribution
 from streamkern.types import Array
 
-STEPS_AHEAD = 2
-"""Steps whose blocks are read while one is computed."""
+STEPS_AHEAD, MOST_STEPS_AHEAD, BYTES_AHEAD = 2, 32, 4 << 20
+"""Steps whose blocks are read while one is computed: at least, at most, and bytes up to which there are more."""
 
 MIX_BYTES = 64 << 20
 """Stored rows that lanes read side by side where not every chunk stays in memory."""
 
 MIX_CHUNKS = 256
 """Chunks shuffled among each other at most: a window gathers its rows from that many places."""
+
+
+def row_bytes(d: int, itemsize: int) -> int:
+    """Bytes of a row as solvers see it: features, target and id."""
+    return d * itemsize + 24
+
+
+def steps_ahead(batch: int, row_bytes: int) -> int:
+    """Steps that are read ahead: where rows are narrow, one takes less time than the chunks that the next one begins.
+
+    Args:
+        batch: rows of a step.
+        row_bytes: bytes of a row as solvers see it.
+    """
+    return max(STEPS_AHEAD, min(MOST_STEPS_AHEAD, BYTES_AHEAD // max(1, batch * row_bytes)))
 
 
 @dataclass(frozen=True, eq=False)

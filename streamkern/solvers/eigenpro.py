@@ -62,6 +62,7 @@ _LARGEST_BLOCK = 1024  # rows beyond which a block gains no rate and costs memor
 _MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which momentum makes up for what the step no longer gains
 _SETTLED = 10.0  # what is left of the preconditioned directions at the end of a run is exp(-this)
 _STEPS_A_PASS = 16  # at least, where the data are few
+_STEPS_A_RUN, _STEPS_BEYOND_P = 200, 2000  # that momentum needs to cost no accuracy, up to p rows a step and beyond
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class EigenPro:
         projection: ``exact``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else inexact.
         s: centers whose kernel matrix is decomposed to find them; min(p, 2000) by default.
         q: eigenpairs of the preconditioner; s/4 by default, at most 500.
-        batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger.
+        batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger; up
+            to 1,024 a lane where a run has so many rows that enough steps remain (``affordable_batch``).
         step: η of the mean gradient; by default what the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which on a preconditioner is AxlePro; by default
@@ -145,6 +147,17 @@ class EigenPro:
             return self.momentum
         return max(0.0, 1.0 - _MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
 
+    def affordable_batch(self, kind: str, rows: int, p: int) -> float:
+        """Rows of a step that cost a run no accuracy, with momentum: what leaves it enough steps.
+
+        The larger a batch, the rarer the update on the host and the exchange with workers. Beyond p rows a batch gains
+        no directions, only less noise.
+        """
+        if kind == "delayed" or self.momentum == 0:
+            return 0.0
+        total = self.epochs * rows
+        return min(total / _STEPS_A_RUN, max(p, total / _STEPS_BEYOND_P))
+
     def products(self, kind: str) -> int:
         """Products with K(Z, Z) in one projection of a kind."""
         return _PRODUCTS[kind] if self.projection_products is None else self.projection_products
@@ -155,7 +168,7 @@ class EigenPro:
         s, q = self.sizes(p)
         kind = self.chosen_projection(p, b, size.memory)
         batch = max(self.batch or largest_batch(size.n, size.lanes), size.lanes)
-        likely = self.batch or default_batch(0.0, size.n, size.lanes)
+        likely = self.batch or default_batch(self.affordable_batch(kind, size.n, p), size.n, size.lanes)
         held, diagonal = min(HELD_OUT, size.n), min(_DIAGONAL, p)
         beyond = min(HELD_OUT, size.n - p if size.n - p >= 64 else size.n)  # of them, those that are not centers
         eigen = 3 * s * s * 8 + 2 * s * q * 8  # the matrix, LAPACK's copy and its work space
@@ -256,7 +269,10 @@ class EigenPro:
                 else:
                     size = measure_unprojected(expansion, nystrom, held)
             size = weighted_size(size, w, problem)
-            batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
+            n = len(problem.train)
+            batch = self.batch or default_batch(
+                max(size.critical_batch, self.affordable_batch(kind, n, p)), n, problem.lanes
+            )
             if self.q is not None or nystrom is None or q <= 1:
                 break
             # The preconditioned directions shrink by η σ_{q+1}/s a step. Where outlying rows hold the step down, a deep

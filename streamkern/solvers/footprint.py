@@ -14,7 +14,7 @@ from streamkern.errors import PlanRefusedError
 from streamkern.execute.threads import default_threads
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes
-from streamkern.solvers.base import MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver
+from streamkern.solvers.base import BYTES_AHEAD, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
 from streamkern.solvers.cost import Cost, Size
 from streamkern.solvers.eigenpro import HELD_OUT, EigenPro
 from streamkern.storage import ArraySource, Source
@@ -172,7 +172,8 @@ def _project(
     # and sums of a thread in whole vectors.
     sums = (2 * slots + lanes) * p * outputs * itemsize + 8 * p * outputs * 8 + 2 * slots * p * -(-outputs // 16) * 64
     # Blocks of the step that is computed, of those ahead and of the one being made; raw windows; the order of the rows.
-    reading = (STEPS_AHEAD + 2) * batch * (d * itemsize + 24)
+    step = batch * row_bytes(d, itemsize)
+    reading = max(STEPS_AHEAD * step, BYTES_AHEAD) + 2 * step
     reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row + 8 * (_ORDER_ROWS + walked * group)
     evaluation = slots * (read + size.panel + 2 * min(model_rows, chunk_rows) * (d + outputs) * itemsize) + _READER
     stages = {
@@ -188,13 +189,9 @@ def _project(
     if dataset.transforms:  # each thread's rows before and after the widest of them
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)
         baseline += slots * 2 * longest * widest * 8
-    cache = needed
     if not view:
-        if not small:  # beyond what is needed, chunks are kept as far as there is room
-            room = budget - baseline - stages["train"]
-            cache = max(needed, min(room, budget // 8))
-        stages["train"] += cache
-    cache = max(cache, features) if small else min(cache, features - 1)
+        stages["train"] += needed
+    cache = max(needed, features) if small else min(needed, features - 1)
     return Footprint(baseline, stages, cache, solver_bytes, cost, budget)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from streamkern.data.stream import Scan
 from streamkern.execute.base import Parts, Position
 from streamkern.memory import release
-from streamkern.solvers.base import STEPS_AHEAD, Failure, Iteration, Problem
+from streamkern.solvers.base import Failure, Iteration, Problem, row_bytes, steps_ahead
 from streamkern.solvers.score import score
 from streamkern.storage.records import record
 from streamkern.sweep import Contribution, Work, sweep
@@ -185,6 +185,8 @@ class _Loop:
         self.problem, self.iteration, self.patience = problem, iteration, patience
         self.on_step, self.now, self.keeper = on_step, now, keeper
         self.steps = iteration.stream.steps if iteration.minibatches else 0
+        width = row_bytes(problem.train.n_features, problem.dtype.itemsize)
+        self.ahead = steps_ahead(iteration.stream.batch_rows, width)
         self.total_rows = iteration.epochs * iteration.stream.rows * (iteration.minibatches + iteration.sweeps)
         self.scan = Scan(iteration.stream.assembly, SCAN_ROWS)
         work = Work(iteration.stream, iteration.contribution)
@@ -245,7 +247,7 @@ class _Loop:
         assert self.placement is not None
         now, iteration = self.now, self.iteration
         position = now.position
-        ahead = _ahead(position, self.steps, iteration.epochs)
+        ahead = _ahead(position, self.ahead, self.steps, iteration.epochs)
         result = self.placement.step(position, iteration.broadcast(now.state), ahead)
         loss, rows = float(result.parts[-2]), int(result.parts[-1])
         mean = loss / max(1, rows)
@@ -316,9 +318,9 @@ class _Loop:
             self.placement.close()
 
 
-def _ahead(position: Position, steps: int, epochs: int) -> list[Position]:
+def _ahead(position: Position, count: int, steps: int, epochs: int) -> list[Position]:
     pass_, step = position
-    numbers = (pass_ * steps + step + 1 + i for i in range(STEPS_AHEAD))
+    numbers = (pass_ * steps + step + 1 + i for i in range(count))
     return [divmod(number, steps) for number in numbers if number < epochs * steps]
 
 

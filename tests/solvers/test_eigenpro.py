@@ -296,6 +296,23 @@ def test_batches():
     assert default_batch(10, 3, 4) == 4
 
 
+@pytest.mark.parametrize(
+    ("kind", "epochs", "rows", "p", "batch"),
+    [
+        ("exact", 1, 60_000, 5000, 1024),  # 59 steps: few enough
+        ("exact", 5, 60_000, 5000, 1500),
+        ("exact", 5, 60_000, 1000, 1024),  # more than p rows gain no directions
+        ("inexact", 1, 600_000, 5000, 3000),
+        ("exact", 1, 10**7, 1000, 4096),
+        ("delayed", 1, 10**7, 5000, 1024),  # takes no momentum
+    ],
+)
+def test_a_long_run_affords_larger_batches(kind: str, epochs: int, rows: int, p: int, batch: int):
+    afford = EigenPro(epochs=epochs).affordable_batch(kind, rows, p)
+    assert default_batch(afford, rows, 4) == batch
+    assert EigenPro(epochs=epochs, momentum=0).affordable_batch("exact", rows, p) == 0
+
+
 def test_rows_to_measure_on_are_not_centers(executor: Executor):
     problem = small_problem(executor)
     ids = held_out(problem)
