@@ -44,7 +44,7 @@ from streamkern.kernels import (
     ReLUFeatures,
 )
 from streamkern.model import KernelMachine, load_model
-from streamkern.pipeline import Pipeline, Plan, Registry, load_pipeline, plan, resume, retrain, run
+from streamkern.pipeline import Pipeline, Plan, Registry, Trial, Tuning, load_pipeline, plan, resume, retrain, run, tune
 from streamkern.pipeline.inspect import Inspection, inspect
 from streamkern.pipeline.predict import PredictionResult, predict
 from streamkern.report.mlflow import log_to_mlflow
@@ -137,6 +137,8 @@ __all__ = [
     "Standardise",
     "StorageError",
     "StreamkernError",
+    "Trial",
+    "Tuning",
     "Uniform",
     "UnitRange",
     "UsageError",
@@ -155,6 +157,7 @@ __all__ = [
     "resume",
     "retrain",
     "run",
+    "tune",
     "write_parquet",
     "write_zarr",
 ]

@@ -35,6 +35,7 @@ from streamkern.pipeline.inspect import inspect as inspect_data
 from streamkern.pipeline.predict import predict
 from streamkern.pipeline.registry import KEPT, open_model
 from streamkern.pipeline.retrain import listing
+from streamkern.pipeline.tune import KERNELS, ROWS, next_command, tune, write_tuning_json
 from streamkern.report import read_run, status, status_text
 from streamkern.report.status import duration, metrics_in_words
 from streamkern.report.terminal import Display
@@ -164,6 +165,19 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("plan", parents=[pipeline], add_help=False, help="say what a run will cost")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_with_settings(command, _plan))
+
+    command = commands.add_parser(
+        "tune", parents=[pipeline], add_help=False, epilog=_EXIT,
+        help="find bandwidth, ridge and number of centers on a subsample",
+    )  # fmt: skip
+    command.add_argument("--rows", type=_count, default=ROWS, metavar="N", help=f"rows of the subsample ({ROWS:,})")
+    command.add_argument("--centers", type=_count, metavar="N", help="most centers; the pipeline's, up to 2,000")
+    command.add_argument(
+        "--kernel", action="append", choices=sorted(KERNELS), help="kernels to compare; may be repeated; the pipeline's"
+    )
+    command.add_argument("--run-dir", metavar="DIR", help="where tune.json and tune.html go (default: runs/NAME)")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(command=_with_settings(command, _tune))
 
     command = commands.add_parser("status", help="tell how a run stands: a live, a finished or a dead one")
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
@@ -429,6 +443,30 @@ def _models(args: argparse.Namespace) -> None:
 def _plan(args: argparse.Namespace, settings: dict[str, str]) -> None:
     made = plan(load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads)
     _say((json.dumps(made.to_json(), indent=1) if args.json else made.text()) + "\n")
+
+
+def _tune(args: argparse.Namespace, settings: dict[str, str]) -> None:
+    pipeline = load_pipeline(args.pipeline, settings)
+    folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
+    display = Display(sys.stderr)
+    try:
+        found = tune(
+            pipeline, args.kernel and [KERNELS[name] for name in args.kernel], rows=args.rows, centers=args.centers,
+            memory=args.memory, threads=args.threads, on_trial=display.trial,
+        )  # fmt: skip
+    finally:
+        display.close()
+    told, following = found.to_json(), next_command(found, args.pipeline, settings)
+    write_tuning_json(folder, told | {"next": following})
+    lines = [found.text(), "", "next:", *(f"  {line}" for line in following.splitlines()), ""]
+    try:
+        from streamkern.report.tuning import write_tuning
+    except ModuleNotFoundError as error:
+        lines.append(f"{folder / 'tune.json'}; a page with plots needs {error.name}: pip install 'streamkern[report]'")
+    else:
+        write_tuning(told, folder / "tune.html", pipeline.name, following)
+        lines.append(f"{folder / 'tune.json'}, {folder / 'tune.html'}")
+    _say(json.dumps(told | {"next": following}) + "\n" if args.json else "\n".join(lines) + "\n")
 
 
 def _status(args: argparse.Namespace) -> None:

@@ -7,17 +7,21 @@ from streamkern.pipeline.plan import Plan, plan
 from streamkern.pipeline.registry import Registry
 from streamkern.pipeline.retrain import retrain
 from streamkern.pipeline.run import resume, run
+from streamkern.pipeline.tune import Trial, Tuning, tune
 
 __all__ = [
     "Parameter",
     "Pipeline",
     "Plan",
     "Registry",
+    "Trial",
+    "Tuning",
     "load_pipeline",
     "parameters",
     "plan",
     "resume",
     "retrain",
     "run",
+    "tune",
     "type_name",
 ]

@@ -143,10 +143,7 @@ def plan(
     outputs = _outputs(pipeline)
     size = Size(len(data), p, d, outputs, dtype.itemsize, pipeline.lanes, slots, fits.solver_bytes)
     if prices is None:
-        count = 0 if pipeline.centers is None else pipeline.centers.count(data)
-        known = at_median(pipeline, 1.0)  # a value takes as long at any bandwidth
-        shapes = Shapes(known.kernel, known.features, count, d, outputs, dtype, pipeline.lanes)
-        prices = Calibration(slots).prices(shapes, pipeline.train)
+        prices = priced(pipeline, slots)
     stages = _stages(pipeline, fits, solver.cost(size), size, prices)
     stored = int(data.source.bounds[-1]) * data.source.n_features * data.source.dtype.itemsize
     choices = (
@@ -159,6 +156,23 @@ def plan(
         f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
     )
     return Plan(stages, choices, fits, budget, solver.to_json()["name"])
+
+
+def priced(pipeline: Pipeline, slots: int) -> Prices:
+    """What operations take on this machine at the shapes of a pipeline, measured where they are not known.
+
+    Args:
+        pipeline: the definition.
+        slots: threads at work.
+    """
+    data = planned(pipeline)
+    count = 0 if pipeline.centers is None else pipeline.centers.count(data)
+    known = at_median(pipeline, 1.0)  # a value takes as long at any bandwidth
+    shapes = Shapes(
+        known.kernel, known.features, count, data.n_features, _outputs(pipeline), np.dtype(pipeline.dtype),
+        pipeline.lanes,
+    )  # fmt: skip
+    return Calibration(slots).prices(shapes, pipeline.train)
 
 
 def _outputs(pipeline: Pipeline) -> int:

@@ -98,9 +98,19 @@ def write_report(
     """
     name = "report.html" if len(records) == 1 else "comparison.html"
     target = records[0].folder / name if path is None else Path(path)
+    write_page(target, page(records, image_shape))
+    return target
+
+
+def write_page(target: Path, text: str) -> None:
+    """Write by one rename, so that a reader sees the old page or the new one.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
     staging = target.parent / f".{target.name}.{os.getpid()}.tmp"
     try:
-        staging.write_text(page(records, image_shape), encoding="utf-8")
+        staging.write_text(text, encoding="utf-8")
         staging.replace(target)
     except OSError as error:
         staging.unlink(missing_ok=True)
@@ -110,7 +120,6 @@ def write_report(
             expected="a file that can be written",
             remedy="give another place: --out FILE",
         ) from error
-    return target
 
 
 def page(records: Sequence[Record], image_shape: tuple[int, ...] | None = None) -> str:
@@ -127,6 +136,20 @@ def page(records: Sequence[Record], image_shape: tuple[int, ...] | None = None) 
             f'<h3>{escape(name)}{_chip(record)}</h3><p class="verdict">{escape(verdict(record))}</p>'
             for name, record in zip(names, records, strict=True)
         )
+    folders = ", ".join(str(record.folder) for record in records)
+    return shell(title, head, made, plots, f"Made by streamkern from {folders}.")
+
+
+def shell(title: str, head: str, made: Sequence[sections.Section], plots: dict[str, Plot], foot: str) -> str:
+    """A whole page: nothing in it is fetched.
+
+    Args:
+        title: of the window, as text.
+        head: what stands above the sections, as HTML.
+        made: the sections; each plot is drawn where its ``place`` stands.
+        plots: by name.
+        foot: what stands at the end, as text.
+    """
     script, places = embed(plots) if plots else ("", {})
     links = "".join(f'<li><a href="#{s.key}">{escape(s.title)}</a></li>' for s in made)
     body = "".join(
@@ -135,7 +158,6 @@ def page(records: Sequence[Record], image_shape: tuple[int, ...] | None = None) 
     )
     for name, place in places.items():
         body = body.replace(sections.place(name), place)
-    folders = ", ".join(str(record.folder) for record in records)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -151,7 +173,7 @@ def page(records: Sequence[Record], image_shape: tuple[int, ...] | None = None) 
 <a class="skip" href="#main">Skip to the content</a>
 <header>{head}<nav aria-label="Sections"><ul>{links}</ul></nav></header>
 <main id="main">{body}</main>
-<footer>Made by streamkern from {escape(folders)}.</footer>
+<footer>{escape(foot)}</footer>
 {script}
 </body>
 </html>

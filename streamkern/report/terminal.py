@@ -68,6 +68,10 @@ class Display:
             self._next = self._clock() + (REFRESH if self._live else LINE_EVERY)
             self._passing(f"{what}: {rows / max(1, total):4.0%}  {rows:,} of {total:,} rows")
 
+    def trial(self, trial: Any) -> None:
+        """Listen to a tuning."""
+        self._passing(f"{trial.kernel}: squared error {trial.mse:.4g} at ridge {trial.ridge:.0e}")
+
     def close(self) -> None:
         """Leave the terminal with a clean line."""
         self._write("\r\x1b[2K" if self._drawn else "")

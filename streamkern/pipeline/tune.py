@@ -1,0 +1,590 @@
+"""Hyperparameters from a subsample: bandwidth and ridge in closed form, and what each number of centers would give."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.centers import CenterSet, Uniform
+from streamkern.data import from_arrays
+from streamkern.data.dataset import Dataset
+from streamkern.data.preprocess import Step
+from streamkern.data.subsample import rows_of
+from streamkern.data.targets import Classes
+from streamkern.errors import PlanRefusedError, StorageError, StreamkernError, UsageError
+from streamkern.execute import open_executor
+from streamkern.execute.base import Executor
+from streamkern.execute.threads import default_threads
+from streamkern.kernels import Kernel
+from streamkern.kernels.radial import Cauchy, Gaussian, Laplace, Matern, Radial
+from streamkern.memory import default_budget, parse_bytes, resident
+from streamkern.pipeline.calibrate import Prices
+from streamkern.pipeline.pipeline import Pipeline, load_pipeline, parameters
+from streamkern.pipeline.plan import plan, priced
+from streamkern.solvers import Direct, Falkon, Problem
+from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
+from streamkern.solvers.fit import OUTPUTS_GUESS, AtOnce, prepare
+from streamkern.solvers.footprint import footprint
+from streamkern.solvers.path import RidgePath, path_scores
+
+ROWS = 12_000
+"""Rows of the subsample by default."""
+
+HELD_OUT = 1 / 3
+"""Share of them that scores are taken on."""
+
+CENTERS = 1000
+"""Centers where none are asked for."""
+
+MOST_CENTERS = 2000
+"""Centers of a trial, by default, at most: a trial takes p³."""
+
+MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Bandwidths that are tried first, in median distances of two rows."""
+
+RIDGES = (*(float(f"{m}e-{e}") for e in range(9, 2, -1) for m in (1, 3)), 1e-2)
+"""Ridges of a trial: one decomposition gives them all."""
+
+ENOUGH = 0.01
+"""Part of the squared error that fewer centers, or a bandwidth nearer to the median distance, may cost."""
+
+KERNELS: dict[str, Kernel] = {
+    "cauchy": Cauchy("median"),
+    "gaussian": Gaussian("median"),
+    "laplace": Laplace("median"),
+    "matern32": Matern("median", 1.5),
+    "matern52": Matern("median", 2.5),
+}
+"""Kernels that a command line may name."""
+
+_FEWEST = 32
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model that was fitted to the subsample, scored on the rows held out.
+
+    Attributes:
+        kernel: its kernel.
+        centers: its centers.
+        ridge: its λ, for as many rows as it was fitted to.
+        mse: mean squared error, over rows and outputs.
+        score: accuracy, or R².
+        seconds: what ``plan`` predicts for a run of the pipeline with as many centers; None where it was not asked, or
+            the run would not fit the memory.
+    """
+
+    kernel: Kernel
+    centers: int
+    ridge: float
+    mse: float
+    score: float
+    seconds: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The trial as JSON-serialisable data."""
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {"kernel": self.kernel.to_json()}
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """What was tried, and what to take.
+
+    Attributes:
+        trials: every kernel with every ridge, at the most centers.
+        curve: the chosen kernel with the best ridge at each number of centers, ascending.
+        choice: the trial that the choice goes by.
+        pipeline: the pipeline with the choice in it: ``sk.run(tuning.pipeline)``.
+        median: the median distance of two rows.
+        rows: rows that trials were fitted to.
+        held_out: rows they were scored on.
+        metric: what ``score`` is: ``accuracy`` or ``r2``.
+        seconds: what it took.
+        reasons: what the choice goes by, a sentence each.
+    """
+
+    trials: tuple[Trial, ...]
+    curve: tuple[Trial, ...]
+    choice: Trial
+    pipeline: Pipeline
+    median: float
+    rows: int
+    held_out: int
+    metric: str
+    seconds: float
+    reasons: tuple[str, ...]
+
+    @property
+    def kernel(self) -> Kernel:
+        """The chosen kernel."""
+        return self.choice.kernel
+
+    @property
+    def centers(self) -> Any:
+        """The chosen centers."""
+        return self.pipeline.centers
+
+    @property
+    def solver(self) -> Any:
+        """The pipeline's solver; with the chosen ridge, for the rows of the pipeline, where it has one."""
+        return self.pipeline.solver
+
+    def best(self) -> tuple[Trial, ...]:
+        """The best ridge of every kernel, in the order of the kernels' names and bandwidths."""
+        found: dict[Kernel, Trial] = {}
+        for trial in self.trials:
+            if trial.kernel not in found or trial.mse < found[trial.kernel].mse:
+                found[trial.kernel] = trial
+        return tuple(sorted(found.values(), key=lambda t: (_family(t.kernel), _bandwidth(t.kernel) or 0.0)))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it but the pipeline, as JSON-serialisable data."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return given | {
+            "trials": [trial.to_json() for trial in self.trials],
+            "curve": [trial.to_json() for trial in self.curve],
+            "choice": self.choice.to_json(),
+            "pipeline": {
+                "name": self.pipeline.name,
+                "kernel": self.kernel.to_json(),
+                "centers": self.centers.to_json(),
+                "solver": self.solver.to_json(),
+            },
+            "reasons": list(self.reasons),
+        }
+
+    def text(self) -> str:
+        """Tables for a terminal."""
+        lines = [
+            f"{self.rows:,} rows to fit, {self.held_out:,} held out, {self.choice_of_centers():,} centers; the median "
+            f"distance of two rows is {self.median:.4g}",
+            "",
+            f"{'kernel':<22}{'bandwidth':>11}{'x median':>10}{'best ridge':>12}{self.metric:>10}{'mse':>11}",
+        ]
+        chosen = self.choice.kernel
+        for trial in self.best():
+            sigma = _bandwidth(trial.kernel)
+            width = f"{'':>11}{'':>10}" if sigma is None else f"{sigma:>11.4g}{sigma / self.median:>10.2f}"
+            lines.append(
+                f"{_family(trial.kernel)[:21]:<22}{width}{trial.ridge:>12.0e}{trial.score:>10.4f}{trial.mse:>11.4g}"
+                + (" *" if trial.kernel == chosen else "")
+            )
+        lines += ["", f"{'centers':<22}{'run':>11}{'':>10}{'best ridge':>12}{self.metric:>10}{'mse':>11}"]
+        for trial in self.curve:
+            took = "" if trial.seconds is None else f"{trial.seconds:,.1f} s"
+            lines.append(
+                f"{trial.centers:<22,}{took:>11}{'':>10}{trial.ridge:>12.0e}{trial.score:>10.4f}{trial.mse:>11.4g}"
+                + (" *" if trial.centers == self.choice.centers else "")
+            )
+        return "\n".join([*lines, "", *(f"- {reason}" for reason in self.reasons)])
+
+    def choice_of_centers(self) -> int:
+        """Centers of the trials."""
+        return max(trial.centers for trial in self.trials)
+
+
+def tune(
+    data: Pipeline | Dataset,
+    kernel: Kernel | str | Sequence[Kernel] | None = None,
+    *,
+    task: str = "classification",
+    preprocess: Sequence[Step] = (),
+    standardise: bool = False,
+    rows: int = ROWS,
+    centers: int | None = None,
+    seed: int = 0,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    scheduler: str = "threads",
+    seconds: bool = True,
+    prices: Prices | None = None,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+) -> Tuning:
+    """Bandwidth, ridge and number of centers for a data set, by trials on a subsample in closed form.
+
+    A fixed subsample is read once and cut in two. For each kernel one sweep over the first part sums the normal
+    equations; one decomposition then gives the weights for every ridge, and one sweep over the second part their
+    errors. Bandwidths are multiples of the median distance of two rows: six at first, then two between the best and its
+    neighbours; and the pipeline's own. The least squared error is chosen: of the bandwidths within 1% of it the one
+    nearest to the median distance, and of the numbers of centers the smallest that costs at most 1% more. Rows are not
+    augmented, and count the same whatever their sample weights.
+
+    The same bits for any threads and under any chunking of the rows.
+
+    Args:
+        data: a pipeline; or training rows, for a pipeline with centers drawn uniformly and ``solver="auto"``.
+        kernel: the kernel whose bandwidth is sought, or several kernels to compare; the pipeline's by default, and
+            Laplace for rows. One without a bandwidth is tried as it is.
+        task: with rows, ``classification`` or ``regression``; a pipeline says it itself.
+        preprocess: with rows, steps of preprocessing.
+        standardise: with rows, whether every feature is scaled to mean 0 and variance 1.
+        rows: rows of the subsample; a third of them is held out.
+        centers: centers of the trials, at most; the pipeline's, up to 2,000, by default, and 1,000 for rows.
+        seed: of the subsample and its parts.
+        memory: bytes the process may hold; half of the machine's by default.
+        threads: threads; the process's cores by default.
+        scheduler: where blocks run; see ``run``.
+        seconds: whether to predict what a run with each number of centers takes.
+        prices: what operations take, for that; measured by default, as ``plan`` does.
+        on_trial: told of the best ridge of every kernel as it is found.
+
+    Raises:
+        UsageError: an argument is out of range, or the pipeline works on features.
+        PlanRefusedError: the trials would not fit the memory.
+        DataError: rows that cannot be used, or too few of them.
+        NumericalError: a kernel matrix that is not positive definite.
+    """
+    begun = time.perf_counter()
+    pipeline = _pipeline(data, task, preprocess, standardise, centers)
+    families = _families(pipeline, kernel)
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    sample = _sample(pipeline.train, rows, seed)
+    with open_executor(scheduler, threads) as executor:
+        bench = _Bench.of(pipeline, sample, centers, seed, budget, executor)
+        median = median_distance(bench.fit, executor, bench.problem.dtype)
+        trials: dict[Kernel, list[Trial]] = {}
+
+        def attempt(candidate: Kernel) -> None:
+            if candidate not in trials:
+                trials[candidate] = bench.trials(candidate)
+                on_trial(_least(trials[candidate]))
+
+        for family in families:
+            known = family.at_median(median)
+            if not isinstance(known, Radial):
+                attempt(known)
+                continue
+            for multiple in MULTIPLES:
+                attempt(_at(known, multiple * median))
+            if not family.asks_median:
+                attempt(known)
+            own = [k for k in trials if _like(k, known)]
+            sigma = _bandwidth(_least([t for k in own for t in trials[k]]).kernel)
+            assert sigma is not None
+            for factor in (2**-0.5, 2**0.5):
+                attempt(_at(known, factor * sigma))
+        flat = tuple(trial for found in trials.values() for trial in found)
+        curve = bench.curve(_nearest(flat, median).kernel)
+    choice = next(trial for trial in curve if trial.mse <= (1 + ENOUGH) * _least(curve).mse)
+    made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget)
+    if seconds:
+        curve = _timed(made, curve, budget, threads, prices)
+        choice = next(trial for trial in curve if trial.centers == choice.centers)
+    return Tuning(
+        flat, curve, choice, made, median, len(bench.fit), len(bench.held), bench.metric, time.perf_counter() - begun,
+        reasons,
+    )  # fmt: skip
+
+
+def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
+    """What to type next: a command where settings of the file give the choice, else what to write into the file.
+
+    Args:
+        found: the tuning.
+        file: the pipeline file.
+        settings: settings it was given.
+    """
+    wanted = found.pipeline
+    given = {"bandwidth": _bandwidth(found.kernel), "centers": getattr(wanted.centers, "p", None)}
+    given |= {"ridge": getattr(wanted.solver, "ridge", None)}
+    known = parameters(file)
+    more = {name: f"{value:g}" for name, value in given.items() if value is not None and name in known}
+    with suppress(StreamkernError):
+        made = load_pipeline(file, {**settings, **more})
+        same = made.kernel == found.kernel and made.centers == wanted.centers
+        if same and getattr(made.solver, "ridge", None) == getattr(wanted.solver, "ridge", None):
+            words = [shlex.quote(f"{name}={value}") for name, value in {**settings, **more}.items()]
+            return " ".join(["streamkern run", shlex.quote(file), *(["--set", *words] if words else [])])
+    parts = (f"{name}=sk.{getattr(wanted, name)!r}," for name in ("kernel", "centers", "solver"))
+    return "\n    ".join([f"in {file}:", *parts])
+
+
+def write_tuning_json(folder: Path, told: dict[str, Any]) -> None:
+    """Write ``tune.json`` by one rename.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    staging = folder / f".tune.json.{os.getpid()}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        staging.write_text(json.dumps(told, indent=1), encoding="utf-8")
+        staging.replace(folder / "tune.json")
+    except OSError as error:
+        raise StorageError(
+            f"tune.json cannot be written: {error.strerror}.",
+            where=str(folder),
+            expected="a directory that can be written",
+            remedy="give another --run-dir",
+        ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class _Bench:
+    """Where trials are made: the two parts of the subsample, preprocessed, and centers among the first.
+
+    Attributes:
+        fit: rows that trials are fitted to.
+        held: rows they are scored on.
+        problem: on the first of them; its kernel is that of the trial.
+    """
+
+    fit: Dataset
+    held: Dataset
+    problem: Problem
+
+    @classmethod
+    def of(
+        cls, pipeline: Pipeline, sample: Dataset, centers: int | None, seed: int, budget: int, executor: Executor
+    ) -> _Bench:
+        """Preprocessed as the pipeline says, by what the whole subsample teaches."""
+        fit, held = sample.split(HELD_OUT, seed)
+        for part in (fit, held):
+            part.require_rows()
+        dtype, p = np.dtype(pipeline.dtype), _count(pipeline, fit, centers)
+        footprint(
+            fit, p, OUTPUTS_GUESS, Direct(), budget=budget, baseline=resident(), slots=executor.slots,
+            lanes=pipeline.lanes, itemsize=dtype.itemsize,
+        )  # fmt: skip
+        recipe = replace(pipeline, train=sample, test=None, validation=None)
+        scaled, facts = prepare(recipe, AtOnce(recipe, executor))
+        fit, held = fit.prepared_like(scaled), held.prepared_like(scaled)
+        assert facts.encoding is not None
+        chosen = Uniform(p, seed).choose(fit, executor, dtype)
+        return cls(fit, held, Problem(fit, facts.encoding, AUTO_KERNEL, chosen, executor, dtype, lanes=pipeline.lanes))
+
+    @property
+    def metric(self) -> str:
+        """What scores are."""
+        return "accuracy" if isinstance(self.problem.encoding, Classes) else "r2"
+
+    def trials(self, kernel: Kernel) -> list[Trial]:
+        """Every ridge, at all centers."""
+        problem = replace(self.problem, kernel=kernel)
+        return self._scored(problem, RidgePath.of(problem), len(problem.centers.Z))
+
+    def curve(self, kernel: Kernel) -> tuple[Trial, ...]:
+        """The best ridge at each number of centers: the first of one draw, so each holds those before it."""
+        problem = replace(self.problem, kernel=kernel)
+        path, p, found = RidgePath.of(problem), len(problem.centers.Z), []
+        Z, ids = problem.centers
+        assert isinstance(Z, np.ndarray)
+        while p >= min(_FEWEST, len(Z)):
+            fewer = replace(problem, centers=CenterSet(Z[:p], None if ids is None else ids[:p]))
+            found.append(_least(self._scored(fewer, path, p)))
+            p //= 2
+        return tuple(reversed(found))
+
+    def _scored(self, problem: Problem, path: RidgePath, p: int) -> list[Trial]:
+        # Rows are centred by the mean of the centers; kernels that mind are evaluated at the same points either way.
+        mse, score = path_scores(problem, self.held, path.weights(p, RIDGES))
+        return [
+            Trial(problem.kernel, p, ridge, float(e), float(s))
+            for ridge, e, s in zip(RIDGES, mse, score, strict=True)
+        ]  # fmt: skip
+
+
+def _pipeline(
+    data: Pipeline | Dataset, task: str, preprocess: Sequence[Step], standardise: bool, centers: int | None
+) -> Pipeline:
+    """The pipeline given, or one for the rows given.
+
+    Raises:
+        UsageError: it is neither, or works on features.
+    """
+    if isinstance(data, Dataset):
+        return Pipeline(
+            data, AUTO, Uniform(centers or min(CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
+            preprocess=tuple(preprocess), standardise=standardise,
+        )  # fmt: skip
+    if not isinstance(data, Pipeline):
+        raise UsageError(
+            f"The data is {data!r}.", where="tune(data)", expected="a Pipeline or a Dataset",
+            remedy="sk.open_dataset(path, target=...) makes a Dataset",
+        )  # fmt: skip
+    if task != "classification" or preprocess or standardise:
+        raise UsageError(
+            "A pipeline is given, and what belongs to it besides.",
+            where="tune(task=..., preprocess=..., standardise=...)",
+            expected="these with a Dataset only",
+            remedy="set them in the pipeline",
+        )
+    if data.features is not None or data.centers is None:
+        raise UsageError(
+            "The pipeline works on features.",
+            where="tune(data)",
+            expected="kernel values at centers",
+            remedy="tune a pipeline without features: its bandwidth serves random features too",
+        )
+    return data
+
+
+def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None) -> tuple[Kernel, ...]:
+    """The kernels whose bandwidths are sought.
+
+    Raises:
+        UsageError: one is no kernel.
+    """
+    if kernel is None:
+        return (pipeline.kernel or AUTO_KERNEL,)
+    given = (AUTO_KERNEL,) if isinstance(kernel, str) and kernel == AUTO else kernel
+    kernels = (given,) if isinstance(given, Kernel | str) else tuple(given)
+    if not kernels or not all(isinstance(each, Kernel) for each in kernels):
+        raise UsageError(
+            f"The kernel is {kernel!r}.",
+            where="tune(kernel=...)",
+            expected='a kernel such as sk.Laplace("median"), several, or "auto"',
+            remedy="leave it out for the pipeline's own",
+        )
+    return tuple(each for each in kernels if isinstance(each, Kernel))
+
+
+def _sample(train: Dataset, rows: int, seed: int) -> Dataset:
+    """A fixed subsample in memory: each chunk that it lies in is read once.
+
+    Raises:
+        UsageError: too few rows are asked for.
+        DataError: there are none.
+    """
+    train.require_rows()
+    if rows < 10:
+        raise UsageError(
+            f"{rows} rows are too few.", where="tune(rows=...)", expected="at least 10",
+            remedy="some thousands make scores that can be told apart",
+        )  # fmt: skip
+    plain = train.plain()
+    ids = np.sort(plain.draw(min(rows, plain.base_rows), _DRAW, seed))
+    found = rows_of(plain.source, ids)
+    columns = plain.source.columns
+    return from_arrays(found.X, found.y, columns=None if columns is None else list(columns)).prepared_like(plain)
+
+
+def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:
+    """Centers of the trials.
+
+    Raises:
+        UsageError: more are asked for than there are rows.
+    """
+    if centers is None:
+        assert pipeline.centers is not None
+        return min(pipeline.centers.count(pipeline.train), MOST_CENTERS, fit.base_rows)
+    if not 1 <= centers <= fit.base_rows:
+        raise UsageError(
+            f"{centers} centers are asked for, and trials are fitted to {fit.base_rows:,} rows.",
+            where="tune(centers=...)",
+            expected=f"1 to {fit.base_rows:,}",
+            remedy="ask for fewer, or for more rows",
+        )
+    return int(centers)
+
+
+def _chosen(
+    pipeline: Pipeline, choice: Trial, curve: Sequence[Trial], trials: Sequence[Trial], rows: int, budget: int
+) -> tuple[Pipeline, tuple[str, ...]]:
+    """The pipeline with the choice in it, and what the choice goes by."""
+    most, n = curve[-1], pipeline.train.base_rows
+    ridge = float(f"{choice.ridge * min(1.0, rows / n):.2g}")  # λ n is what noise asks for
+    reasons = [f"kernel and ridge: the least squared error of {len(trials):,} models of {most.centers:,} centers"]
+    least = _least(trials)
+    if choice.kernel != least.kernel:
+        reasons[0] += f", or {most.mse / least.mse - 1:.1%} more and nearer to the median distance"
+    widths = sorted({_bandwidth(t.kernel) or 0.0 for t in trials if _like(t.kernel, choice.kernel)})
+    sigma = _bandwidth(choice.kernel)
+    if sigma is not None and sigma in (widths[0], widths[-1]) and len(widths) > 1:
+        reasons.append("the bandwidth is at the end of what was tried: look further out with another kernel=...")
+    asked = pipeline.centers
+    count = 0 if asked is None else asked.count(pipeline.train)
+    if isinstance(asked, Uniform) and choice.centers < most.centers:
+        pipeline = replace(pipeline, centers=replace(asked, p=choice.centers))
+        reasons.append(f"centers: the fewest whose squared error is within {ENOUGH:.0%} of that of {most.centers:,}")
+    elif isinstance(asked, Uniform) and count <= most.centers:
+        reasons.append(f"centers: {most.centers:,}, and half of them cost more than {ENOUGH:.0%} of the squared error")
+        pipeline = replace(pipeline, centers=replace(asked, p=most.centers))
+    else:
+        reasons.append(f"centers: left as they are, {count:,}; trials had {most.centers:,}, drawn uniformly")
+    pipeline, why = resolved(replace(pipeline, kernel=choice.kernel), budget)
+    if why:
+        reasons.append(f"solver {why}")
+    solver: Any = pipeline.solver
+    if isinstance(solver, Direct | Falkon):
+        pipeline = replace(pipeline, solver=replace(solver, ridge=ridge))
+        if ridge != choice.ridge:
+            reasons.append(f"ridge: {choice.ridge:.0e} for {rows:,} rows is {ridge:.2g} for {n:,}: noise asks for λ n")
+    else:
+        name = solver.to_json()["name"]
+        small = min((t for t in trials if t.kernel == choice.kernel), key=lambda t: t.ridge)
+        reasons.append(
+            f"ridge: {name} has none, and stops early instead; with {most.centers:,} centers the squared error is "
+            f"{most.mse:.4g} at the best ridge, {small.mse:.4g} at {small.ridge:.0e}"
+        )
+        reasons.append(f"q, batch and step: {name} measures them on the problem when it runs, which no subsample can")
+    return pipeline, tuple(reasons)
+
+
+def _timed(
+    pipeline: Pipeline, curve: Sequence[Trial], budget: int, threads: int | None, prices: Prices | None
+) -> tuple[Trial, ...]:
+    """The curve with what a run takes at each number of centers."""
+    if not isinstance(pipeline.centers, Uniform):
+        return tuple(curve)
+    prices = prices or priced(pipeline, threads or default_threads())
+    made = []
+    for trial in curve:
+        try:
+            at = replace(pipeline, centers=replace(pipeline.centers, p=trial.centers))
+            seconds: float | None = plan(at, memory=budget, threads=threads, prices=prices).seconds
+        except PlanRefusedError:
+            seconds = None
+        made.append(replace(trial, seconds=seconds))
+    return tuple(made)
+
+
+def _least(trials: Sequence[Trial]) -> Trial:
+    """The least squared error; of equals the largest ridge."""
+    return min(trials, key=lambda trial: (trial.mse, -trial.ridge))
+
+
+def _nearest(trials: Sequence[Trial], median: float) -> Trial:
+    """Of the kernels like that of the least error and within ``ENOUGH`` of it, the one nearest to the median distance.
+
+    A bandwidth far out on a plateau scores no better, and its kernel matrix is worse conditioned.
+    """
+    least = _least(trials)
+    if not isinstance(least.kernel, Radial):
+        return least
+    near = [t for t in trials if _like(t.kernel, least.kernel) and t.mse <= (1 + ENOUGH) * least.mse]
+    return min(near, key=lambda t: (abs(np.log((_bandwidth(t.kernel) or 1.0) / median)), t.mse))
+
+
+def _at(kernel: Radial, sigma: float) -> Radial:
+    """The kernel at a bandwidth of four digits, as a person would type it."""
+    return replace(kernel, bandwidth=float(f"{sigma:.4g}"))
+
+
+def _bandwidth(kernel: Kernel) -> float | None:
+    return kernel.sigma if isinstance(kernel, Radial) else None
+
+
+def _like(kernel: Kernel, other: Kernel) -> bool:
+    """Whether two kernels differ in their bandwidths only."""
+    return isinstance(kernel, Radial) and isinstance(other, Radial) and _at(kernel, 1.0) == _at(other, 1.0)
+
+
+def _family(kernel: Kernel) -> str:
+    """A kernel's name without its bandwidth."""
+    described = kernel.to_json()
+    rest = ", ".join(f"{k}={v:g}" for k, v in described.items() if k not in ("name", "bandwidth") and type(v) is float)
+    return f"{described['name']}({rest})" if rest else str(described["name"])
+
+
+_DRAW = 0x74756E65  # keeps the subsample apart from what else is drawn

@@ -1,0 +1,171 @@
+"""The page of a tuning: what was tried, what came of it, and what to take. Knows ``tune.json``, and nothing of how."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from streamkern.report.figures import Level, Line, Plot, plain, plot
+from streamkern.report.markup import Entry, legend, table
+from streamkern.report.page import shell, write_page
+from streamkern.report.sections import Section, place
+from streamkern.report.status import duration
+
+_MARKS = ("circle", "square", "diamond")
+
+Trial = dict[str, Any]
+
+
+def write_tuning(told: dict[str, Any], path: Path, name: str, command: str) -> None:
+    """Write the page of a tuning.
+
+    Args:
+        told: what ``tune.json`` holds.
+        path: the file.
+        name: of the pipeline.
+        command: what to do next.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    plots: dict[str, Plot] = {}
+    made = [
+        Section("kernel", "Kernel and bandwidth", _kernels(told, plots)),
+        Section("ridge", "Ridge", _ridges(told, plots)),
+        Section("centers", "Centers", _centers(told, plots)),
+        Section("why", "What the choice goes by", _listed(told["reasons"])),
+    ]
+    head = (
+        f'<h1>Tuning of {escape(name)}</h1><p class="verdict">{escape(_verdict(told))}</p>'
+        f'<h3>What to do</h3><div class="scroll" tabindex="0"><code>{escape(command)}</code></div>'
+        f'<p class="note">{told["rows"]:,} rows to fit, {told["held_out"]:,} held out; {len(told["trials"]):,} models '
+        f"in {escape(duration(told['seconds']))}.</p>"
+    )
+    write_page(path, shell(f"Tuning of {name}", head, made, plots, "Made by streamkern tune."))
+
+
+def _verdict(told: dict[str, Any]) -> str:
+    choice = told["choice"]
+    sigma = choice["kernel"].get("bandwidth")
+    width = "" if sigma is None else f" of bandwidth {sigma:.4g}, {sigma / told['median']:.2g} median distances"
+    return (
+        f"{_family(choice['kernel'])} kernel{width}, with {choice['centers']:,} centers and ridge "
+        f"{choice['ridge']:.0e}: {_score(told, choice)} on rows held out."
+    )
+
+
+def _score(told: dict[str, Any], trial: Trial) -> str:
+    return f"accuracy {trial['score']:.2%}" if told["metric"] == "accuracy" else f"R² {trial['score']:.4f}"
+
+
+def _kernels(told: dict[str, Any], plots: dict[str, Plot]) -> str:
+    best = _best(told)
+    families = list(dict.fromkeys(_family(trial["kernel"]) for trial in best))
+    scores, errors, entries = [], [], []
+    for number, family in enumerate(families):
+        own = [t for t in best if _family(t["kernel"]) == family and "bandwidth" in t["kernel"]]
+        x, mark = [t["kernel"]["bandwidth"] for t in own], _MARKS[number % len(_MARKS)]
+        if not own:
+            continue
+        scores.append(Line(x, [_percent(told, t) for t in own], family, number, number, mark))
+        errors.append(Line(x, [t["mse"] for t in own], family, number, number, mark))
+        entries.append(Entry(family, number, number, mark))
+    rows = [
+        (
+            _family(trial["kernel"]),
+            plain(trial["kernel"]["bandwidth"]) if "bandwidth" in trial["kernel"] else "–",
+            f"{trial['ridge']:.0e}",
+            _score(told, trial),
+            f"{trial['mse']:.4g}",
+            "chosen" if trial["kernel"] == told["choice"]["kernel"] else "",
+        )
+        for trial in best
+    ]
+    text = table("Each kernel at its best ridge", ("kernel", "bandwidth", "ridge", "score", "squared error", ""), rows)
+    if not scores:
+        return text
+    sigma = told["choice"]["kernel"].get("bandwidth")
+    levels = [Level(told["median"], upright=True)] + ([Level(sigma, 1, 2, True)] if sigma is not None else [])
+    entries += [Entry("median distance of two rows", 6, 1), Entry("chosen", 1, 2)]
+    plots["score"] = plot(scores, "bandwidth", _label(told), log_x=True, levels=levels)
+    plots["error"] = plot(errors, "bandwidth", "squared error", log_x=True, levels=levels)
+    note = "Each point is the best ridge of a kernel at a bandwidth, on rows that it was not fitted to."
+    return (
+        f"<p>{note}</p>{legend(entries)}<figure>{place('score')}<figcaption>Score. It goes up and down by chance where "
+        f"few rows are held out.</figcaption></figure><figure>{place('error')}<figcaption>Squared error, which the "
+        f"choice goes by.</figcaption></figure>{text}"
+    )
+
+
+def _ridges(told: dict[str, Any], plots: dict[str, Plot]) -> str:
+    """The chosen kernel's path, with those of the bandwidths beside it."""
+    kernel = told["choice"]["kernel"]
+    like = [t["kernel"] for t in _best(told) if _family(t["kernel"]) == _family(kernel)]
+    at = like.index(kernel)
+    lines, entries = [], []
+    for number, shown in enumerate(like[max(0, at - 1) : at + 2]):
+        own = sorted((t for t in told["trials"] if t["kernel"] == shown), key=lambda t: float(t["ridge"]))
+        name = f"bandwidth {plain(shown['bandwidth'])}" if "bandwidth" in shown else _family(shown)
+        mark = _MARKS[number % len(_MARKS)]
+        lines.append(Line([t["ridge"] for t in own], [t["mse"] for t in own], name, number, number, mark))
+        entries.append(Entry(name + (", chosen" if shown == kernel else ""), number, number, mark))
+    plots["ridge"] = plot(lines, f"ridge, for {told['rows']:,} rows", "squared error", log_x=True)
+    note = "One decomposition gives every ridge. Where the curve is flat to the left, none is needed."
+    return f"<p>{note}</p>{legend(entries)}<figure>{place('ridge')}</figure>"
+
+
+def _centers(told: dict[str, Any], plots: dict[str, Plot]) -> str:
+    curve, chosen = told["curve"], told["choice"]["centers"]
+    x = [trial["centers"] for trial in curve]
+    plots["centers"] = plot(
+        [Line(x, [_percent(told, t) for t in curve], "held out", 0, 0, "circle")], "centers", _label(told),
+        log_x=True, levels=[Level(chosen, 1, 2, True)], words="rows",
+    )  # fmt: skip
+    rows = [
+        (
+            f"{trial['centers']:,}",
+            _score(told, trial),
+            f"{trial['mse']:.4g}",
+            f"{trial['ridge']:.0e}",
+            "–" if trial["seconds"] is None else duration(trial["seconds"]),
+            "chosen" if trial["centers"] == chosen else "",
+        )
+        for trial in curve
+    ]
+    text = table(
+        "What each number of centers would give, and take",
+        ("centers", "score", "squared error", "ridge", "run, predicted", ""),
+        rows,
+    )
+    entries = [Entry("rows held out", 0, 0, "circle"), Entry("chosen", 1, 2)]
+    note = "Each has the first centers of one draw. With more rows than the subsample's, more centers are worth it."
+    return f"<p>{note}</p>{legend(entries)}<figure>{place('centers')}</figure>{text}"
+
+
+def _listed(reasons: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(reason)}</li>" for reason in reasons) + "</ul>"
+
+
+def _best(told: dict[str, Any]) -> list[Trial]:
+    """The best ridge of each kernel, by name and bandwidth."""
+    found: list[Trial] = []
+    for trial in sorted(told["trials"], key=lambda t: float(t["mse"])):
+        if all(trial["kernel"] != other["kernel"] for other in found):
+            found.append(trial)
+    return sorted(found, key=lambda t: (_family(t["kernel"]), t["kernel"].get("bandwidth", 0.0)))
+
+
+def _family(kernel: dict[str, Any]) -> str:
+    """A kernel's name without its bandwidth."""
+    rest = ", ".join(f"{k}={v:g}" for k, v in kernel.items() if k not in ("name", "bandwidth") and type(v) is float)
+    return f"{kernel['name']}({rest})" if rest else str(kernel["name"])
+
+
+def _percent(told: dict[str, Any], trial: Trial) -> float:
+    return float(100 * trial["score"] if told["metric"] == "accuracy" else trial["score"])
+
+
+def _label(told: dict[str, Any]) -> str:
+    return "accuracy, %" if told["metric"] == "accuracy" else "R²"

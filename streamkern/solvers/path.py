@@ -1,0 +1,129 @@
+"""Ridge regression for every ridge and every number of centers, from one sum over the rows and one factorisation.
+
+minimise 1/n Σ ‖f(x_i) − y_i‖² + λ ‖f‖²,  f(x) = Σ_j w_j k(x, z_j). With K(Z, Z) = L Lᵀ and w = L⁻ᵀ v it is
+(A + λ I) v = b, A = L⁻¹ K_ZX K_XZ L⁻ᵀ/n and b = L⁻¹ K_ZX y/n. One eigen-decomposition of A gives every λ. L is lower
+triangular, so the leading blocks of L, A and b are those of the first p centers alone: a factorisation of all centers
+holds that of any number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Block, Scan
+from streamkern.data.targets import Classes
+from streamkern.execute.base import Parts
+from streamkern.kernels import Basis
+from streamkern.solvers.base import Problem
+from streamkern.solvers.dense import cholesky
+from streamkern.solvers.gradient import NormalEquations
+from streamkern.solvers.projection import kernel_matrix
+from streamkern.sweep import Work, sweep
+from streamkern.types import Array
+
+_JITTER = 4.0  # units of rounding of tr K(Z, Z): below, a Cholesky factor of a rounded matrix need not exist
+
+
+@dataclass(frozen=True, eq=False)
+class RidgePath:
+    """The whitened normal equations of P centers.
+
+    Attributes:
+        factor: L, shape (P, P), lower triangular, float64.
+        gram: A, shape (P, P).
+        moment: b, shape (P, c).
+    """
+
+    factor: Array
+    gram: Array
+    moment: Array
+
+    @classmethod
+    def of(cls, problem: Problem) -> RidgePath:
+        """One sweep over the training rows of a problem, and one factorisation, in float64.
+
+        Raises:
+            NumericalError: the kernel matrix of the centers is not positive definite.
+        """
+        basis, parallel = problem.expansion(), problem.executor.host_map
+        equations = NormalEquations(basis, problem.encoding.outputs)
+        gram, moment, _, n = sweep(problem.executor, Work(Scan(problem.assembly(problem.train)), equations))
+        K = kernel_matrix(basis, basis.p, parallel)
+        K[np.diag_indices(len(K))] += _JITTER * np.finfo(basis.dtype).eps * np.trace(K)
+        L = cholesky(K, parallel)
+        half = _solve(L, gram / n)
+        A = _solve(L, half.T)
+        return cls(L, (A + A.T) / 2, _solve(L, moment / n))
+
+    def weights(self, p: int, ridges: Sequence[float]) -> Array:
+        """Weights of the first p centers for each ridge, side by side: shape (p, len(ridges) c), float64.
+
+        Args:
+            p: how many centers.
+            ridges: λ > 0.
+        """
+        values, vectors = scipy.linalg.eigh(self.gram[:p, :p], check_finite=False)
+        inside = vectors.T @ self.moment[:p]
+        spread = np.maximum(values, 0.0)[:, None, None] + np.asarray(ridges, dtype=np.float64)[:, None]
+        V = vectors @ (inside[:, None, :] / spread).reshape(p, -1)
+        solved = scipy.linalg.solve_triangular(self.factor[:p, :p], V, lower=True, trans="T", check_finite=False)
+        return np.asarray(solved)
+
+
+def _solve(L: Array, B: Array) -> Array:
+    return np.asarray(scipy.linalg.solve_triangular(L, B, lower=True, check_finite=False))
+
+
+@dataclass(eq=False)
+class PathError:
+    """Contributes Σ(f(x) − y)² and the rows whose largest output is right, under several weights; Σy, Σy² and the rows.
+
+    Args:
+        basis: the functions the model is linear in.
+        outputs: number c of outputs.
+        classify: whether targets are class codes; Σy and Σy² are then 0.
+    """
+
+    basis: Basis
+    outputs: int
+    classify: bool
+
+    def __call__(self, block: Block, state: Array) -> Parts:
+        """Sums over the block, shape (k, c) and (k,), under k weights side by side, shape (M, k c)."""
+        k, c = state.shape[1] // self.outputs, self.outputs
+        error, correct = np.zeros((k, c)), np.zeros(k)
+        assert block.y is not None
+        for rows, phi in self.basis.panels(block.X):
+            F, y = (phi @ state).reshape(len(phi), k, c), block.y[rows]
+            if self.classify:
+                correct += np.count_nonzero(F.argmax(axis=2) == y[:, None], axis=0)
+                F[np.arange(len(y)), :, y] -= 1
+            else:
+                F -= y[:, None, :]
+            error += np.sum(np.square(F, dtype=np.float64), axis=0)
+        values = np.zeros((1, c)) if self.classify else block.y
+        return error, correct, values.sum(axis=0), np.square(values).sum(axis=0), len(block.X)
+
+
+def path_scores(problem: Problem, held: Dataset, weights: Array) -> tuple[Array, Array]:
+    """Mean squared error over rows and outputs, and accuracy or R², of several weights; each of shape (k,).
+
+    Args:
+        problem: what the weights were fitted to; its centers are as many as the weights have rows.
+        held: rows that they were not fitted to.
+        weights: shape (p, k c).
+    """
+    basis, encoding = problem.expansion(), problem.encoding
+    classify = isinstance(encoding, Classes)
+    work = Work(Scan(problem.assembly(held), 1024), PathError(basis, encoding.outputs, classify))
+    error, correct, total, squares, n = sweep(problem.executor, work, weights.astype(basis.dtype))
+    mse = np.mean(error, axis=1) / n
+    if classify:
+        return mse, correct / n
+    spread = np.maximum(squares - total**2 / n, np.finfo(np.float64).tiny)
+    return mse, np.mean(1 - error / spread, axis=1)

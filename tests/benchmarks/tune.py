@@ -1,0 +1,156 @@
+"""What tune chooses on a subsample, against a grid of complete trainings.
+
+    OMP_NUM_THREADS=1 python tests/benchmarks/tune.py [--data digits fashion_mnist regression] [--centers 1000]
+        [--rows 12_000] [--train 60_000] [--kernel laplace] [--json FILE]
+
+For each data set: ``sk.tune`` on its training rows, a complete run with the choice and one at the median distance, and
+a grid: for every bandwidth the normal equations of all training rows, solved for every ridge, as ``Direct`` does. All
+are scored on the same test rows. The seconds of the grid are those of as many runs as it has points, each as long as
+the one with the choice. The best of the grid is taken by its test score, so it is the better for having been chosen on
+the rows that it is scored on.
+
+Fashion-MNIST is Debian's package ``dataset-fashion-mnist``; the regression set of 18 columns is that of
+``pipelines/regression.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import streamkern as sk
+from streamkern.data.stream import Scan
+from streamkern.execute import open_executor
+from streamkern.pipeline.tune import KERNELS
+from streamkern.solvers import Problem
+from streamkern.solvers.dense import spd_solve
+from streamkern.solvers.direct import regulariser
+from streamkern.solvers.fit import AtOnce, prepare
+from streamkern.solvers.gradient import NormalEquations
+from streamkern.solvers.path import path_scores
+from streamkern.sweep import Work, sweep
+
+ROOT = Path(__file__).parent.parent.parent
+MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+RIDGES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+
+
+def digits(centers: int, rows: int) -> sk.Pipeline:
+    """scikit-learn's digits: three quarters to train on."""
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    train, test = sk.from_arrays(X / 16, y).split(0.25)
+    return sk.Pipeline(train, centers=sk.Uniform(min(centers, train.base_rows)), solver=sk.Direct(), test=test)
+
+
+def fashion_mnist(centers: int, rows: int) -> sk.Pipeline:
+    """Fashion-MNIST, with its own test rows."""
+    made = sk.load_pipeline(ROOT / "pipelines/fashion_mnist.py", {"rows": "60000", "noise": "0"})
+    train = made.train.plain()
+    train = train.sample(rows) if rows < train.base_rows else train
+    return replace(made, train=train, centers=sk.Uniform(centers), solver=sk.Direct())
+
+
+def regression(centers: int, rows: int) -> sk.Pipeline:
+    """The 18 columns."""
+    made = sk.load_pipeline(ROOT / "pipelines/regression.py", {"rows": "50000"})
+    train = made.train.plain()
+    train = train.sample(rows) if rows < train.base_rows else train
+    return replace(made, train=train, centers=sk.Uniform(centers), solver=sk.Direct())
+
+
+DATA: dict[str, Callable[[int, int], sk.Pipeline]] = {
+    "digits": digits,
+    "fashion_mnist": fashion_mnist,
+    "regression": regression,
+}
+
+
+def trained(pipeline: sk.Pipeline) -> tuple[float, float]:
+    """Test score of a complete training, in points, and its seconds."""
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = sk.run(pipeline, folder)["metrics"]["test"]
+    return 100 * metrics.get("accuracy", metrics.get("r2", np.nan)), time.perf_counter() - begun
+
+
+def at_ridges(pipeline: sk.Pipeline) -> list[float]:
+    """Test scores, in points, of complete trainings at every ridge."""
+    with open_executor("threads") as executor:
+        scaled, facts = prepare(pipeline, AtOnce(pipeline, executor))
+        chosen = pipeline.centers.choose(scaled, executor, np.dtype(np.float32))
+        problem = Problem(scaled, facts.encoding, pipeline.kernel, chosen, executor)
+        basis = problem.expansion()
+        equations = NormalEquations(basis, facts.encoding.outputs)
+        gram, moment, _, n = sweep(executor, Work(Scan(problem.assembly(scaled)), equations))
+        R, found = regulariser(basis, executor), []
+        for ridge in RIDGES:
+            A = gram / n + ridge * R
+            A[np.diag_indices(len(A))] += np.finfo(np.float64).eps * np.trace(gram) / n
+            found.append(spd_solve(A, moment / n, executor.host_map))
+        test = pipeline.test.prepared_like(scaled)
+        _, scores = path_scores(problem, test, np.concatenate(found, axis=1))
+    return (100 * scores).tolist()
+
+
+def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """One data set."""
+    pipeline = replace(DATA[name](args.centers, args.train), kernel=KERNELS[args.kernel])
+    begun = time.perf_counter()
+    found = sk.tune(pipeline, rows=args.rows, seconds=False)
+    took = time.perf_counter() - begun
+    score, once = trained(found.pipeline)
+    auto, _ = trained(pipeline)
+    told = {
+        "data": name, "kernel": repr(found.kernel), "ridge": found.solver.ridge, "centers": found.centers.p,
+        "median": found.median, "tune_seconds": took, "tuned": score, "at_the_median": auto, "training_seconds": once,
+    }  # fmt: skip
+    grid = []
+    for multiple in MULTIPLES:
+        kernel = replace(KERNELS[args.kernel], bandwidth=multiple * found.median)  # type: ignore[type-var]
+        for ridge, points in zip(RIDGES, at_ridges(replace(pipeline, kernel=kernel)), strict=True):
+            grid.append({"multiple": multiple, "ridge": ridge, "points": points})
+            print(f"  {name} {multiple:>5} median {ridge:.0e}: {points:.2f}", file=sys.stderr, flush=True)
+    best = max(grid, key=lambda each: each["points"])
+    return told | {
+        "grid_seconds": len(grid) * once, "best": best["points"], "best_at": best, "grid": grid,
+        "difference": best["points"] - score,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Print a line for each data set."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="+", choices=list(DATA), default=list(DATA))
+    parser.add_argument("--centers", type=int, default=1000)
+    parser.add_argument("--rows", type=int, default=12_000, help="of tune's subsample")
+    parser.add_argument("--train", type=int, default=60_000, help="training rows at most")
+    parser.add_argument("--kernel", choices=sorted(KERNELS), default="laplace")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    print(f"{'data':<15}{'tuned':>8}{'median':>8}{'grid':>8}{'less':>7}{'tune s':>9}{'grid s':>9}  choice")
+    lines = []
+    for name in args.data:
+        lines.append(line := compare(name, args))
+        print(
+            f"{name:<15}{line['tuned']:>8.2f}{line['at_the_median']:>8.2f}{line['best']:>8.2f}"
+            f"{line['difference']:>7.2f}{line['tune_seconds']:>9.1f}{line['grid_seconds']:>9.1f}  "
+            f"{line['kernel']}, ridge {line['ridge']:.1e}, {line['centers']} centers",
+            flush=True,
+        )
+    if args.json:
+        args.json.write_text(json.dumps(lines, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Tuning: its numbers are those of plain ridge regression, its bits depend on the rows alone, and its choice holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from scipy.spatial.distance import cdist
+
+import streamkern as sk
+from streamkern.centers import CenterSet
+from streamkern.data.targets import Classes, Continuous
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.pipeline.tune import RIDGES, next_command, tune
+from streamkern.solvers import Problem
+from streamkern.solvers.path import RidgePath, path_scores
+
+Make = Callable[..., sk.Pipeline]
+WIDE = np.dtype(np.float64)
+
+
+def waves(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 3))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_path_is_ridge_regression_at_every_ridge_and_number_of_centers(task: str) -> None:
+    (X, y), (T, t) = waves(300), waves(200, 1)
+    Z, ridges = X[:40], (1e-6, 1e-3, 1e-1)
+    if task == "classification":
+        y, t = (np.digitize(values, [-0.5, 0.5]) for values in (y, t))
+        encoding: Any = Classes(np.array([0, 1, 2]))
+        Y, want = np.eye(3)[y], np.eye(3)[t]
+    else:
+        encoding = Continuous(np.array([y.mean()]), True)
+        Y, want = (y - y.mean())[:, None], (t - y.mean())[:, None]
+    with ThreadsExecutor(2) as executor:
+        data, held = sk.from_arrays(X, y), sk.from_arrays(T, t)
+        problem = Problem(data, encoding, sk.Laplace(2.0), CenterSet(Z, None), executor, WIDE)
+        path = RidgePath.of(problem)
+        for p in (40, 20, 7):
+            fewer = replace(problem, centers=CenterSet(Z[:p], None))
+            found = path.weights(p, ridges)
+            mse, score = path_scores(fewer, held, found)
+            K, R, F = (np.exp(-cdist(A, Z[:p]) / 2.0) for A in (X, Z[:p], T))
+            c = Y.shape[1]
+            for i, ridge in enumerate(ridges):
+                w = scipy.linalg.solve(K.T @ K / len(X) + ridge * R, K.T @ Y / len(X), assume_a="pos")
+                assert np.allclose(found[:, i * c : (i + 1) * c], w, rtol=1e-6, atol=1e-8)
+                assert mse[i] == pytest.approx(np.mean((F @ w - want) ** 2), rel=1e-8)
+                expected = (
+                    np.mean((F @ w).argmax(axis=1) == t)
+                    if task == "classification"
+                    else 1 - np.sum((F @ w - want) ** 2) / np.sum((t - t.mean()) ** 2)
+                )
+                assert score[i] == pytest.approx(expected, rel=1e-8)
+
+
+def told(found: sk.Tuning) -> dict[str, Any]:
+    return {name: value for name, value in found.to_json().items() if name != "seconds"}
+
+
+def test_threads_and_chunks_do_not_change_a_bit(tmp_path: Path) -> None:
+    X, y = waves(900)
+    for rows in (50, 333):
+        sk.write_zarr(tmp_path / f"{rows}.zarr", X, y, target="y", chunk_rows=rows)
+    given: dict[str, Any] = {"task": "regression", "rows": 600, "centers": 40, "seconds": False, "memory": "2GiB"}
+    one, other, arrays = (
+        tune(data, standardise=True, threads=threads, **given)
+        for data, threads in (
+            (sk.open_dataset(tmp_path / "50.zarr", target="y"), 1),
+            (sk.open_dataset(tmp_path / "333.zarr", target="y"), 3),
+            (sk.from_arrays(X, y), 2),
+        )
+    )
+    assert told(one) == told(other) == told(arrays)
+    assert one.rows + one.held_out == 600
+
+
+def test_the_choice_is_that_of_the_table_and_trains(tmp_path: Path) -> None:
+    X, y = waves(1200)
+    heard: list[sk.Trial] = []
+    kernels = [sk.Laplace("median"), sk.Gaussian(1.5)]
+    found = tune(sk.from_arrays(X, y), kernels, task="regression", centers=100, seconds=False, on_trial=heard.append)
+    assert len(found.trials) == len(heard) * len(RIDGES)
+    assert sk.Gaussian(1.5) in {trial.kernel for trial in found.trials}
+    assert found.median == pytest.approx(2.3, rel=0.1)
+    least = min(trial.mse for trial in found.trials)
+    assert found.choice.mse <= 1.01**2 * least
+    assert isinstance(found.kernel, sk.Gaussian)
+    assert [trial.centers for trial in found.curve] == [50, 100]
+    assert found.kernel == found.choice.kernel == found.pipeline.kernel
+    assert isinstance(found.solver, sk.Direct)
+    assert found.solver.ridge == pytest.approx(found.choice.ridge * found.rows / 1200, rel=0.1)
+    result = sk.run(replace(found.pipeline, test=sk.from_arrays(*waves(500, 3))), tmp_path / "run")
+    assert result["metrics"]["test"]["r2"] == pytest.approx(found.choice.score, abs=0.03)
+    table = found.text()
+    assert table.count("*") == 2
+    for trial in found.best():
+        assert f"{trial.mse:.4g}" in table
+
+
+def test_what_is_tuned_is_the_pipelines_own_kernel_and_centers(make: Make) -> None:
+    found = tune(make(), seconds=False)
+    assert {type(trial.kernel) for trial in found.trials} == {sk.Laplace}
+    assert sk.Laplace(2.0) in {trial.kernel for trial in found.trials}
+    assert found.curve[-1].centers == 40
+    assert isinstance(found.solver, sk.EigenPro)
+    assert any("EigenPro has none" in reason for reason in found.reasons)
+    assert any(reason.startswith("q, batch and step: EigenPro") for reason in found.reasons)
+    linear = tune(make(kernel=sk.Linear(), centers=sk.KMeans(40)), seconds=False)
+    assert len(linear.trials) == len(RIDGES)
+    assert linear.centers == sk.KMeans(40)
+
+
+def test_the_curve_says_what_a_run_would_take(make: Make) -> None:
+    from streamkern.pipeline.calibrate import Prices
+    from streamkern.solvers.cost import Work
+
+    prices = Prices(Work(values=1e-9, gemm=1e-12, gemm64=1e-9, panel=1e-9), 1e-3, 1e-6, 1e-6, 1e-9)
+    found = tune(make(centers=sk.Uniform(128)), prices=prices, memory="2GiB", threads=1)
+    seconds = [trial.seconds for trial in found.curve]
+    assert len(seconds) == 3
+    assert seconds == sorted(seconds)  # type: ignore[type-var]
+    for trial in found.curve:
+        at = replace(found.pipeline, centers=sk.Uniform(trial.centers))
+        assert trial.seconds == pytest.approx(sk.plan(at, memory="2GiB", threads=1, prices=prices).seconds)
+
+
+@pytest.mark.parametrize(
+    ("give", "message"),
+    [
+        ({"rows": 3}, "3 rows are too few"),
+        ({"centers": 10_000}, "10000 centers are asked for"),
+        ({"kernel": "laplace"}, "kernel is 'laplace'"),
+        ({"kernel": []}, r"kernel is \[\]"),
+        ({"standardise": True}, "A pipeline is given"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(make: Make, give: dict[str, Any], message: str) -> None:
+    with pytest.raises(sk.UsageError, match=message):
+        tune(make(), seconds=False, **give)
+
+
+def test_features_and_other_things_are_refused_and_so_is_too_little_memory(make: Make) -> None:
+    with pytest.raises(sk.UsageError, match="works on features"):
+        tune(make(kernel=None, centers=None, features=sk.ReLUFeatures(50), solver=sk.SGD()))
+    with pytest.raises(sk.UsageError, match="data is 3"):
+        tune(3)  # type: ignore[arg-type]
+    with pytest.raises(sk.PlanRefusedError, match="needs"):
+        tune(make(), memory="1MiB")
+
+
+FILE = """
+import numpy as np
+import streamkern as sk
+
+def pipeline(bandwidth: float = 1.0, centers: int = 60, unit: float = 1.0):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((600, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+    kernel = sk.Gaussian(bandwidth * unit)
+    return sk.Pipeline(sk.from_arrays(X, y), kernel, sk.Uniform(centers), task="regression")
+"""
+
+
+def test_the_next_command_is_one_that_gives_the_choice(tmp_path: Path) -> None:
+    file = tmp_path / "waves.py"
+    file.write_text(FILE)
+    found = tune(sk.load_pipeline(file), seconds=False)
+    sigma = found.kernel.bandwidth  # type: ignore[attr-defined]
+    command = next_command(found, str(file), {})
+    assert command == f"streamkern run {file} --set bandwidth={sigma:g} centers={found.choice.centers}"
+    other = next_command(found, str(file), {"unit": "2.0"})
+    assert other.startswith(f"in {file}:")
+    assert f"kernel=sk.Gaussian(bandwidth={sigma})," in other
+
+
+def test_the_command_line_prints_a_table_and_leaves_json_and_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkern.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    Path("waves.py").write_text(FILE)
+    assert main(["tune", "waves.py", "--kernel", "gaussian", "--kernel", "laplace", "--rows", "400"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(Path("runs/waves/tune.json").read_text())
+    assert found["next"] in said.out
+    assert "squared error" in said.err
+    page = Path("runs/waves/tune.html").read_text()
+    assert found["next"] in page
+    assert "Laplace" in page
+    assert page.count("<figure>") == 4
+    assert "http" not in page.split("</script>")[-1]
+    assert main(["tune", "waves.py", "--rows", "400", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["choice"]["kernel"]["name"] == "Gaussian"
