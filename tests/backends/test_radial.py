@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numba
 import numpy as np
 import pytest
@@ -26,6 +28,12 @@ def exp32(x: np.ndarray, out: np.ndarray) -> None:
 def log32(x: np.ndarray, out: np.ndarray) -> None:
     for i in range(len(x)):
         out[i] = loops._log32(x[i])
+
+
+@numba.njit
+def sqrt32(x: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(x)):
+        out[i] = math.sqrt(x[i])
 
 
 def ulps(got: np.ndarray, exact: np.ndarray) -> float:
@@ -65,6 +73,13 @@ def test_the_logarithm_is_within_an_ulp_and_a_half():
     exact = np.log(x.astype(np.float64))
     assert ulps(out[exact != 0], exact[exact != 0]) <= 1.5
     assert (out[exact == 0] == 0).all()
+
+
+def test_the_root_is_correctly_rounded():
+    x = every_float(np.finfo(np.float32).tiny, 3e38, 101)
+    out = np.empty_like(x)
+    sqrt32(x, out)
+    assert np.array_equal(out, np.sqrt(x.astype(np.float64)).astype(np.float32))  # half a unit, as IEEE 754 has it
 
 
 # Bounds on the absolute error of k, given float32 inner products and norms: from the exponential's ulp, and from the
