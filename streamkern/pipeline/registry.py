@@ -321,7 +321,6 @@ class Registry:
             BusyError: another machine has replaced the champion meanwhile.
         """
         number = self.number(version)
-        self.load(number)
         standing, tag = self._standing_to_replace()
         if standing.champion == number:
             return number
@@ -332,6 +331,7 @@ class Registry:
                 expected=f"version {instead_of}, which version {number} was compared with",
                 remedy="retrain again: it is compared with the new champion",
             )
+        self.load(number)
         before = (() if standing.champion is None else (standing.champion,)) + standing.before
         kept = tuple(each for each in before if each != number)[:REMEMBERED]
         self._set(Standing(number, kept, max(standing.decided, number)), tag)
