@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from streamkern.backends.product import add_transposed, padded, times
 from streamkern.errors import NumericalError
 from streamkern.types import Array
 
 TILE = 512
-_SUMS, _SLAB = 8, 64
+_SUMS, _SLAB = 8, 32
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 """Runs a function over items in threads: ``Executor.host_map``."""
@@ -168,25 +169,24 @@ def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile:
     tiles = [slice(a, min(a + tile, len(W))) for a in range(0, len(W), tile)]
     out = np.empty(B.shape, dtype=np.result_type(W, B))
     for a in range(0, B.shape[1], _SLAB):
-        columns = slice(a, a + _SLAB)
-        # Few long rows: BLAS takes these products at twice the rate of tall ones.
-        flat = np.ascontiguousarray(B[:, columns].T, dtype=out.dtype)
+        columns = slice(a, min(a + _SLAB, B.shape[1]))
+        right = padded(np.ascontiguousarray(B[:, columns], dtype=out.dtype))
 
-        def total(rows: list[slice], flat: Array = flat) -> Array:
-            sums = np.zeros_like(flat)
+        def total(rows: list[slice], right: Array = right) -> Array:
+            sums = np.zeros_like(right)
             for part in rows:
                 stop = part.stop if lower else W.shape[1]
                 A = W[part, :stop]
-                sums[:, :stop] += (flat[:, :stop] @ A.T) @ A
+                add_transposed(A, times(A, right[:stop]), sums[:stop])
             return sums
 
-        first, *rest = parallel(total, [tiles[i::_SUMS] for i in range(min(_SUMS, len(tiles)))]) or [0.0 * flat]
+        first, *rest = parallel(total, [tiles[i::_SUMS] for i in range(min(_SUMS, len(tiles)))]) or [0.0 * right]
         for sums in rest:
             first += sums
-        out[:, columns] = first.T
+        out[:, columns] = first[:, : columns.stop - a]
     return out
 
 
 def gram_bytes(n: int, c: int, itemsize: int) -> int:
     """Peak bytes of ``gram_matmul`` beside its arguments and its result."""
-    return (_SUMS + 2) * n * min(c, _SLAB) * itemsize
+    return (_SUMS + 2) * n * min(c + 15, _SLAB) * itemsize

@@ -57,6 +57,8 @@ def test_products(p: int):
     np.testing.assert_allclose(gram_matmul(A, B, map_, tile=16), A.T @ (A @ B), atol=1e-11)
     wide = np.concatenate([A] * 2, axis=1)  # more columns than one slab
     np.testing.assert_allclose(gram_matmul(W, wide, map_, lower=True, tile=16), W.T @ (W @ wide), atol=1e-11)
+    narrow = gram_matmul(W.astype(np.float32), wide.astype(np.float32), map_, lower=True, tile=16)
+    np.testing.assert_allclose(narrow, W.T @ (W @ wide), rtol=1e-4, atol=1e-4 * np.linalg.norm(W) ** 2)
 
 
 @pytest.mark.parametrize("p", [3, TILE - 1, TILE, TILE + 1])
