@@ -35,7 +35,7 @@ import streamkern as sk
 
 PIPELINE = Path(__file__).with_name("pipeline.py")
 PAUSE = "0.01"
-PATIENCE = float(os.environ.get("SOAK_PATIENCE", 120.0))  # seconds that a run may take; more on a machine that is not quiet
+PATIENCE = float(os.environ.get("SOAK_PATIENCE", 120.0))  # seconds of a run; more on a machine that is not quiet
 
 
 class LostError(Exception):
