@@ -490,6 +490,20 @@ def require_steps(steps: Any, where: str) -> None:
     raise UsageError(f"preprocess is {steps!r}.", where=where, expected='steps: (sk.Impute("mean"), sk.Standardise())')
 
 
+def require_encoded(dataset: Dataset, steps: Sequence[Step]) -> None:
+    """Raises UsageError where a feature is text and no step encodes it: the numbers that stand for it mean nothing."""
+    text, names = getattr(dataset.source, "text", ()), dataset.source.columns or ()
+    named = {column for step in steps if isinstance(step, _Categorical) for column in step.columns}
+    for name in () if dataset.transforms else text:
+        if name in names and not {name, names.index(name)} & named:
+            raise UsageError(
+                f"The feature {name!r} is text.",
+                where="preprocess",
+                expected="a step that encodes it",
+                remedy=f"preprocess=(sk.OneHot(({name!r},)),), or choose other columns",
+            )
+
+
 def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
     """The dataset as wide as the steps are expected to make it: for projections, not for reading."""
     d = dataset.n_features

@@ -187,7 +187,7 @@ class Encode:
         of = dict(zip(self.columns, self.categories, strict=True))
         for column, name in enumerate(names):
             one = self.one_hot and column in of
-            made += [f"{name}={value:g}" for value in of[column]] if one else [name]
+            made += [f"{name}={_short(value)}" for value in of[column]] if one else [name]
         return tuple(made)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -202,6 +202,11 @@ class Encode:
             for column, values in zip(self.columns, self.categories, strict=True):
                 widths[column] = len(values)
         return widths
+
+
+def _short(value: float) -> str:
+    """A number that is not mistaken for another."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,16 @@ import numpy as np
 from streamkern.backends import get_backend
 from streamkern.centers import Centers, CenterSet
 from streamkern.data.dataset import Dataset
-from streamkern.data.preprocess import Learning, Scaling, Standardise, Step, expected, learning_bytes, scale
+from streamkern.data.preprocess import (
+    Learning,
+    Scaling,
+    Standardise,
+    Step,
+    expected,
+    learning_bytes,
+    require_encoded,
+    scale,
+)
 from streamkern.data.statistics import Moments, Statistics, TransformedScan, summarise
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.transforms import Transform
@@ -109,6 +118,7 @@ def prepare(recipe: Recipe, stages: Stages) -> tuple[Dataset, Statistics]:
     Scaling needs statistics only, which are taken once after the last step that learns anything else.
     """
     data, facts = recipe.train, None
+    require_encoded(data, steps(recipe))
     for step in steps(recipe):
         if isinstance(step, Scaling):
             facts = facts or stages.statistics(data)

@@ -12,7 +12,7 @@ from streamkern.storage.arrays import ArraySource
 from streamkern.storage.base import Source
 from streamkern.storage.parquet import ParquetSource, open_parquet, write_parquet
 from streamkern.storage.parquet_files import SUFFIXES
-from streamkern.storage.record import is_shuffled
+from streamkern.storage.record import ingest_record
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, redacted
 from streamkern.storage.weighted import open_weighted, with_weights
 from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr
@@ -80,7 +80,9 @@ def open_source(
 
     def opened(columns: Sequence[str] | None, target: Any = target) -> ZarrSource | ParquetSource:
         source: ZarrSource | ParquetSource = open_it(url, target, columns, storage_options, retry=retry)
-        source.shuffled = source.shuffled or is_shuffled(url)
+        record = ingest_record(url) or {}
+        source.shuffled = source.shuffled or record.get("shuffle") == "global"
+        source.text = source.text or tuple(record.get("text", ()))
         return source
 
     if weight is None:

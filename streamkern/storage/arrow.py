@@ -38,12 +38,37 @@ def is_vector(kind: pa.DataType) -> bool:
     )
 
 
-def number(kind: pa.DataType, where: str) -> np.dtype[Any]:
-    """The NumPy dtype of a column of numbers or booleans.
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def number_of(text: str) -> float:
+    """The number that stands for a text, wherever it is read: a whole one of 52 bits, which float64 holds."""
+    return float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 12)
+
+
+def _numbers(values: pa.ChunkedArray) -> Array:
+    """Numbers that stand for texts; NaN for a null."""
+    encoded = plain(values).combine_chunks().dictionary_encode()
+    numbers = np.array([*map(number_of, encoded.dictionary.to_pylist()), np.nan])
+    return np.asarray(numbers[encoded.indices.fill_null(len(numbers) - 1).to_numpy(zero_copy_only=False)])
+
+
+def number(kind: pa.DataType, where: str, text: bool = False) -> np.dtype[Any]:
+    """The NumPy dtype of a column of numbers or booleans; or of text, which numbers stand for.
+
+    Args:
+        kind: the column's type.
+        where: the column in words.
+        text: whether it may be text.
 
     Raises:
         DataError: it is something else.
     """
+    if text and is_text(kind):
+        return np.dtype(np.float64)
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return _numpy_dtype(kind)
@@ -51,8 +76,8 @@ def number(kind: pa.DataType, where: str) -> np.dtype[Any]:
         f"a column of {kind} cannot be a feature",
         where=where,
         expected="numbers or booleans",
-        remedy="encode it as numbers, or choose the numeric columns with columns=[...] (--columns A,B); "
-        "a target is named with target= (--target)",
+        remedy="choose columns with columns=[...] (--columns A,B): those of numbers, and text for OneHot or Ordinal to "
+        "encode; a target is named with target= (--target)",
     )
 
 
@@ -97,6 +122,7 @@ class Columns:
 
     columns: tuple[str, ...]
     dtype: np.dtype[Any]
+    text: tuple[str, ...] = ()  # those of the columns that hold text
 
     @property
     def n_features(self) -> int:
@@ -126,8 +152,27 @@ class Columns:
         X = np.empty((n, self.n_features), dtype=self.dtype)
         for j, name in enumerate(self.columns):
             values = plain(column(name))
-            X[:, j] = (values.cast(pa.float64()) if values.null_count else values).to_numpy()
+            if is_text(values.type):
+                X[:, j] = _numbers(values)
+            else:
+                X[:, j] = (values.cast(pa.float64()) if values.null_count else values).to_numpy()
         return X
+
+
+def columns_of(names: Sequence[str], types: dict[str, pa.DataType], where: str, text: bool) -> Columns:
+    """Columns as features, in this order.
+
+    Args:
+        names: the columns.
+        types: every column's type.
+        where: the table in words.
+        text: whether they may be text: where they were named, and not taken because they are there.
+
+    Raises:
+        DataError: one cannot be a feature.
+    """
+    dtype = np.result_type(*(number(types[name], f"{where}, column {name!r}", text) for name in names))
+    return Columns(tuple(names), dtype, tuple(name for name in names if is_text(types[name])))
 
 
 @dataclass(frozen=True)
@@ -139,6 +184,8 @@ class Vector:
     dtype: np.dtype[Any]
     columns: tuple[str, ...] | None
     pick: tuple[int, ...] | None
+
+    text = ()
 
     @property
     def n_features(self) -> int:
@@ -276,8 +323,7 @@ def table_layout(
     made = arrow_target(targets, types, where)
     vectors = [name for name in chosen if is_vector(types[name])]
     if not vectors:
-        dtype = np.result_type(*(number(types[name], f"{where}, column {name!r}") for name in chosen))
-        return Layout(Columns(tuple(chosen), dtype), tuple(targets), made)
+        return Layout(columns_of(chosen, types, where, text=columns is not None), tuple(targets), made)
     name, kind = vectors[0], types[vectors[0]]
     if len(chosen) > 1 or pa.types.is_fixed_size_binary(kind):
         raise DataError(
@@ -331,6 +377,7 @@ class FrameSource:
         self.bounds: IntArray = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
         self.dtype = self._layout.features.dtype
         self.n_features, self.columns = self._layout.features.n_features, self._layout.features.columns
+        self.text: tuple[str, ...] = self._layout.features.text
         self.target = self._layout.target
 
     @property
@@ -425,6 +472,7 @@ class ArrowSource:
         self.bounds: IntArray = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
         self.dtype = self._layout.features.dtype
         self.n_features, self.columns = self._layout.features.n_features, self._layout.features.columns
+        self.text: tuple[str, ...] = self._layout.features.text
         self.target = self._layout.target
 
     @property

@@ -92,7 +92,8 @@ class CsvSource:
         layout = table_layout(types, target, columns, file.path)
         names = layout.features.stored
         if missing & set(names):
-            layout = Layout(Columns(tuple(names), np.dtype(np.float64)), layout.targets, layout.target)
+            whole = Columns(tuple(names), np.dtype(np.float64), layout.features.text)
+            layout = Layout(whole, layout.targets, layout.target)
         elif layout.features.dtype.kind == "i":
             fits = [
                 np.dtype(code)
@@ -104,6 +105,7 @@ class CsvSource:
         self.bounds: IntArray = np.cumsum([0, *lengths], dtype=np.int64)
         self.dtype, self.n_features = layout.features.dtype, layout.features.n_features
         self.columns, self.target = layout.features.columns, layout.target
+        self.text: tuple[str, ...] = layout.features.text
 
     @property
     def fingerprint(self) -> str:

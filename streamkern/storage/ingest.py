@@ -155,7 +155,7 @@ def ingest(
     source = open_tables(listed, target, columns, header, storage_options, nulls=missing == "nan", weight=weight)
     out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
     kept_target = None if source.target is None else _renamed(source.target)
-    options = {
+    options: dict[str, Any] = {
         "format": format,
         "dtype": out.str,
         "shuffle": "global" if shuffle else None,
@@ -164,6 +164,15 @@ def ingest(
         "target": None if kept_target is None else kept_target.name,
         "missing": missing,
     }
+    if text := getattr(source, "text", ()):
+        options["text"] = list(text)
+        if out != np.float64:
+            raise UsageError(
+                f"the column {text[0]!r} holds text, and {out} not the numbers that stand for it",
+                where="ingest(dtype=...)",
+                expected="float64",
+                remedy="leave dtype out, or encode the text as small numbers first",
+            )
     if weight_of(source) is not None:
         options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
     record = {

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_rows
-from streamkern.storage.arrow import Columns, Vector, arrow_target, is_vector, number, plain
+from streamkern.storage.arrow import Columns, Vector, arrow_target, columns_of, is_vector, number, plain
 from streamkern.storage.base import digest
 from streamkern.storage.layout import (
     FORMAT,
@@ -113,8 +113,7 @@ def open_parquet(
     if vectors:
         layout = _vector(files, vectors[0], types[vectors[0]], marks, wanted)
     else:
-        dtypes = [number(types[name], f"{first.path}, column {name!r}") for name in chosen]
-        layout = Columns(tuple(chosen), np.result_type(*dtypes))
+        layout = columns_of(chosen, types, first.path, text=columns is not None)
     source = ParquetSource(files, layout, targets, arrow_target(targets, types, first.path), partitions)
     source.noted_weight = marks.get("weight")
     return source
@@ -144,6 +143,7 @@ class ParquetSource:
         self._files, self._layout, self._targets, self._partitions = files, layout, targets, partitions
         self.target, self.dtype = target, layout.dtype
         self.columns: tuple[str, ...] | None = layout.columns
+        self.text: tuple[str, ...] = layout.text
         self.n_features: int = layout.n_features
         row_bytes = layout.row_bytes
         self._reads: list[tuple[int, range]] = []

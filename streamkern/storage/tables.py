@@ -85,6 +85,7 @@ class JoinedSource:
         self._parts = parts
         self.n_features, self.columns = first.n_features, first.columns
         self.weight = weight_of(first)
+        self.text: tuple[str, ...] = getattr(first, "text", ())
         self.dtype: np.dtype[Any] = np.result_type(*(part.dtype for part in parts))
         self.target: Target | None = None
         if first.target is not None:

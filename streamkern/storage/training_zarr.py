@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
 from streamkern.storage.layout import FORMAT, rows_per_chunk
+from streamkern.storage.zarr import create
 from streamkern.types import Rows, Target
 
 
@@ -57,10 +57,9 @@ class TrainingZarr:
         self._group.attrs["streamkern"] = {**self._marks, "complete": False}
         self._arrays: list[zarr.Array[Any] | None] = [self._array("X", (n, n_features), dtype), None, None]
         if target is not None:
-            kind = str if target.dtype == object else target.dtype
-            self._arrays[1] = self._array(target.name, (n, *target.outputs), kind)
+            self._arrays[1] = self._array(target.name, (n, *target.outputs), target.dtype)
         if weight is not None:
-            self._arrays[2] = self._array(weight, (n,), np.float64)
+            self._arrays[2] = self._array(weight, (n,), np.dtype(np.float64))
 
     def write(self, piece: int, rows: Rows) -> None:
         """Write a piece, or write it again."""
@@ -73,18 +72,9 @@ class TrainingZarr:
         """Mark the group as whole."""
         self._group.attrs["streamkern"] = {**self._marks, "complete": True}
 
-    def _array(self, name: str, shape: tuple[int, ...], dtype: Any) -> zarr.Array[Any]:
+    def _array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> zarr.Array[Any]:
         if name in self._group:
             found = self._group[name]
             assert isinstance(found, zarr.Array)
             return found
-        return self._group.create_array(
-            name,
-            shape=shape,
-            dtype=dtype,
-            chunks=(self._rows, *shape[1:]),
-            shards=None if self._shard is None else (self._shard, *shape[1:]),
-            compressors=[BloscCodec(cname="lz4", shuffle="shuffle"), Crc32cCodec()],
-            # A chunk that is not there is a lost chunk, whatever its values would be.
-            config={"write_empty_chunks": True},
-        )
+        return create(self._group, name, shape, dtype, self._rows, shard=self._shard)

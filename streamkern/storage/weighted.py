@@ -46,6 +46,7 @@ class WeightedSource:
         self.dtype: np.dtype[Any] = rows.dtype
         self.target: Target | None = rows.target
         self.shuffled = bool(getattr(rows, "shuffled", False))
+        self.text: tuple[str, ...] = getattr(rows, "text", ())
         self.distant = bool(getattr(rows, "distant", False))
 
     @property

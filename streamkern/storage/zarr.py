@@ -37,7 +37,7 @@ from streamkern.storage.layout import (
 from streamkern.storage.remote import Remote, Retry, is_remote, redacted, reread
 from streamkern.storage.zarr_array import StoredArray
 from streamkern.storage.zarr_store import RemoteStore
-from streamkern.types import Array, IntArray, Rows, Target
+from streamkern.types import IntArray, Rows, Target
 
 T = TypeVar("T")
 
@@ -104,7 +104,8 @@ def open_zarr(
 
     source = ZarrSource([stored(name) for name in chosen], names, pick, None if target is None else stored(target))
     source.noted_weight = marks.get("weight")
-    source.shuffled = (marks.get("ingest") or {}).get("shuffle") == "global"
+    ingested = marks.get("ingest") or {}
+    source.shuffled, source.text = ingested.get("shuffle") == "global", tuple(ingested.get("text", ()))
     return source
 
 
@@ -117,10 +118,12 @@ class ZarrSource:
     Attributes:
         shuffled: whether the rows are recorded to be in a uniformly random order.
         noted_weight: the array that the training layout names as sample weights, or None.
+        text: names of features that were text, and are numbers that stand for it.
     """
 
     shuffled = False
     noted_weight: str | None = None
+    text: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -266,10 +269,11 @@ def write_zarr(
     try:
         group = _create_group(url, storage_options, overwrite)
         group.attrs["streamkern"] = marks
-        arrays = [_create(group, "X", first.X, feature_dtype(first.X.dtype, "X"), n, rows, checksum)]
+        rows, dtype = max(1, min(rows, n)), feature_dtype(first.X.dtype, "X")
+        arrays = [create(group, "X", (n, *first.X.shape[1:]), dtype, rows, checksum=checksum)]
         if first.y is not None:
             kind = target_of(target, first.y.dtype, first.y.shape[1:], "y").dtype
-            arrays.append(_create(group, target, first.y, kind, n, rows, checksum))
+            arrays.append(create(group, target, (n, *first.y.shape[1:]), kind, rows, checksum=checksum))
         written = 0
         for block in itertools.chain([first], blocks):
             start, written = written, written + len(block.X)
@@ -476,15 +480,23 @@ def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: b
     return zarr.create_group(store, overwrite=overwrite)
 
 
-def _create(
-    group: zarr.Group, name: str, like: Array, dtype: np.dtype[Any], n: int, rows: int, checksum: bool
+def create(
+    group: zarr.Group,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    rows: int,
+    *,
+    shard: int | None = None,
+    checksum: bool = True,
 ) -> zarr.Array[Any]:
-    chunks = (max(1, min(rows, n)), *like.shape[1:])
+    """An array of the training layout: chunks of ``rows`` rows, joined in shards of ``shard``."""
     return group.create_array(
         name,
-        shape=(n, *like.shape[1:]),
+        shape=shape,
         dtype=str if dtype.kind == "O" else dtype,
-        chunks=chunks,
+        chunks=(rows, *shape[1:]),
+        shards=None if shard is None else (shard, *shape[1:]),
         compressors=[BloscCodec(cname="lz4", shuffle="shuffle"), *([Crc32cCodec()] if checksum else [])],
         # A chunk that is not there is a lost chunk, whatever its values would be.
         config={"write_empty_chunks": True},

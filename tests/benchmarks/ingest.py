@@ -4,6 +4,10 @@
 
 CPU seconds are those of the whole process, helpers' threads included; 150 MB a CPU second is the aim for parquet of
 fixed-size binary rows. The rows are random numbers, which do not compress; the operating system's page cache is warm.
+
+The floor is what the parts of a shuffled ingest to zarr take by themselves, in buffers that are there already: reading,
+the order of the rows, gathering them, lz4, and writing files. Rows that do not fit in the memory are gathered, written
+and read once more. Most of what is beyond it is the system handing out fresh pages, for arrays and for its page cache.
 """
 
 from __future__ import annotations
@@ -18,10 +22,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numcodecs import blosc
 from pyarrow import csv, feather
 
 import streamkern as sk
 from streamkern.memory import format_bytes, parse_bytes, peak_resident
+from streamkern.rng import row_hash
+from streamkern.storage import open_source
 
 
 def write_sources(folder: Path, rows: int, columns: int) -> dict[str, Path]:
@@ -40,6 +47,47 @@ def write_sources(folder: Path, rows: int, columns: int) -> dict[str, Path]:
     return paths
 
 
+def print_floor(path: Path, folder: Path, repeats: int) -> None:
+    """MB of decoded float32 a CPU second of each part, and of all parts of an ingest."""
+    source = open_source(path, target="label")
+    chunks = [source.read(chunk).X.copy() for chunk in range(len(source.bounds) - 1)]
+    X, n, size = np.concatenate(chunks), int(source.bounds[-1]), sum(chunk.nbytes for chunk in chunks) / 1e6
+    out, order = np.empty_like(chunks[0]), np.argsort(row_hash(np.arange(n), 4, 0))
+    places = [order[start : start + len(out)] for start in range(0, n - len(out), len(out))]
+
+    def write() -> None:
+        with open(folder / "floor", "wb") as file:
+            for chunk in chunks:
+                file.write(chunk.data)
+
+    def read_back() -> None:
+        with open(folder / "floor", "rb") as file:
+            for chunk in chunks:
+                file.readinto(chunk.data)
+
+    parts = {
+        "read": lambda: [source.read(chunk) for chunk in range(len(source.bounds) - 1)],
+        "order": lambda: np.argsort(row_hash(np.arange(n), 4, 0)),
+        "gather": lambda: [np.take(X, some, axis=0, out=out, mode="clip") for some in places],
+        "lz4": lambda: [blosc.compress(chunk, b"lz4", 5, 1) for chunk in chunks],
+        "write": write,
+        "read back": read_back,
+    }
+    blosc.set_nthreads(1)
+    seconds = {}
+    for name, part in parts.items():
+        taken = []
+        for _ in range(repeats):
+            start = time.process_time()
+            part()
+            taken.append(time.process_time() - start)
+        seconds[name] = statistics.median(taken)
+        print(f"floor: {name:<33}{size / seconds[name]:>10.0f}")
+    once = sum(seconds[name] for name in ("read", "order", "gather", "lz4", "write"))
+    again = sum(seconds[name] for name in ("order", "gather", "write", "read back"))
+    print(f"floor: shuffled in memory{size / once:>25.0f}\nfloor: by way of the disk{size / (once + again):>25.0f}")
+
+
 def main() -> None:
     """Print MB of decoded float32 a second of CPU and of the clock, medians of the repeats."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -53,6 +101,7 @@ def main() -> None:
         out = Path(name) / "out"
         print(f"{options.rows:,} rows of {options.columns}, memory {options.memory}, one thread")
         print(f"{'source':<18}{'target':<10}{'order':<12}{'MB/CPU s':>10}{'MB/s':>10}")
+        print_floor(paths["parquet binary"], Path(name), options.repeats)
         budget = parse_bytes(options.memory) + peak_resident()  # what making the sources left behind is not ingest's
         for source, path in paths.items():
             for format in ("zarr", "parquet"):
