@@ -606,12 +606,18 @@ data/augment.py: ... is
     data/test_augmentations.py::test_parameters_out_of_range_are_refused
 data/dataset.py: The dataset is augmented already.
     data/test_preprocess.py::test_a_transform_belongs_to_its_width_and_comes_before_augmentation
+data/dataset.py: The rows have sample weights, and MixUp mixes two row
+    data/test_weights.py::test_bad_weights_are_told
 data/dataset.py: The transform takes
     data/test_preprocess.py::test_a_transform_belongs_to_its_width_and_comes_before_augmentation
 data/preprocess.py: A column is given twice.
     data/test_preprocess.py::test_columns_that_are_not_there_are_refused
+data/preprocess.py: The feature
+    data/test_text.py::test_a_category_that_is_new_and_text_that_is_not_encoded_are_told
 data/preprocess.py: Feature
     data/test_preprocess.py::test_too_many_categories_are_refused
+data/statistics.py: Every sample weight is 0.
+    data/test_weights.py::test_bad_weights_are_told
 data/stream.py: ... is
     data/test_stream.py::test_sizes_below_one_are_refused
 data/transforms.py: The preprocessing
@@ -732,10 +738,6 @@ sweep.py: There are no rows to go over.
 """Sites whose error takes a damaged file, a dead worker, a full disk or a value of its own: the test that makes it."""
 
 UNTESTED = _table("""
-data/dataset.py: The rows have sample weights, and MixUp mixes two row
-    sample weights: in data/test_weights.py
-data/statistics.py: Every sample weight is 0.
-    sample weights: in data/test_weights.py
 solvers/direct.py: The normal equations are singular to working precis
     normal equations that no jitter makes positive
 cli.py: The report needs
@@ -775,6 +777,7 @@ MODULES = {
     "report/mlflow.py": "report/test_mlflow.py",
     "solvers/bandwidth.py": "solvers/test_bandwidth.py",
     "storage/ingest.py": "storage/test_ingest.py",
+    "storage/ingest_store.py": "storage/test_stores_written_and_ahead.py",
     "storage/objects.py": "pipeline/test_registry.py",
     "storage/weighted.py": "data/test_weights.py",
 }
