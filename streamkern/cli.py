@@ -219,8 +219,9 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("ingest", help="write any table in the training layout, shuffled if asked for")
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables of any kind, or globs")
-    command.add_argument("path", metavar="TARGET", help="the local directory to make")
+    command.add_argument("path", metavar="TARGET", help="the local directory to make, or the URL of a store")
     command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
+    command.add_argument("--weight", metavar="NAME", help="the column of sample weights")
     command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="features to use")
     command.add_argument("--shuffle", action="store_true", help="put the rows in a uniformly random order")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="which order (default: 0)")
@@ -518,6 +519,7 @@ def _ingest(args: argparse.Namespace) -> None:
             args.sources,
             args.path,
             target=args.target,
+            weight=args.weight,
             columns=args.columns,
             shuffle=args.shuffle,
             seed=args.seed,
