@@ -22,7 +22,7 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "streamkern", *words], check=True)
         driver = browser()
         try:
-            photograph(driver, Path(folder, "tune.html"), 900, None, "kernel", "tuning")
+            photograph(driver, Path(folder, "tune.html"), 900, "kernel", "kernel", "tuning")
         finally:
             driver.quit()
 

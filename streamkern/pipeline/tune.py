@@ -26,7 +26,7 @@ from streamkern.execute.base import Executor
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Kernel
 from streamkern.kernels.radial import Cauchy, Gaussian, Laplace, Matern, Radial
-from streamkern.memory import default_budget, parse_bytes, resident
+from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
 from streamkern.pipeline.calibrate import Prices
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline, parameters
 from streamkern.pipeline.plan import plan, priced
@@ -166,7 +166,7 @@ class Tuning:
     def text(self) -> str:
         """Tables for a terminal."""
         lines = [
-            f"{self.rows:,} rows to fit, {self.held_out:,} held out, {self.choice_of_centers():,} centers; the median "
+            f"{self.rows:,} rows to fit, {self.held_out:,} held out, {self.curve[-1].centers:,} centers; the median "
             f"distance of two rows is {self.median:.4g}",
             "",
             f"{'kernel':<22}{'bandwidth':>11}{'x median':>10}{'best ridge':>12}{self.metric:>10}{'mse':>11}",
@@ -187,10 +187,6 @@ class Tuning:
                 + (" *" if trial.centers == self.choice.centers else "")
             )
         return "\n".join([*lines, "", *(f"- {reason}" for reason in self.reasons)])
-
-    def choice_of_centers(self) -> int:
-        """Centers of the trials."""
-        return max(trial.centers for trial in self.trials)
 
 
 def tune(
@@ -248,7 +244,7 @@ def tune(
     pipeline = _pipeline(data, task, preprocess, standardise, centers)
     families = _families(pipeline, kernel)
     budget = default_budget() if memory is None else parse_bytes(memory)
-    sample = _sample(pipeline.train, rows, seed)
+    sample = _sample(pipeline.train, rows, seed, budget)
     with open_executor(scheduler, threads) as executor:
         bench = _Bench.of(pipeline, sample, centers, seed, budget, executor)
         median = median_distance(bench.fit, executor, bench.problem.dtype)
@@ -305,7 +301,9 @@ def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
         if same and getattr(made.solver, "ridge", None) == getattr(wanted.solver, "ridge", None):
             words = [shlex.quote(f"{name}={value}") for name, value in {**settings, **more}.items()]
             return " ".join(["streamkern run", shlex.quote(file), *(["--set", *words] if words else [])])
-    parts = (f"{name}=sk.{getattr(wanted, name)!r}," for name in ("kernel", "centers", "solver"))
+    base = load_pipeline(file, settings)
+    others = (name for name in ("kernel", "centers", "solver") if getattr(wanted, name) != getattr(base, name))
+    parts = (f"{name}=sk.{getattr(wanted, name)!r}," for name in others)
     return "\n    ".join([f"in {file}:", *parts])
 
 
@@ -449,11 +447,12 @@ def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None
     return tuple(each for each in kernels if isinstance(each, Kernel))
 
 
-def _sample(train: Dataset, rows: int, seed: int) -> Dataset:
+def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
     """A fixed subsample in memory: each chunk that it lies in is read once.
 
     Raises:
         UsageError: too few rows are asked for.
+        PlanRefusedError: they would not fit the memory.
         DataError: there are none.
     """
     train.require_rows()
@@ -463,7 +462,17 @@ def _sample(train: Dataset, rows: int, seed: int) -> Dataset:
             remedy="some thousands make scores that can be told apart",
         )  # fmt: skip
     plain = train.plain()
-    ids = np.sort(plain.draw(min(rows, plain.base_rows), _DRAW, seed))
+    rows = min(rows, plain.base_rows)
+    # Twice while its pieces are joined, and once as preprocessed blocks.
+    needed = resident() + 3 * rows * max(plain.source.n_features * plain.source.dtype.itemsize, 4 * plain.n_features)
+    if needed > budget:
+        raise PlanRefusedError(
+            f"A subsample of {rows:,} rows needs {format_bytes(needed)} and may use {format_bytes(budget)}.",
+            where="tune(rows=...)",
+            expected=f"a budget of at least {format_bytes(needed)}",
+            remedy="ask for fewer rows, or raise memory",
+        )
+    ids = np.sort(plain.draw(rows, _DRAW, seed))
     found = rows_of(plain.source, ids)
     columns = plain.source.columns
     return from_arrays(found.X, found.y, columns=None if columns is None else list(columns)).prepared_like(plain)

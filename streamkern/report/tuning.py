@@ -39,7 +39,8 @@ def write_tuning(told: dict[str, Any], path: Path, name: str, command: str) -> N
     ]
     head = (
         f'<h1>Tuning of {escape(name)}</h1><p class="verdict">{escape(_verdict(told))}</p>'
-        f'<h3>What to do</h3><div class="scroll" tabindex="0"><code>{escape(command)}</code></div>'
+        '<h3>What to do</h3><div class="scroll" role="region" tabindex="0" aria-label="What to do">'
+        f"<pre>{escape(command)}</pre></div>"
         f'<p class="note">{told["rows"]:,} rows to fit, {told["held_out"]:,} held out; {len(told["trials"]):,} models '
         f"in {escape(duration(told['seconds']))}.</p>"
     )
