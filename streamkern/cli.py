@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from streamkern.backends import get_backend
+from streamkern.backends.device import get_device
 from streamkern.data import Dataset
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener
@@ -299,7 +299,7 @@ def _with_settings(
                 expected="a Python file that defines pipeline()",
                 remedy=f"{parser.prog} PIPELINE, such as pipelines/digits.py",
             )
-        get_backend(args.device)
+        get_device(args.device)
         command(args, settings)
 
     return begin
@@ -335,7 +335,7 @@ def _run(args: argparse.Namespace, settings: dict[str, str]) -> None:
     def begin(listeners: tuple[Listener, ...]) -> dict[str, Any]:
         return run(
             pipeline, folder, memory=args.memory, threads=args.threads, scheduler=args.scheduler,
-            checkpoint_seconds=args.checkpoint_seconds, listeners=listeners,
+            checkpoint_seconds=args.checkpoint_seconds, listeners=listeners, device=args.device,
         )  # fmt: skip
 
     _watched(begin, pipeline.name, folder, args.quiet)
@@ -396,7 +396,7 @@ def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:
             )
         told = retrain(
             load_pipeline(args.pipeline, settings), args.registry, gate=args.gate, cold=args.cold, keep=args.keep,
-            memory=args.memory, threads=args.threads, scheduler=args.scheduler,
+            memory=args.memory, threads=args.threads, scheduler=args.scheduler, device=args.device,
             listeners=() if args.quiet else (display,), report=_page if find_spec("bokeh") else None,
         ) | {"exit_status": 0}  # fmt: skip
     except StreamkernError as error:
@@ -442,7 +442,7 @@ def _models(args: argparse.Namespace) -> None:
 
 
 def _plan(args: argparse.Namespace, settings: dict[str, str]) -> None:
-    made = plan(load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads)
+    made = plan(load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads, device=args.device)
     _say((json.dumps(made.to_json(), indent=1) if args.json else made.text()) + "\n")
 
 
@@ -490,7 +490,7 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    get_backend(args.device)
+    get_device(args.device)
     model = open_model(args.model)
     target = args.target[0] if len(args.target) == 1 else args.target
     with open_executor("threads", args.threads) as executor:
@@ -500,7 +500,7 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _predict(args: argparse.Namespace) -> None:
-    get_backend(args.device)
+    get_device(args.device)
     display = Display(sys.stderr)
     try:
         made = predict(

@@ -29,6 +29,7 @@ from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO, PATIENCE, default_passes, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL
 from streamkern.solvers.fit import fit
+from streamkern.solvers.placement import device_for
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
 
@@ -74,6 +75,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         threads: int | None = None,
         scheduler: str = "threads",
         random_state: int = 0,
+        device: str = "auto",
     ) -> None:
         self.kernel = kernel
         self.centers = centers
@@ -87,6 +89,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.threads = threads
         self.scheduler = scheduler
         self.random_state = random_state
+        self.device = device
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
@@ -111,7 +114,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         budget = default_budget() if self.memory is None else parse_bytes(self.memory)
         recipe, _ = resolved(recipe, budget)
         with open_executor(self.scheduler, self.threads) as executor:
-            fitted = fit(recipe, executor, budget)
+            fitted = fit(recipe, executor, budget, device=device_for(recipe, self.device))
         self.model_ = KernelMachine.of(fitted)
         self.outcome_ = fitted.outcome
         self.report_ = fitted.report
@@ -265,6 +268,7 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
         threads: threads of this process; its cores by default. The weights do not depend on it.
         scheduler: where blocks run: ``threads``, ``processes:N`` or the address of a Dask scheduler.
         random_state: seed, an integer, of the centers, the held-out rows and the order of rows.
+        device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
 
     Attributes:
         model_: the ``KernelMachine``.
@@ -316,6 +320,7 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         threads: see there.
         scheduler: see there.
         random_state: see there.
+        device: see there.
 
     Attributes:
         classes_: the labels, sorted, shape (K,).

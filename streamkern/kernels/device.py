@@ -155,13 +155,13 @@ def device_bytes(p: int, d: int, outputs: int, batch: int, itemsize: int, exact:
         p: number of centers.
         d: width of the rows.
         outputs: number of outputs.
-        batch: rows of a step.
+        batch: rows that lie there at once: of the step that is computed, and of those ahead.
         itemsize: bytes of a number.
         exact: whether K(Z, Z) is factored there, in float64.
     """
     panel = min(PANEL_BYTES, max(1, batch) * p * itemsize)
     resident = p * (d + 1) * itemsize + 8 * p * outputs * itemsize
-    training = PANELS * max(panel, p * itemsize) + 4 * batch * (d + 2) * itemsize
+    training = PANELS * max(panel, p * itemsize) + batch * (2 * d + 2) * itemsize
     factor = p * p * itemsize if exact else 0
     # K in float64, its factor, the inverse, and columns on their way through the substitution.
     setup = p * p * (16 + itemsize) + 3 * p * min(p, 1024) * 8 if exact else 0

@@ -20,6 +20,7 @@ from streamkern.solvers.cost import Cost, Size, Work
 from streamkern.solvers.eigenpro import HELD_OUT
 from streamkern.solvers.fit import OUTPUTS_GUESS, centers_bytes, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
+from streamkern.solvers.placement import device_for, require_room
 
 LIKELY_CLASSES = 10
 """Outputs of a classifier that seconds are predicted for, before the labels are known."""
@@ -112,6 +113,7 @@ def plan(
     memory: str | int | None = None,
     threads: int | None = None,
     prices: Prices | None = None,
+    device: str = "auto",
 ) -> Plan:
     """Cost of a pipeline on this machine, with threads. Reads no row.
 
@@ -119,6 +121,7 @@ def plan(
         pipeline: the definition.
         memory: as for ``run``.
         threads: as for ``run``.
+        device: as for ``run``.
         prices: what operations take; by default this machine's, measured for a few seconds once and kept.
 
     Raises:
@@ -149,6 +152,7 @@ def plan(
     choices = (
         f"solver {solver.to_json()['name']}, {fits.cost.passes} pass(es) at most over {len(data):,} rows",
         *([reason] if reason else []),
+        *_on_device(pipeline, device, fits, size),
         *fits.cost.reasons,
         *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
@@ -156,6 +160,18 @@ def plan(
         f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
     )
     return Plan(stages, choices, fits, budget, solver.to_json()["name"])
+
+
+def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: Size) -> list[str]:
+    """What a device will hold, where there is one."""
+    device = device_for(pipeline, name)
+    if device is None:
+        return []
+    needed = require_room(device, pipeline.solver, fits, size.p, size.d, size.itemsize)
+    return [
+        f"blocks are computed on {device.name}: {format_bytes(needed)} of {format_bytes(device.budget)} there; "
+        "seconds are those of the CPU"
+    ]
 
 
 def priced(pipeline: Pipeline, slots: int) -> Prices:

@@ -52,6 +52,7 @@ def retrain(
     memory: str | int | None = None,
     threads: int | None = None,
     scheduler: str = "threads",
+    device: str = "auto",
     checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
     report: Callable[[Path], Path] | None = None,
@@ -72,6 +73,7 @@ def retrain(
         memory: as for ``run``.
         threads: as for ``run``.
         scheduler: as for ``run``; test rows are scored on threads of this process.
+        device: as for ``run``.
         checkpoint_seconds: as for ``run``.
         listeners: told of every event of the training.
         report: writes the page of a run directory and says where, as the command line does; the version keeps it. Where
@@ -105,7 +107,7 @@ def retrain(
             "gate": judge.expression,
         }
         try:
-            settings: dict[str, Any] = {"memory": memory, "threads": threads, "scheduler": scheduler}
+            settings: dict[str, Any] = {"memory": memory, "threads": threads, "scheduler": scheduler, "device": device}
             settings |= {"checkpoint_seconds": checkpoint_seconds}
             made = _decide(pipeline, models, judge, cold, keep, listeners, report, settings)
         except StreamkernError as error:

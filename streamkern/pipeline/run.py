@@ -30,6 +30,7 @@ from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import OUTPUTS_GUESS, fit, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
+from streamkern.solvers.placement import device_for
 from streamkern.storage.remote import COUNTS, redacted
 
 
@@ -42,6 +43,7 @@ def run(
     scheduler: str = "threads",
     checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
+    device: str = "auto",
 ) -> dict[str, Any]:
     """Train a pipeline; go on where an earlier run of the same pipeline in the same directory was interrupted.
 
@@ -54,6 +56,7 @@ def run(
         scheduler: ``threads``, ``processes``, ``processes:N`` or the address of a Dask scheduler.
         checkpoint_seconds: between two checkpoints of the training.
         listeners: told of every event.
+        device: where blocks are computed: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
 
     Returns:
         What is written to ``result.json``.
@@ -77,7 +80,7 @@ def run(
     with _locked(folder), EventLog(folder / "events.jsonl", listeners, _held) as events:
         _clear(folder)
         before = _last_done(folder / "result.json")
-        manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds)
+        manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds) | {"device": device}
         changed = _changed(folder, manifest)
         _write_json(folder / "manifest.json", manifest)
         events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
@@ -92,7 +95,7 @@ def run(
         timings: list[dict[str, Any]] = []
         started = time.perf_counter()
         try:
-            result = _train(pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds)
+            result = _train(pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device)
         except BaseException as error:
             status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
             failure = {
@@ -183,6 +186,7 @@ def resume(
             threads=threads or told["threads"],
             scheduler=scheduler or told["scheduler"],
             checkpoint_seconds=told["checkpoint_seconds"],
+            device=told.get("device", "cpu"),
             listeners=listeners,
         )
 
@@ -196,10 +200,12 @@ def _train(
     events: EventLog,
     timings: list[dict[str, Any]],
     checkpoint_seconds: float,
+    device: str,
 ) -> dict[str, Any]:
     pipeline, reason = resolved(pipeline, budget)
     if reason:
         events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
+    computing = device_for(pipeline, device)
     with open_executor(scheduler, threads) as executor:
         if executor.dashboard is not None:
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
@@ -211,7 +217,7 @@ def _train(
             events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
 
         besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
-        problem, outcome, report, projected = fitted = fit(pipeline, executor, budget, stages, on_plan)
+        problem, outcome, report, projected = fitted = fit(pipeline, executor, budget, stages, on_plan, computing)
         settled = {} if stages.median is None else {"median_distance": stages.median}
         model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
         metrics = stages.evaluate(model, problem.train)
@@ -241,6 +247,7 @@ def _train(
             "history": outcome.history,
             "seed": pipeline.seed,
             "executor": executor.name,
+            "device": "cpu" if computing is None else computing.name,
         }
 
 

@@ -8,13 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from streamkern.backends.device import Device
 from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
+from streamkern.data.device import DeviceAssembly
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Encoding
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
+from streamkern.kernels.device import DeviceExpansion
 from streamkern.solvers.cost import Cost, Size
 from streamkern.sweep import Contribution
 from streamkern.types import Array
@@ -63,6 +66,7 @@ class Problem:
         features: the feature map; None for kernel values at centers.
         mean_weight: mean of the training rows' sample weights, which solvers see divided by it.
         largest_weight: the largest of them, divided by it.
+        device: where blocks are computed; None for the CPU.
     """
 
     train: Dataset
@@ -79,6 +83,7 @@ class Problem:
     features: FeatureMap | None = None
     mean_weight: float = 1.0
     largest_weight: float = 1.0
+    device: Device | None = None
 
     @property
     def center(self) -> Array:
@@ -90,7 +95,8 @@ class Problem:
 
     def expansion(self) -> Expansion:
         """The kernel against the centred centers."""
-        return Expansion(self.kernel, self._held() - self.center)
+        Z = self._held() - self.center
+        return Expansion(self.kernel, Z) if self.device is None else DeviceExpansion(self.kernel, Z, device=self.device)
 
     def basis(self) -> Basis:
         """The functions that the model is linear in: features, or kernel values at centers."""
@@ -127,8 +133,13 @@ class Problem:
 
     def stream(self, batch: int, replacement: bool = False) -> Stream:
         """The order of the training rows, in steps of ``batch`` rows; drawn with replacement if asked for."""
+        assembly = self.assembly(self.train)
+        if self.device is not None:
+            assembly = DeviceAssembly(
+                self.train, self.encoding, self.center, self.dtype, mean_weight=self.mean_weight, device=self.device
+            )
         return Stream(
-            self.assembly(self.train),
+            assembly,
             lanes=self.lanes,
             block_rows=max(1, batch // self.lanes),
             run_rows=1,

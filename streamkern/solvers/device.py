@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends.device import Device
-from streamkern.errors import PlanRefusedError
-from streamkern.kernels.device import DeviceExpansion, device_bytes
-from streamkern.memory import format_bytes
+from streamkern.kernels.device import DeviceExpansion
 from streamkern.precondition.nystrom import Nystrom
-from streamkern.solvers.dense import Map
+from streamkern.solvers.dense import Map, gram_matmul
 from streamkern.solvers.projection import JITTER, ExactProjection
 from streamkern.types import Array
 
@@ -41,7 +39,7 @@ class DeviceProjection(ExactProjection):
             out = self.device.take(W.T @ (W @ self.device.put(np.ascontiguousarray(g, dtype=self.W.dtype))))
         if self.nystrom is not None:
             s = len(self.nystrom.eigensystem.vectors)
-            out[:s] -= self.nystrom.correction(g[:s]).astype(out.dtype)
+            out[:s] -= gram_matmul(self._damped, g[:s], parallel)
         return out
 
     def _resident(self) -> Any:
@@ -70,29 +68,3 @@ def project_on_device(expansion: DeviceExpansion, nystrom: Nystrom | None) -> De
         wide.set_diagonal(A, diagonal + JITTER[dtype] * scale)
         W = device.take(device.inverse_factor(A, dtype))
     return DeviceProjection(W, nystrom, device=device)
-
-
-def projection_memory(device: Device, p: int, d: int, outputs: int, itemsize: int) -> int:
-    """Bytes of the host that ``exact_bytes`` may reach for exact projection to fit the device: p² (8 + itemsize)."""
-    fits = device_bytes(p, d, outputs, _BATCH, itemsize, exact=True) <= device.budget
-    return p * p * (8 + itemsize) if fits else p * p * (8 + itemsize) - 1
-
-
-_BATCH = 4096  # rows of a step at most, where nobody sets them
-
-
-def require_room(device: Device, p: int, d: int, outputs: int, batch: int, itemsize: int, exact: bool) -> int:
-    """Bytes that training will hold on a device.
-
-    Raises:
-        PlanRefusedError: it has fewer.
-    """
-    needed = device_bytes(p, d, outputs, batch, itemsize, exact)
-    if needed > device.budget:
-        raise PlanRefusedError(
-            f"The run needs {format_bytes(needed)} of the device and may use {format_bytes(device.budget)}.",
-            where=f"{device.name}, centers={p}",
-            expected="a device with room for centers, panels and blocks" + (", and for K(Z, Z)" if exact else ""),
-            remedy=('use projection="inexact", or ' if exact else "") + "use fewer centers, or --device cpu",
-        )
-    return needed

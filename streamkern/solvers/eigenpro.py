@@ -24,11 +24,13 @@ from streamkern.data.stream import Block, Key, Stream
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
+from streamkern.kernels.device import DeviceExpansion
 from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import Nystrom, StepSize
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work, eigh, triangle
 from streamkern.solvers.dense import Map, gram_bytes, matmul
+from streamkern.solvers.device import DeviceProjection, project_on_device
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.projection import (
     COLUMNS,
@@ -254,7 +256,11 @@ class EigenPro:
                 remedy='use projection="exact"',
             )
         held, w = measured_rows(problem, held_out(problem))
-        exact = project_exactly(expansion, nystrom, parallel, imap) if kind == "exact" else None
+        exact: ExactProjection | None = None
+        if kind == "exact" and isinstance(expansion, DeviceExpansion):
+            exact = project_on_device(expansion, nystrom)
+        elif kind == "exact":
+            exact = project_exactly(expansion, nystrom, parallel, imap)
         projected = None if exact is None else ProjectedKernel(expansion, exact, held, parallel, imap)
         bound = 0.0
         while True:
@@ -306,6 +312,8 @@ class EigenPro:
         outputs = problem.encoding.outputs
         if prepared.W is not None:
             exact = ExactProjection(prepared.W, nystrom)
+            if problem.device is not None:
+                exact = DeviceProjection(prepared.W, nystrom, device=problem.device)
             return ProjectedIteration(self, stream, expansion, outputs, prepared, parallel, exact, report)
         assert nystrom is not None
         projection = InexactProjection(expansion, nystrom, prepared.bound, self.products(kind))
@@ -464,23 +472,32 @@ class DelayedGradient:
         assert block.y is not None
         recent = [(self._expansion(key), b) for key, b in temporary]
         self._forget({key for key, _ in temporary})
-        F = np.zeros((len(block.X), alpha.shape[1]), dtype=alpha.dtype)
+        F = np.zeros((len(block.ids), alpha.shape[1]), dtype=alpha.dtype)
         for expansion, b in recent:
             F += expansion.predict(block.X, b)
         g = np.zeros_like(alpha)
-        for rows, K in self.expansion.panels(block.X):
-            r = F[rows]
-            r += K @ alpha
-            residual(r, block.y[rows])
-            g += K.T @ (r if block.w is None else r * block.w[rows, None].astype(r.dtype))
+        if isinstance(self.expansion, DeviceExpansion):
+            g = self.expansion.pull(
+                block.X, alpha, lambda f, rows: self._residual(F[rows], f, block, rows), alpha.shape[1]
+            )
+        else:
+            for rows, K in self.expansion.panels(block.X):
+                g += K.T @ self._residual(F[rows], K @ alpha, block, rows)
         loss = weigh(F, block.w)
-        return Stack(((block.key, F),)), g, loss, len(block.X)
+        return Stack(((block.key, F),)), g, loss, len(block.ids)
+
+    def _residual(self, r: Array, f: Array, block: Block, rows: slice) -> Array:
+        """r, which holds f(x) at temporary centers, made the residual in place; returns it weighted."""
+        assert block.y is not None
+        r += f
+        residual(r, block.y[rows])
+        return r if block.w is None else np.asarray(r * block.w[rows, None].astype(r.dtype))
 
     def _expansion(self, key: Key) -> Expansion:
         with self._lock:
             found = self._recent.get(key)
         if found is None:
-            found = Expansion(self.expansion.kernel, self.stream.block(key).X, self.expansion.backend)
+            found = replace(self.expansion, Z=self.stream.block(key).X)
             with self._lock:
                 self._recent[key] = found
         return found

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streamkern.backends import get_backend
+from streamkern.backends.device import Device
 from streamkern.centers import Centers, CenterSet
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import (
@@ -32,6 +33,7 @@ from streamkern.solvers import bandwidth
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.footprint import Footprint, footprint, scan_rows
 from streamkern.solvers.loop import Outcome, Progress, train
+from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 
@@ -306,6 +308,7 @@ def fit(
     budget: int,
     stages: Stages | None = None,
     on_plan: Callable[[Footprint], None] = lambda projected: None,
+    device: Device | None = None,
 ) -> Fitted:
     """From a recipe to weights: the one sequence of stages that estimators and runs go through.
 
@@ -315,6 +318,7 @@ def fit(
         budget: bytes this process may hold.
         stages: how each stage is carried out; at once by default.
         on_plan: told the projected memory before the first row is read.
+        device: where blocks are computed, as ``device_for`` returns it; None for the CPU.
 
     Raises:
         PlanRefusedError: it would not fit the budget.
@@ -347,6 +351,8 @@ def fit(
     guess = planned(recipe)
     projected = project(guess, OUTPUTS_GUESS)
     on_plan(projected)
+    itemsize = np.dtype(recipe.dtype).itemsize
+    require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = prepare(recipe, stages)
     assert facts.encoding is not None
     release()
@@ -366,12 +372,13 @@ def fit(
         dtype=centers.Z.dtype,
         seed=recipe.seed,
         lanes=recipe.lanes,
-        memory=projected.solver_bytes,
+        memory=room_for_solver(device, projected, width(recipe, scaled), scaled.n_features, centers.Z.dtype.itemsize),
         cache_bytes=projected.cache_bytes,
         validation=validation,
         features=recipe.features,
         mean_weight=facts.mean_weight,
         largest_weight=facts.largest_weight,
+        device=device,
     )
     outcome, report = stages.fit(problem, projected)
     release()

@@ -12,11 +12,11 @@ from streamkern import GaussianNoise, HorizontalFlip, from_arrays
 from streamkern.data.device import DeviceAssembly
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
-from streamkern.errors import NumericalError, PlanRefusedError
+from streamkern.errors import NumericalError
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
 from streamkern.kernels import device as module
-from streamkern.kernels.device import DeviceExpansion, device_bytes
-from streamkern.solvers.device import project_on_device, require_room
+from streamkern.kernels.device import DeviceExpansion
+from streamkern.solvers.device import project_on_device
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.projection import project_exactly
 from streamkern.testing.device import HostDevice, StrictDevice
@@ -140,12 +140,3 @@ def test_a_matrix_that_is_not_positive_definite_is_one_error():
     device = there.on
     with pytest.raises(NumericalError):
         device.inverse_factor(-np.eye(3), np.float32)
-
-
-def test_a_run_that_does_not_fit_the_device_is_refused():
-    """By what it holds: centers, panels, blocks, and K(Z, Z) in float64 while it is factored."""
-    needed = device_bytes(10_000, 784, 10, 4096, 4, exact=True)
-    assert needed > 10_000**2 * 16
-    assert require_room(HostDevice(budget=needed), 10_000, 784, 10, 4096, 4, exact=True) == needed
-    with pytest.raises(PlanRefusedError, match="device"):
-        require_room(HostDevice(budget=needed - 1), 10_000, 784, 10, 4096, 4, exact=True)

@@ -1,0 +1,86 @@
+"""Whole runs on a device: the CPU's to tolerance, and refused before they begin where they would not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import streamkern as sk
+from streamkern.errors import PlanRefusedError, UsageError
+from streamkern.pipeline.pipeline import Pipeline
+from streamkern.solvers import placement
+from streamkern.testing.device import HostDevice
+
+
+def digits(solver, kernel=None, **more) -> Pipeline:
+    X, y = load_digits(return_X_y=True)
+    X = X.astype(np.uint8)
+    train = sk.from_arrays(X[:1200], y[:1200]).augment(sk.GaussianNoise(0.1), copies=2)
+    test = sk.from_arrays(X[1200:], y[1200:])
+    more = {"kernel": kernel or sk.Laplace(8.0), "centers": sk.Uniform(150)} | more
+    return Pipeline(train=train, test=test, solver=solver, task="classification", name="digits", **more)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    made = HostDevice()
+    monkeypatch.setattr(placement, "get_device", lambda name: None if name == "cpu" else made)
+    return made
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        sk.EigenPro(epochs=2, projection="exact", batch=256),
+        sk.EigenPro(epochs=1, projection="inexact", batch=256),
+        sk.EigenPro(epochs=1, projection="delayed", batch=64),
+        sk.Falkon(epochs=5),
+        sk.SGD(epochs=1),
+    ],
+    ids=lambda solver: getattr(solver, "projection", type(solver).__name__),
+)
+def test_a_run_on_a_device_is_the_cpu_s(device, tmp_path, solver):
+    there = sk.run(digits(solver), tmp_path / "there", threads=2, device="cuda")
+    here = sk.run(digits(solver), tmp_path / "here", threads=2, device="cpu")
+    assert there["device"] == "host"
+    assert here["device"] == "cpu"
+    for part in ("train", "test"):
+        assert there["metrics"][part]["accuracy"] == pytest.approx(here["metrics"][part]["accuracy"], abs=0.01)
+        assert there["metrics"][part]["mse"] == pytest.approx(here["metrics"][part]["mse"], rel=0.02)
+
+
+def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection(device, tmp_path):
+    """``auto`` does without K(Z, Z) there; what cannot be is refused before a row is read."""
+    pipeline = digits(sk.EigenPro(projection="exact"))
+    device.budget = 1 << 20
+    with pytest.raises(PlanRefusedError, match="device"):
+        sk.run(pipeline, tmp_path, threads=1, device="auto")
+    exact = placement._bytes(600, 64, 256, 4, exact=True)
+    assert placement._bytes(600, 64, 256, 4, exact=False) < exact
+    for budget, projection in ((exact, "exact"), (exact - 1, "inexact")):
+        device.budget = budget
+        auto = digits(sk.EigenPro(batch=256), centers=sk.Uniform(600))
+        result = sk.run(auto, tmp_path / projection, threads=1)
+        assert result["solver_report"]["projection"] == projection
+
+
+def test_what_runs_on_the_cpu_only_says_so(device):
+    features = digits(sk.SGD(epochs=1), features=sk.RandomFourier(sk.Gaussian(4.0), 20), kernel=None, centers=None)
+    assert placement.device_for(features, "auto") is None
+    with pytest.raises(UsageError, match="computed on the CPU only"):
+        placement.device_for(features, "cuda")
+
+
+def test_an_estimator_takes_a_device(device):
+    X, y = load_digits(return_X_y=True)
+    fitted = sk.KernelClassifier(sk.Laplace(30.0), 100, device="cuda", random_state=1).fit(X[:600], y[:600])
+    plain = sk.KernelClassifier(sk.Laplace(30.0), 100, device="cpu", random_state=1).fit(X[:600], y[:600])
+    assert np.mean(fitted.predict(X[600:]) == plain.predict(X[600:])) > 0.98
+
+
+def test_no_device_is_the_cpu():
+    """And asking for one where there is none is refused in words."""
+    assert placement.get_device("cpu") is None
+    with pytest.raises(UsageError, match="Unknown device 'tpu'"):
+        placement.get_device("tpu")
