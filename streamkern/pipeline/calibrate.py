@@ -12,6 +12,7 @@ import os
 import platform
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +25,7 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_limits
 
+from streamkern import backends
 from streamkern.backends import get_backend
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Moments
@@ -259,13 +261,15 @@ class _Nothing:
 
 
 def _machine() -> list[Any]:
-    """What measurements hold for: processor, cores, libraries, and how BLAS was told to run."""
+    """What measurements hold for: processor, cores, the loops here, libraries, and how BLAS was told to run."""
     model = platform.processor()
     with suppress(OSError, StopIteration):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         model = next(line for line in text.splitlines() if line.startswith("model name"))
     names = ("streamkern", "numpy", "scipy", "numba")
+    loops = sorted(Path(backends.__file__).parent.glob("*.py"))  # in a clone they change between versions
     return [
+        *(zlib.crc32(file.read_bytes()) for file in loops),
         platform.node(), platform.machine(), model, os.cpu_count(), os.environ.get("OPENBLAS_CORETYPE"),
         *(version(name) for name in names),
     ]  # fmt: skip
