@@ -263,7 +263,7 @@ NAMES: dict[str, Any] = {
 VALUES: list[tuple[str, str]] = [
     # expression, and a word of the message: the value that was got
     ("get_backend('tpu')", "tpu"),
-    ("sk.run(job(), f / 'run', threads=0)", "0 threads"),
+    ("sk.run(job(), f / 'run', threads=0)", "threads is 0|0 threads"),
     ("sk.run(job(), f / 'run', scheduler='slurm')", "slurm"),
     ("sk.Uniform(0)", "p is 0"),
     ("sk.KMeans(0)", "p is 0"),
@@ -391,6 +391,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.predict(model().save(f / 'm.zarr'), zarr(f), f / 'out.parquet', id='prediction')", "prediction"),
     ("sk.load_model(f / 'no.zarr')", "no.zarr"),
     ("sk.load_model(zarr(f))", "rows.zarr"),
+    ("sk.open_dataset(model().save(f / 'saved.zarr'))", "saved model"),
     ("sk.load_model(file(f, 'x', 'm.zarr'))", "m.zarr"),
     ("model().save(file(f, 'x', 'm.zarr'))", "m.zarr"),
     ("sk.EigenPro(projection='none')", "none"),

@@ -1,0 +1,35 @@
+"""Notebooks run from top to bottom and print what is stored in them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NUMBER = re.compile(r"\d[\d,]*\.?\d*")
+
+
+def printed(path: Path) -> list[str]:
+    """What each code cell has printed; a drawing of characters left out, which other processors may draw otherwise."""
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    return ["".join(cell["outputs"][0]["text"]) for cell in cells if "picture" not in "".join(cell["source"])]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_prints_what_it_shows(path: Path, tmp_path: Path) -> None:
+    copy = shutil.copy(path, tmp_path)
+    command = [sys.executable, "-W", "error", ROOT / "docs/img/notebook.py", copy]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for told, found in zip(printed(path), printed(Path(copy)), strict=True):
+        assert NUMBER.sub("#", told) == NUMBER.sub("#", found)
+        numbers = [[float(each.replace(",", "")) for each in NUMBER.findall(text)] for text in (told, found)]
+        assert np.allclose(*numbers, rtol=0.03), f"{path.name} shows\n{told}and it is\n{found}"
