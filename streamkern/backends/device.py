@@ -42,6 +42,10 @@ class Device(Protocol):
         """What reports call it."""
         ...
 
+    def describe(self) -> str:
+        """Name, memory and precision, for people."""
+        ...
+
     @property
     def budget(self) -> int:
         """Bytes of its memory that this process may use."""

@@ -16,6 +16,8 @@ import psutil
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from streamkern.backends import product
+from streamkern.backends.device import get_device
+from streamkern.errors import UsageError
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion, Laplace
 from streamkern.kernels.base import CENTER_TILE, ROW_TILE
@@ -36,7 +38,8 @@ def examine() -> dict[str, Any]:
 
     Returns:
         ``version``, ``python``, ``system``; ``packages``, versions by name; ``cores`` of the ``process`` and the
-        ``machine``; ``avx512``; ``memory`` in bytes: ``total``, ``free``, ``budget``; ``blas``, what is loaded;
+        ``machine``; ``avx512``; ``memory`` in bytes: ``total``, ``free``, ``budget``;
+        ``blas``, what is loaded; ``gpu``, what there is, or why none;
         ``rates`` of one thread: ``gemm`` of BLAS and ``engine_gemm`` in float32 operations a second, ``elementwise`` in
         values exp(−‖x − z‖/σ) a second from inner products, ``copy`` in bytes read and written a second, and
         ``copy_all_threads``; ``engine``, a kernel block by number of features ``d``: ``values`` a second and thread,
@@ -64,6 +67,7 @@ def examine() -> dict[str, Any]:
         "avx512": _has_avx512(),
         "memory": {"total": memory.total, "free": memory.available, "budget": default_budget()},
         "blas": libraries,
+        "gpu": _gpu(),
     }
     with threadpool_limits(1, user_api="blas"):
         found |= _measured(cores)
@@ -190,10 +194,21 @@ def doctor_text(found: dict[str, Any]) -> str:
             f"engine     d = {shape['d']:<4} {shape['values'] / 1e6:7.0f} M values/s a thread: {shape['of_gemm']:.0%} "
             f"of BLAS's GEMM rate, {shape['of_floor']:.0%} of its floor (product and values alone)"
         )
+    lines.append(f"GPU        {found['gpu']}")
     lines.append(f"threads    all {cores} compute {found['threads_gain']:.2f} times as much as one")
     for advice in found["advice"]:
         lines.append("advice     " + advice.replace("\n", "\n           "))
     return "\n".join(lines) + "\n"
+
+
+def _gpu() -> str:
+    """The GPU that ``--device cuda`` computes on, or why there is none."""
+    try:
+        device = get_device("cuda")
+    except UsageError as error:
+        return f"none: {error.what}"
+    assert device is not None
+    return device.describe()
 
 
 def _has_avx512() -> bool:

@@ -75,6 +75,10 @@ class HostDevice:
         self.loops: DeviceLoops = loops or PlainLoops()
         self.budget = budget
 
+    def describe(self) -> str:
+        """Its name."""
+        return self.name
+
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Nothing is waited for."""
