@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -29,3 +35,92 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
         patch.setattr(tempfile, "tempdir", None)
         yield
+
+
+# Imports once and forks for each command: a second saved with every one that is started only to be killed.
+STARTER = """
+import json, os, signal, sys
+from streamkern.cli import main
+for line in sys.stdin:
+    told = json.loads(line)
+    if "wait" in told:
+        pid, status = os.waitpid(told["wait"], told["flags"])
+        print(os.waitstatus_to_exitcode(status) if pid else "", flush=True)
+        continue
+    pid = os.fork()
+    if not pid:
+        os.environ.clear()
+        os.environ.update(told["env"])
+        os.chdir(told["cwd"])
+        for number, name in enumerate((os.devnull, told["out"] + "1", told["out"] + "2")):
+            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), number)
+        os._exit(main(told["words"]))
+    print(pid, flush=True)
+"""
+
+
+class Command:
+    """``streamkern WORDS`` in a process of its own, which can be sent signals; as ``subprocess.Popen`` has it."""
+
+    def __init__(self, ask: Callable[..., str], words: tuple[str, ...], folder: Path, env: dict[str, str]) -> None:
+        self._ask, self._out = ask, str(folder)
+        told = {"words": words, "cwd": os.getcwd(), "env": os.environ | env, "out": self._out}
+        self.pid = int(ask(**told))
+        self.returncode: int | None = None
+
+    def poll(self, flags: int = os.WNOHANG) -> int | None:
+        """The exit status, if it has ended."""
+        if self.returncode is None and (told := self._ask(wait=self.pid, flags=flags)):
+            self.returncode = int(told)
+        return self.returncode
+
+    def wait(self) -> int:
+        """The exit status, at its end."""
+        status = self.poll(0)
+        assert status is not None
+        return status
+
+    def communicate(self, timeout: float = 250) -> tuple[str, str]:
+        """What it has said on stdout and stderr, at its end."""
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > end:
+                self.kill()
+                raise subprocess.TimeoutExpired("streamkern", timeout)
+            time.sleep(0.01)
+        out, err = (Path(self._out + number).read_text() for number in "12")
+        return out, err
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Command]]:
+    """Starts ``streamkern`` with words, in the working directory, with further variables of the environment."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as p:
+        assert p.stdin is not None
+        assert p.stdout is not None
+        asked, answers = p.stdin, p.stdout
+
+        def ask(**told: Any) -> str:
+            asked.write(json.dumps(told) + "\n")
+            asked.flush()
+            return answers.readline().strip()
+
+        yield lambda *words, **env: Command(
+            ask, tuple(map(str, words)), tmp_path_factory.mktemp("command") / "out", env
+        )
+        asked.close()
