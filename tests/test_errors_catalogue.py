@@ -772,6 +772,7 @@ MODULES = {
     "backends/cuda.py": "a device",
     "backends/cupy.py": "a device",
     "backends/device.py": "a device",
+    "solvers/placement.py": "pipeline/test_device.py",
     "pipeline/tune.py": "pipeline/test_tune.py",
     "pipeline/model_store.py": "pipeline/test_registry.py",
     "pipeline/registry.py": "pipeline/test_registry.py",
