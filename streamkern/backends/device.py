@@ -128,7 +128,7 @@ def get_device(name: str = "auto") -> Device | None:
     try:
         from streamkern.backends.cupy import open_device
     except ImportError as error:
-        why = f"{error.name} cannot be imported"
+        why = str(error).rstrip(".")
     else:
         found = open_device()
         if not isinstance(found, str):
