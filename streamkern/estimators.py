@@ -268,7 +268,7 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
         threads: threads of this process; its cores by default. The weights do not depend on it.
         scheduler: where blocks run: ``threads``, ``processes:N`` or the address of a Dask scheduler.
         random_state: seed, an integer, of the centers, the held-out rows and the order of rows.
-        device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
+        device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``, so far the CPU.
 
     Attributes:
         model_: the ``KernelMachine``.

@@ -15,7 +15,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
-from streamkern.data.transforms import Transform, dump, load
+from streamkern.data.transforms import Transform, dump, load, require_numbers
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
@@ -337,6 +337,7 @@ class KernelMachine:
                 expected=", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else ""),
                 remedy="open the data with columns=[...] as in training",
             )
+        require_numbers(dataset.source, self.transforms)
         prepared = replace(dataset, transforms=self.transforms, factor=self.factor, shift=self.shift)
         if dataset.settled().transforms and prepared.fingerprint != dataset.fingerprint:
             raise UsageError(

@@ -621,6 +621,8 @@ data/statistics.py: Every sample weight is 0.
     data/test_weights.py::test_bad_weights_are_told
 data/stream.py: ... is
     data/test_stream.py::test_sizes_below_one_are_refused
+data/transforms.py: The feature
+    pipeline/test_predict.py::test_a_schema_other_than_that_of_training_is_refused
 data/transforms.py: The preprocessing
     data/test_preprocess.py::test_an_unknown_transform_is_refused
 data/transforms.py: The value
@@ -657,6 +659,8 @@ memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
 model.py: The columns differ from those of training:
     test_model.py::test_other_columns_are_refused
+pipeline/pipeline.py: The parameter
+    pipeline/test_pipeline.py::test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words
 pipeline/predict.py: An id column cannot be called
     pipeline/test_predict.py::test_bad_usage_is_refused_before_anything_is_written
 pipeline/predict.py: The columns of training cannot be chosen:

@@ -116,14 +116,14 @@ def get_device(name: str = "auto") -> Device | None:
     """The device of a name; None is the CPU.
 
     Args:
-        name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"`` for the GPU where there is one.
+        name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"``: so far the CPU.
 
     Raises:
         UsageError: there is none, or no such name.
     """
     if name not in DEVICES:
         raise UsageError(f"Unknown device {name!r}.", where="device", expected="auto, cpu or cuda")
-    if name == "cpu":
+    if name != "cuda":
         return None
     try:
         from streamkern.backends.cupy import open_device
@@ -134,8 +134,6 @@ def get_device(name: str = "auto") -> Device | None:
         if not isinstance(found, str):
             return found
         why = found
-    if name == "auto":
-        return None
     raise UsageError(
         f"CUDA is not available: {why}.",
         where="device",

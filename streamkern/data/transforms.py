@@ -12,6 +12,7 @@ from scipy import sparse
 
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
+from streamkern.storage.base import Source
 from streamkern.types import Array, IntArray
 
 Names = tuple[str, ...] | None
@@ -202,6 +203,30 @@ class Encode:
             for column, values in zip(self.columns, self.categories, strict=True):
                 widths[column] = len(values)
         return widths
+
+
+def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
+    """Refuse rows whose text a model takes for numbers.
+
+    Args:
+        source: stored rows.
+        transforms: what the model does to them, in order.
+
+    Raises:
+        DataError: a feature is text, and none of the transforms makes categories of it.
+    """
+    text, names = set(getattr(source, "text", ())), source.columns
+    for transform in transforms:
+        if isinstance(transform, Encode) and names is not None:
+            text -= {names[column] for column in transform.columns}
+        names = transform.names(names)
+    for name in sorted(text & set(source.columns or ())):
+        raise DataError(
+            f"The feature {name!r} is text, and cannot be a feature of a model that was trained on numbers there.",
+            where=source.where(0),
+            expected="numbers, as they were stored for training",
+            remedy="store the column of training",
+        )
 
 
 def _short(value: float) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from streamkern.data import Dataset
 from streamkern.data.targets import Classes
+from streamkern.data.transforms import require_numbers
 from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
 from streamkern.execute import Executor, open_executor
 from streamkern.kernels.base import ROW_TILE, TILE_BYTES
@@ -325,6 +326,7 @@ def _open(model: KernelMachine, data: Any, id: str | None, storage_options: dict
             expected=f"{model.n_features} features" if names is None else f"columns {_listed(names)}",
             remedy="give the columns of training, in their order",
         )
+    require_numbers(source, model.transforms)
     trained = model.metadata.get("dtype")
     kinds = [_KINDS[np.dtype(dtype).kind] for dtype in (source.dtype, trained or source.dtype)]
     if kinds[0] != kinds[1]:

@@ -56,7 +56,7 @@ def run(
         scheduler: ``threads``, ``processes``, ``processes:N`` or the address of a Dask scheduler.
         checkpoint_seconds: between two checkpoints of the training.
         listeners: told of every event.
-        device: where blocks are computed: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
+        device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``, so far the CPU.
 
     Returns:
         What is written to ``result.json``.

@@ -232,7 +232,7 @@ SOLVERS = [
 def test_every_solver_learns_from_mixed_rows(solver):
     X, y = blobs()
     train = sk.from_arrays(X[:400], y[:400]).augment(sk.MixUp(0.3), copies=3)
-    model = sk.KernelClassifier(sk.Laplace(8.0), sk.Uniform(100), solver, threads=1, memory="2GiB").fit(train)
+    model = sk.KernelClassifier(sk.Laplace(8.0), sk.Uniform(100), solver, threads=1, memory="4GiB").fit(train)
     assert model.score(X[400:], y[400:]) > 0.75
 
 
@@ -244,7 +244,7 @@ def test_weights_do_not_depend_on_where_rows_are_augmented(scheduler):
 
     def weights(scheduler, threads):
         model = sk.KernelClassifier(
-            sk.Laplace(8.0), sk.Uniform(64), sk.EigenPro(epochs=1), scheduler=scheduler, threads=threads, memory="2GiB"
+            sk.Laplace(8.0), sk.Uniform(64), sk.EigenPro(epochs=1), scheduler=scheduler, threads=threads, memory="4GiB"
         )
         return model.fit(train).model_.weights_sha256
 

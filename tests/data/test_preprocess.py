@@ -289,7 +289,7 @@ def test_a_model_keeps_its_preprocessing(tmp_path, name):
     steps, plain = CHAINS[name]
     X, more = table(300), table(100, 1)
     y = labels(X)
-    settings = {"kernel": sk.Laplace(5.0), "centers": 60, "solver": sk.Direct(1e-6), "threads": 1, "memory": "2GiB"}
+    settings = {"kernel": sk.Laplace(5.0), "centers": 60, "solver": sk.Direct(1e-6), "threads": 1, "memory": "4GiB"}
     model = sk.KernelClassifier(**settings, preprocess=steps).fit(X, y)
     assert model.n_features_in_ == model.model_.n_features == 5
     by_hand = sk.KernelClassifier(**settings).fit(plain(X), y)
@@ -307,7 +307,7 @@ def test_a_regressor_and_a_validation_set_are_prepared_too():
     y = np.nan_to_num(X[:, 0], nan=5.0)
     model = sk.KernelRegressor(
         sk.Laplace(3.0), 100, sk.EigenPro(epochs=4, patience=2), validation=0.2, preprocess=(MEAN, sk.OneHot((1,))),
-        scaling="standard", threads=1, memory="2GiB",
+        scaling="standard", threads=1, memory="4GiB",
     ).fit(X, y)  # fmt: skip
     assert model.score(X, y) > 0.9
     data = sk.from_arrays(X, y)
@@ -316,7 +316,7 @@ def test_a_regressor_and_a_validation_set_are_prepared_too():
 
 def test_a_missing_value_is_an_error_without_a_policy():
     X = table(100)
-    settings = {"threads": 1, "memory": "2GiB", "centers": 10}
+    settings = {"threads": 1, "memory": "4GiB", "centers": 10}
     with pytest.raises(DataError, match="A feature is NaN") as caught:
         sk.KernelClassifier(**settings).fit(X, labels(X))
     assert "sk.Impute" in caught.value.remedy
@@ -335,7 +335,7 @@ def test_an_infinite_value_is_an_error_with_any_policy():
     X = table(100)
     X[7, 0] = np.inf
     for step in (MEAN, sk.Impute("median"), sk.Impute("constant")):
-        model = sk.KernelClassifier(preprocess=(step,), threads=1, memory="2GiB", centers=10)
+        model = sk.KernelClassifier(preprocess=(step,), threads=1, memory="4GiB", centers=10)
         with pytest.raises(DataError, match="A feature is infinity"):
             model.fit(X, labels(X))
 
@@ -362,14 +362,14 @@ def test_a_plan_and_a_footprint_know_the_projected_width(tmp_path):
     X = np.random.default_rng(0).normal(size=(400, 6)).astype(np.float32)
     y = (X[:, 0] > 0).astype(int)
     pipe = sk.Pipeline(sk.from_arrays(X, y), centers=sk.Uniform(50), preprocess=(sk.RandomProjection(3),))
-    result = sk.run(pipe, tmp_path / "run", memory="2GiB", threads=1)
+    result = sk.run(pipe, tmp_path / "run", memory="4GiB", threads=1)
     assert result["status"] == "done"
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["preprocess"] == [{"name": "RandomProjection", "components": 3, "density": None, "seed": 0}]
     with pytest.raises(sk.PlanRefusedError):
         sk.run(
             sk.Pipeline(pipe.train, centers=sk.Uniform(50), preprocess=(sk.RandomProjection(40_000_000),)),
-            tmp_path / "wide", memory="2GiB", threads=1,
+            tmp_path / "wide", memory="4GiB", threads=1,
         )  # fmt: skip
 
 
@@ -399,13 +399,13 @@ def test_a_run_keeps_what_it_learnt_and_predicts_alike(tmp_path):
             preprocess=preprocess, name="prepared",
         )  # fmt: skip
 
-    first = sk.run(pipeline(steps), tmp_path / "run", memory="2GiB", threads=1)
-    again = sk.run(pipeline(steps), tmp_path / "run", memory="2GiB", threads=1)
+    first = sk.run(pipeline(steps), tmp_path / "run", memory="4GiB", threads=1)
+    again = sk.run(pipeline(steps), tmp_path / "run", memory="4GiB", threads=1)
     assert [stage["name"] for stage in again["stages"]][:3] == ["preprocess-impute", "preprocess-onehot", "statistics"]
     assert all(stage["cached"] for stage in again["stages"] if stage["name"] not in ("save",))
     assert again["weights_sha256"] == first["weights_sha256"]
     assert first["metrics"]["test"]["accuracy"] > 0.8
-    other = sk.run(pipeline((sk.Impute("median"), *steps[1:])), tmp_path / "run", memory="2GiB", threads=1)
+    other = sk.run(pipeline((sk.Impute("median"), *steps[1:])), tmp_path / "run", memory="4GiB", threads=1)
     assert not other["stages"][0]["cached"]
     model = sk.load_model(tmp_path / "run" / "model.zarr")
     assert model.score(test)["accuracy"] == other["metrics"]["test"]["accuracy"]
@@ -417,7 +417,7 @@ def test_threads_and_processes_learn_the_same():
 
     def weights(**where):
         model = sk.KernelClassifier(
-            sk.Laplace(3.0), 40, sk.EigenPro(epochs=1), preprocess=steps, memory="2GiB", **where
+            sk.Laplace(3.0), 40, sk.EigenPro(epochs=1), preprocess=steps, memory="4GiB", **where
         )
         return model.fit(X, labels(X)).model_.weights_sha256
 

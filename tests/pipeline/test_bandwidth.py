@@ -21,7 +21,7 @@ Make = Callable[..., sk.Pipeline]
 
 def test_the_run_is_that_of_the_number_and_keeps_it(make: Make, tmp_path: Path) -> None:
     asked = make(kernel="auto", standardise=True)
-    result = run(asked, tmp_path / "run", memory="1GiB")
+    result = run(asked, tmp_path / "run", memory="4GiB")
     number = result["median_distance"]
     assert result["kernel"] == {"name": "Laplace", "bandwidth": number}
     assert [s["name"] for s in result["stages"]][:3] == ["statistics", "bandwidth", "centers"]
@@ -32,11 +32,11 @@ def test_the_run_is_that_of_the_number_and_keeps_it(make: Make, tmp_path: Path) 
     assert model.kernel == sk.Laplace(number)
     assert model.metadata["median_distance"] == number
 
-    given = run(replace(asked, kernel=sk.Laplace(number)), tmp_path / "given", memory="1GiB")
+    given = run(replace(asked, kernel=sk.Laplace(number)), tmp_path / "given", memory="4GiB")
     assert given["weights_sha256"] == result["weights_sha256"]
     assert "median_distance" not in given
 
-    again = run(replace(asked, solver=sk.Direct()), tmp_path / "run", memory="1GiB", threads=1)
+    again = run(replace(asked, solver=sk.Direct()), tmp_path / "run", memory="4GiB", threads=1)
     assert again["median_distance"] == number
     assert {s["name"] for s in again["stages"] if s["cached"]} == {"statistics", "bandwidth", "centers"}
 
@@ -46,16 +46,16 @@ def test_features_at_the_median_are_those_at_the_number(make: Make, tmp_path: Pa
         map_ = sk.RandomFourier(sk.Gaussian(bandwidth), 40)  # type: ignore[arg-type]
         return make(kernel=None, centers=None, features=map_, solver=sk.Direct())
 
-    asked = run(features("median"), tmp_path / "asked", memory="1GiB")
-    given = run(features(asked["median_distance"]), tmp_path / "given", memory="1GiB")
+    asked = run(features("median"), tmp_path / "asked", memory="4GiB")
+    given = run(features(asked["median_distance"]), tmp_path / "given", memory="4GiB")
     assert asked["weights_sha256"] == given["weights_sha256"]
 
 
 def test_the_plan_says_that_the_bandwidth_will_be_found_out(make: Make) -> None:
-    made = plan(make(kernel=sk.Gaussian("median")), memory="1GiB")
+    made = plan(make(kernel=sk.Gaussian("median")), memory="4GiB")
     assert "bandwidth" in [stage.name for stage in made.stages]
     assert any("median distance of 1,000 rows" in choice for choice in made.choices)
-    assert "bandwidth" not in [stage.name for stage in plan(make(), memory="1GiB").stages]
+    assert "bandwidth" not in [stage.name for stage in plan(make(), memory="4GiB").stages]
 
 
 def test_a_retraining_from_the_champions_weights_keeps_its_bandwidth(
@@ -63,12 +63,12 @@ def test_a_retraining_from_the_champions_weights_keeps_its_bandwidth(
 ) -> None:
     registry = tmp_path / "models"
     asked = make(kernel=sk.Laplace("median"), solver=sk.EigenPro(epochs=3))
-    retrain(asked, registry, gate="accuracy >= 0.5", memory="1GiB")
+    retrain(asked, registry, gate="accuracy >= 0.5", memory="4GiB")
     champion = sk.Registry(registry).load()
     fresh = write_rows(tmp_path / "fresh.zarr", seed=5)
     told = retrain(
         replace(asked, train=sk.open_dataset(fresh, target="label").augment(sk.GaussianNoise(0.1), copies=3)),
-        registry, gate="accuracy >= 0.5", memory="1GiB",
+        registry, gate="accuracy >= 0.5", memory="4GiB",
     )  # fmt: skip
     assert told["start"] == "warm"
     assert sk.Registry(registry).load().kernel == champion.kernel

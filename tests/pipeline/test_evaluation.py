@@ -32,7 +32,7 @@ def test_confusion_counts_every_row_and_agrees_with_the_accuracy_and_with_predic
         assert counts.shape == (2, 2)
         assert counts.sum() == n
         assert counts.trace() / n == result["metrics"][part]["accuracy"]
-    X, y = pipeline.test.source.read(0)
+    X, y, _ = pipeline.test.source.read(0)
     for index in range(1, len(pipeline.test.source.bounds) - 1):
         more = pipeline.test.source.read(index)
         X, y = np.concatenate([X, more.X]), np.concatenate([y, more.y])

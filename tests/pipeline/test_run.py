@@ -27,7 +27,7 @@ def computed(result: dict[str, Any]) -> list[str]:
 
 
 def test_result_has_every_key_of_the_contract(make: Make, tmp_path: Path):
-    result = run(make(), tmp_path / "run", memory="1GiB")
+    result = run(make(), tmp_path / "run", memory="4GiB")
     assert json.loads((tmp_path / "run/result.json").read_text()) == result
     kinds = {
         "status": str,

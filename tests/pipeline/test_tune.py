@@ -72,7 +72,7 @@ def test_threads_and_chunks_do_not_change_a_bit(tmp_path: Path) -> None:
     X, y = waves(900)
     for rows in (50, 333):
         sk.write_zarr(tmp_path / f"{rows}.zarr", X, y, target="y", chunk_rows=rows)
-    given: dict[str, Any] = {"task": "regression", "rows": 600, "centers": 40, "seconds": False, "memory": "2GiB"}
+    given: dict[str, Any] = {"task": "regression", "rows": 600, "centers": 40, "seconds": False, "memory": "4GiB"}
     one, other, arrays = (
         tune(data, standardise=True, threads=threads, **given)
         for data, threads in (
@@ -126,13 +126,13 @@ def test_the_curve_says_what_a_run_would_take(make: Make) -> None:
     from streamkern.solvers.cost import Work
 
     prices = Prices(Work(values=1e-9, gemm=1e-12, gemm64=1e-9, panel=1e-9), 1e-3, 1e-6, 1e-6, 1e-9)
-    found = tune(make(centers=sk.Uniform(128)), prices=prices, memory="2GiB", threads=1)
+    found = tune(make(centers=sk.Uniform(128)), prices=prices, memory="4GiB", threads=1)
     seconds = [trial.seconds for trial in found.curve]
     assert len(seconds) == 3
     assert seconds == sorted(seconds)  # type: ignore[type-var]
     for trial in found.curve:
         at = replace(found.pipeline, centers=sk.Uniform(trial.centers))
-        assert trial.seconds == pytest.approx(sk.plan(at, memory="2GiB", threads=1, prices=prices).seconds)
+        assert trial.seconds == pytest.approx(sk.plan(at, memory="4GiB", threads=1, prices=prices).seconds)
 
 
 @pytest.mark.parametrize(

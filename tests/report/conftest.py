@@ -62,7 +62,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     if FASHION.exists():
         made["fashion"] = fashion()
     for name, pipeline in made.items():
-        sk.run(pipeline, folder / name, memory="1GiB")
+        sk.run(pipeline, folder / name, memory="4GiB")
     return {name: folder / name for name in made}
 
 

@@ -62,7 +62,7 @@ def test_the_page_says_what_the_result_says(finished: Path):
     for name, version in json.loads((finished / "manifest.json").read_text())["versions"].items():
         assert name in said
         assert version in said
-    assert "1.0 GiB" in said  # the budget
+    assert "4.0 GiB" in said  # the budget
 
 
 def test_classes_are_counted_against_one_another(runs: dict[str, Path]):

@@ -53,7 +53,7 @@ def test_a_finished_run_is_told_with_its_metrics(finished: Path):
     assert found["state"] == "done"
     assert found["metrics"] == result["metrics"]
     assert found["memory"] == {
-        "budget": 1 << 30,
+        "budget": 4 << 30,
         "projected": result["projected_memory_bytes"],
         "peak": result["peak_memory_bytes"],
         "resident": found["memory"]["resident"],
@@ -190,7 +190,7 @@ def test_files_that_cannot_be_read_do_not_hide_the_others(broken: str, runs: dic
 
 
 def test_a_directory_without_a_run_is_an_error_that_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["status", str(tmp_path)]) == 1
+    assert main(["status", str(tmp_path)]) == 2
     assert "There is no run here." in capsys.readouterr().err
 
 

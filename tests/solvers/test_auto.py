@@ -98,20 +98,20 @@ def test_plan_run_and_result_say_the_same(tmp_path: Path, copies: int, expected:
     )
     chosen, reason = resolved(job, 1 << 30)
     assert type(chosen.solver).__name__ == expected
-    made = sk.plan(job, memory="1GiB", threads=1)
+    made = sk.plan(job, memory="4GiB", threads=1)
     assert made.solver == expected
     assert reason in made.choices
     if copies > 1:
         return
     seen: list[dict[str, Any]] = []
     result = sk.run(
-        job, tmp_path / "run", memory="1GiB", listeners=(lambda k, f: seen.append(f) if k == "choice" else None,)
+        job, tmp_path / "run", memory="4GiB", listeners=(lambda k, f: seen.append(f) if k == "choice" else None,)
     )
     assert result["solver"] == expected
     assert [event["reason"] for event in seen] == [reason]
     assert json.loads((tmp_path / "run/manifest.json").read_text())["solver"] == "auto"
     # The stages are those of the chosen solver: naming it changes nothing.
-    named = sk.run(replace(job, solver=chosen.solver), tmp_path / "run", memory="1GiB")
+    named = sk.run(replace(job, solver=chosen.solver), tmp_path / "run", memory="4GiB")
     assert named["weights_sha256"] == result["weights_sha256"]
     assert [stage["name"] for stage in named["stages"] if not stage["cached"]] == ["save"]
 
@@ -123,8 +123,8 @@ def test_a_recipe_with_a_solver_is_left_alone():
 
 def test_estimators_take_it():
     data = rows()
-    model = sk.KernelClassifier(sk.Laplace(2.0), 40, "auto", memory="1GiB", threads=1).fit(data)
-    plain = sk.KernelClassifier(sk.Laplace(2.0), 40, sk.Direct(), memory="1GiB", threads=1).fit(data)
+    model = sk.KernelClassifier(sk.Laplace(2.0), 40, "auto", memory="4GiB", threads=1).fit(data)
+    plain = sk.KernelClassifier(sk.Laplace(2.0), 40, sk.Direct(), memory="4GiB", threads=1).fit(data)
     assert model.model_.weights_sha256 == plain.model_.weights_sha256
     assert model.get_params()["solver"] == "auto"
 
