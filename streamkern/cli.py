@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import logging
 import math
 import os
 import shlex
@@ -73,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = error.exit_status
     except KeyboardInterrupt as error:
         number = error.args[0] if error.args else signal.SIGINT
+        logging.getLogger("asyncio").disabled = True  # it would tell of writes of zarr's that end with the process
         _complain(f"stopped by {signal.Signals(number).name}")
         status = 128 + number
     except Exception:
