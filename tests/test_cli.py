@@ -128,7 +128,7 @@ def test_quiet_says_nothing_but_errors(capsys: pytest.CaptureFixture[str]):
         (["run", DIGITS, "--set", "row=5"], "did you mean 'rows'"),
         (["run", DIGITS, "--set", "rows=many"], "not of type int"),
         (["run", DIGITS, "--set", "rows"], "'rows' is not a setting"),
-        (["run", DIGITS, "--set", "centers=0"], "at least 1 center"),
+        (["run", DIGITS, "--set", "centers=0"], "at least 1"),
         (["run", DIGITS, "--memory", "lots"], "'lots' is not a size"),
         (["run", DIGITS, "--device", "cuda"], "CUDA is not available"),
         (["run", DIGITS, "--scheduler", "nowhere"], "nowhere"),
