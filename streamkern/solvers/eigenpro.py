@@ -35,6 +35,7 @@ from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.projection import (
     COLUMNS,
     EIGEN_FLOOR,
+    KERNEL_TILE,
     ExactProjection,
     InexactProjection,
     ProjectedKernel,
@@ -185,7 +186,8 @@ class EigenPro:
         if kind == "exact":
             factor, rows = p * p * b, held + diagonal
             measured = factor + 2 * rows * p * b + rows * 2 * q * 8 + 2 * held * held * 8
-            setup_bytes = p * q * 8 + max(eigen, exact_bytes(p, b), measured)
+            under_way = 2 * size.slots * KERNEL_TILE * p * 8
+            setup_bytes = p * q * 8 + max(eigen, exact_bytes(p, b) + under_way, measured)
             resident = factor + p * q * (8 + b) + gram_bytes(p, c, b)
             setup += Work(
                 values=float(beyond + diagonal) * p,

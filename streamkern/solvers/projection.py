@@ -23,6 +23,8 @@ from streamkern.types import Array
 
 JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 """ε of K(Z, Z) + ε I, as a share of the largest eigenvalue."""
+KERNEL_TILE = 128
+"""Rows of a kernel matrix that are one task, of which a thread has two under way."""
 COLUMNS = 64
 """Columns that an inexact projection is applied to at a time while it is measured."""
 
@@ -74,7 +76,7 @@ def kernel_matrix(expansion: Expansion, s: int, parallel: Map, imap: Imap | None
     """
     Z = expansion.Z[:s].astype(np.float64)
     wide = Expansion(expansion.kernel, Z, expansion.backend)
-    K, tiles = np.empty((s, s)), _tiles(s, 512)
+    K, tiles = np.empty((s, s)), _tiles(s, KERNEL_TILE)
     for rows, below in zip(tiles, (imap or on_host(parallel))(_below, tiles, (wide,)), strict=True):
         K[rows, : rows.stop] = below
 
