@@ -138,7 +138,7 @@ class Cost:
         return float(self.passes * n) * self.row + float(self.steps(n)) * self.step
 
 
-def triangle(size: int, tile: int = 512) -> float:
+def triangle(size: int, tile: int = 128) -> float:
     """Values that a symmetric kernel matrix evaluates: rows by tiles, each up to its diagonal."""
     return float(sum((min(a + tile, size) - a) * min(a + tile, size) for a in range(0, size, tile)))
 

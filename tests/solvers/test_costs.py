@@ -151,7 +151,7 @@ def test_works_add_scale_and_are_priced():
     assert (a + 2 * b).eigen == 72
     assert (a + b).flops(entry=5) == 15 + 10 + 36
     assert a.priced(Work(values=0.5, gemm=0.1)) == pytest.approx(2)
-    assert triangle(700) == 512 * 512 + 188 * 700
+    assert triangle(200) == 128 * 128 + 72 * 200
     assert triangle(100) == 100 * 100
 
 
