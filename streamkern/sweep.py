@@ -120,11 +120,12 @@ def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: in
     return X, y
 
 
-def gather_weights(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096) -> Array:
-    """Sample weights of rows by id, in the order of ``ids``, shape (k,); see ``gather``."""
-    _, _, w = _gathered(executor, assembly, ids, block_rows)
-    assert w is not None
-    return w
+def gather_weighted(
+    executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096
+) -> tuple[Array, Array | None]:
+    """Features (k, d) of rows by id and their sample weights (k,), None where they have none; see ``gather``."""
+    X, _, w = _gathered(executor, assembly, ids, block_rows)
+    return X, w
 
 
 def _gathered(

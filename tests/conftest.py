@@ -41,10 +41,12 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 STARTER = """
 import json, os, signal, sys
 from streamkern.cli import main
+running = set()
 for line in sys.stdin:
     told = json.loads(line)
     if "wait" in told:
         pid, status = os.waitpid(told["wait"], told["flags"])
+        running.discard(pid)
         print(os.waitstatus_to_exitcode(status) if pid else "", flush=True)
         continue
     pid = os.fork()
@@ -55,7 +57,10 @@ for line in sys.stdin:
         for number, name in enumerate((os.devnull, told["out"] + "1", told["out"] + "2")):
             os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), number)
         os._exit(main(told["words"]))
+    running.add(pid)
     print(pid, flush=True)
+for pid in running:  # of a test that was interrupted: nobody else would end them
+    os.kill(pid, signal.SIGKILL)
 """
 
 

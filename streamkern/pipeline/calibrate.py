@@ -275,8 +275,8 @@ def _machine() -> list[Any]:
     ]  # fmt: skip
 
 
-def _repeated(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> float:
-    """Seconds of a call, after a first one that compiles and touches pages.
+def timings(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> list[float]:
+    """Seconds of a call, several times, after a first one that compiles and touches pages.
 
     The clock is that of the processor: on a busy machine a call is not charged with what others do meanwhile.
     """
@@ -287,7 +287,11 @@ def _repeated(call: Callable[[], Any], clock: Callable[[], float] = time.thread_
         start = clock()
         call()
         found.append(clock() - start)
-    return float(np.quantile(found, _MIDDLE))
+    return found
+
+
+def _repeated(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> float:
+    return float(np.quantile(timings(call, clock), _MIDDLE))
 
 
 def _basis(shapes: Shapes) -> Basis:

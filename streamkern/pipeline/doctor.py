@@ -22,7 +22,7 @@ from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion, Laplace
 from streamkern.kernels.base import CENTER_TILE, ROW_TILE
 from streamkern.memory import default_budget, format_bytes
-from streamkern.pipeline.calibrate import TIMED, gemm_rate
+from streamkern.pipeline.calibrate import gemm_rate, timings
 
 _PACKAGES = ("numpy", "scipy", "numba", "zarr", "pyarrow", "dask", "scikit-learn")
 _OLDER = ("Haswell", "Zen", "Sandybridge", "Prescott")  # OpenBLAS's kernels without AVX-512
@@ -134,15 +134,7 @@ def _gain(expansion: Expansion, X: np.ndarray[Any, Any], W: np.ndarray[Any, Any]
 
 
 def _fastest(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> float:
-    """The least seconds of a call, after a first one that compiles and touches pages."""
-    call()
-    found: list[float] = []
-    end = clock() + TIMED
-    while clock() < end or len(found) < 3:
-        start = clock()
-        call()
-        found.append(clock() - start)
-    return min(found)
+    return min(timings(call, clock))
 
 
 def _advice(found: dict[str, Any]) -> list[str]:

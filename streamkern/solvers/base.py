@@ -37,14 +37,14 @@ def row_bytes(d: int, itemsize: int) -> int:
     return d * itemsize + 24
 
 
-def steps_ahead(batch: int, row_bytes: int) -> int:
+def steps_ahead(batch: int, width: int) -> int:
     """Steps that are read ahead: where rows are narrow, one takes less time than the chunks that the next one begins.
 
     Args:
         batch: rows of a step.
-        row_bytes: bytes of a row as solvers see it.
+        width: bytes of a row, see ``row_bytes``.
     """
-    return max(STEPS_AHEAD, min(MOST_STEPS_AHEAD, BYTES_AHEAD // max(1, batch * row_bytes)))
+    return max(STEPS_AHEAD, min(MOST_STEPS_AHEAD, BYTES_AHEAD // max(1, batch * width)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -138,7 +138,11 @@ class Cost:
         return float(self.passes * n) * self.row + float(self.steps(n)) * self.step
 
 
-def triangle(size: int, tile: int = 128) -> float:
+KERNEL_TILE = 128
+"""Rows of a kernel matrix that are one task, of which a thread has two under way."""
+
+
+def triangle(size: int, tile: int = KERNEL_TILE) -> float:
     """Values that a symmetric kernel matrix evaluates: rows by tiles, each up to its diagonal."""
     return float(sum((min(a + tile, size) - a) * min(a + tile, size) for a in range(0, size, tile)))
 

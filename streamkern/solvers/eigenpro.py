@@ -28,14 +28,13 @@ from streamkern.kernels.device import DeviceExpansion
 from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import Nystrom, StepSize
 from streamkern.solvers.base import OneByOne, Problem
-from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work, eigh, triangle
+from streamkern.solvers.cost import KERNEL_TILE, POWER_STEPS, Cost, Size, Work, eigh, triangle
 from streamkern.solvers.dense import Map, gram_bytes, matmul
 from streamkern.solvers.device import DeviceProjection, project_on_device
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.projection import (
     COLUMNS,
     EIGEN_FLOOR,
-    KERNEL_TILE,
     ExactProjection,
     InexactProjection,
     ProjectedKernel,

@@ -18,13 +18,12 @@ from streamkern.kernels import Expansion
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize, measure
 from streamkern.rng import generator
+from streamkern.solvers.cost import KERNEL_TILE
 from streamkern.solvers.dense import Map, gram_matmul, inverse_factor, lower_matmul, matmul
 from streamkern.types import Array
 
 JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 """ε of K(Z, Z) + ε I, as a share of the largest eigenvalue."""
-KERNEL_TILE = 128
-"""Rows of a kernel matrix that are one task, of which a thread has two under way."""
 COLUMNS = 64
 """Columns that an inexact projection is applied to at a time while it is measured."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers.base import Problem
-from streamkern.sweep import gather, gather_weights
+from streamkern.sweep import gather_weighted
 from streamkern.types import Array, IntArray
 
 
@@ -28,10 +28,9 @@ def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]
     Returns:
         X of shape (k, d), as the basis wants them, and weights (k,) of mean 1 over the training rows, or None.
     """
-    X, _ = gather(problem.executor, problem.assembly(problem.train), ids)
-    if not problem.train.weighted:
+    X, w = gather_weighted(problem.executor, problem.assembly(problem.train), ids)
+    if w is None:
         return X, None
-    w = gather_weights(problem.executor, problem.assembly(problem.train), ids)
     if not w.any():
         return X, np.ones(len(w))
     places = np.cumsum(w) * (len(w) / w.sum())
@@ -61,4 +60,5 @@ def center_weights(problem: Problem) -> Array | None:
     """Sample weights of the centers, shape (p,), where they are training rows that have some; else None."""
     if not problem.train.weighted or problem.centers.ids is None:
         return None
-    return gather_weights(problem.executor, problem.assembly(problem.train), problem.centers.ids)
+    _, w = gather_weighted(problem.executor, problem.assembly(problem.train), problem.centers.ids)
+    return w

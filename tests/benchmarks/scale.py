@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -77,8 +78,6 @@ def curves(folders: dict[str, Path]) -> dict[str, list[tuple[float, float]]]:
 
 def plot(lines: dict[str, list[tuple[float, float]]], budget: float) -> str:
     """Resident memory over time as SVG; time is logarithmic, so that short runs are seen beside long ones."""
-    import math
-
     width, height, left, bottom, top, right = 760, 380, 60, 44, 14, 16
     longest = max(t for line in lines.values() for t, _ in line)
     low, high = math.log10(1 / 60), math.log10(longest)

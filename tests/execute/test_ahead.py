@@ -13,6 +13,7 @@ from streamkern.execute import open_executor
 from streamkern.execute.base import Stack
 from streamkern.execute.threads import LanePool
 from streamkern.kernels import Expansion, Laplace
+from streamkern.solvers.base import BYTES_AHEAD, row_bytes, steps_ahead
 from streamkern.testing.executor import Rounding, expected_step
 
 
@@ -120,3 +121,10 @@ def test_a_step_says_where_its_time_went():
             assert line["compute"] == sum(share["compute"] for share in line["workers"].values()) > 0
             assert line["wait"] == sum(share["wait"] for share in line["workers"].values())
             assert line["steps"] == 1
+
+
+@pytest.mark.parametrize(("batch", "d", "steps"), [(1024, 784, 2), (4096, 18, 10), (1024, 18, 32), (8, 2, 32)])
+def test_narrow_rows_are_read_further_ahead_within_a_bound(batch: int, d: int, steps: int):
+    width = row_bytes(d, 4)
+    assert steps_ahead(batch, width) == steps
+    assert steps <= 2 or steps * batch * width <= BYTES_AHEAD

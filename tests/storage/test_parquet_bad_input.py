@@ -74,7 +74,7 @@ def test_a_feature_that_is_no_number_is_named_with_a_way_out(tmp_path, values):
     path = write(tmp_path / "a.parquet", x=[1.0, 2.0], name=values)
     text = fails(path, "cannot be a feature")
     assert f"{path}, column 'name'" in text
-    assert "columns=[...]" in text
+    assert "columns=[...] (--columns A,B): those of numbers, and text for OneHot or Ordinal" in text
 
 
 def test_lists_of_text_are_no_features(tmp_path):
