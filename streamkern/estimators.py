@@ -25,8 +25,8 @@ from streamkern.execute import open_executor
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.memory import default_budget, parse_bytes
 from streamkern.model import KernelMachine
-from streamkern.solvers import EigenPro, Solver
-from streamkern.solvers.auto import AUTO, PATIENCE, default_passes, resolved
+from streamkern.solvers import Solver
+from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL
 from streamkern.solvers.fit import fit
 from streamkern.solvers.placement import device_for
@@ -227,9 +227,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             centers = Uniform(min(MAX_CENTERS, data.base_rows), seed)
         elif isinstance(centers, int | np.integer):
             centers = Uniform(int(centers), seed)
-        solver: Any = self.solver
-        if solver is None:
-            solver = EigenPro(epochs=default_passes(len(data)), patience=None if validation is None else PATIENCE)
+        solver: Any = AUTO if self.solver is None else self.solver
         return _Recipe(
             data,
             validation,
@@ -254,15 +252,15 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
             typical kernel value near 1/e whatever the units.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. None: all
             rows, at most 2000, drawn uniformly.
-        solver: the solver. None: EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20. "auto":
-            that, or ``Direct`` where one pass of normal equations is less work.
+        solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
+            else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None takes rows as they are.
         preprocess: steps such as ``Impute("mean")`` or ``OneHot((3,))``, fitted to the training rows in this order,
             before ``scaling``; the model keeps them and applies them in prediction.
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
-            may bring no improvement is the solver's ``patience``, 3 by default.
+            may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass.
         dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32.
         lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
         threads: threads of this process; its cores by default. The weights do not depend on it.

@@ -131,9 +131,9 @@ class Backend(Protocol):
     ) -> None:
         """Turn inner products into kernel values in place: S holds X Zᵀ on entry and k(X, Z) on exit.
 
-        Squared distances are ``max(x_norms[:, None] + z_norms - 2 S, 0)``, a NaN staying a NaN. In float32 they carry a
-        rounding error of a few 1e-7 of the squared norms, which the square root magnifies near x = z: centre the
-        data, and set the diagonal of k(Z, Z) exactly. A value below the smallest normal number is 0, because subnormal
+        Squared distances are x_norms[:, None] + z_norms − 2 S, and 0 where that is below ``coincident`` of the sum of
+        the norms, a NaN staying a NaN. In float32 they carry a rounding error of a few 1e-7 of the squared norms, which
+        the square root magnifies near x = z: centre the data, and set the diagonal of k(Z, Z) exactly. A value below the smallest normal number is 0, because subnormal
         numbers make the matrix product that follows many times slower.
 
         Args:
@@ -189,6 +189,15 @@ class Backend(Protocol):
             UsageError: shapes that disagree, or a tile that cannot be written.
         """
         ...
+
+
+def coincident(dtype: Any) -> float:
+    """Share of ‖x‖² + ‖z‖² below which a squared distance is 0.
+
+    In float64 what is left there is rounding, and its root, of 1e-8, would make a row that is a center differ from it:
+    repeating a row would not be weighting it. In float32 that root is of 1e-3, and such distances may mean something.
+    """
+    return float(8 * np.finfo(np.float64).eps) if dtype == np.float64 else 0.0
 
 
 def magnitudes(kind: str, depth: int, norms: Array) -> Array:

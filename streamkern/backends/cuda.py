@@ -17,7 +17,14 @@ import numpy as np
 from numba import cuda, float32, float64
 from numpy.typing import ArrayLike
 
-from streamkern.backends.base import ANGULAR_KINDS, RADIAL_KINDS, Profile, magnitudes, radial_coefficients
+from streamkern.backends.base import (
+    ANGULAR_KINDS,
+    RADIAL_KINDS,
+    Profile,
+    coincident,
+    magnitudes,
+    radial_coefficients,
+)
 from streamkern.backends.device import NARROW, NARROW_OUTPUTS
 from streamkern.errors import UsageError
 from streamkern.rng import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL, seed_words
@@ -165,14 +172,15 @@ def _profile(s: Any, kind: Any, a: Any, b: Any, c: Any, zero: Any, one: Any, tin
 
 @cuda.jit
 def _radial(
-    S: Any, x_norms: Any, z_norms: Any, kind: Any, a: Any, b: Any, c: Any, zero: Any, one: Any, tiny: Any
+    S: Any, x_norms: Any, z_norms: Any, kind: Any, floor: Any, a: Any, b: Any, c: Any, zero: Any, one: Any, tiny: Any
 ) -> None:
     first, start = cuda.grid(2)
     across, down = cuda.gridsize(2)
     for i in range(start, S.shape[0], down):
         for j in range(first, S.shape[1], across):
-            squared = (x_norms[i] + z_norms[j]) - (S[i, j] + S[i, j])
-            squared = zero if squared < zero else squared  # this way round, a NaN stays a NaN
+            size = x_norms[i] + z_norms[j]
+            squared = size - (S[i, j] + S[i, j])
+            squared = zero if squared < floor * size else squared  # this way round, a NaN stays a NaN
             S[i, j] = _profile(squared, kind, a, b, c, zero, one, tiny)
 
 
@@ -380,12 +388,13 @@ class CudaBackend:
     def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str | Profile, params: Mapping[str, float]) -> None:
         """Turn inner products into kernel values in place; see ``Backend.radial``."""
         _require_fit(S, x_norms, z_norms)
+        code, coefficients = _SQUARED_DISTANCES, (0.0, 0.0, 0.0)
         if isinstance(kind, str):
-            coefficients = radial_coefficients(kind, params)
-            self._over(_radial, S.shape, S, x_norms, z_norms, RADIAL_KINDS.index(kind), *_numbers(S, *coefficients))
-            return
-        self._over(_radial, S.shape, S, x_norms, z_norms, _SQUARED_DISTANCES, *_numbers(S, 0.0, 0.0, 0.0))
-        S[...] = kind(S)
+            coefficients, code = radial_coefficients(kind, params), RADIAL_KINDS.index(kind)
+        floor = S.dtype.type(coincident(S.dtype))
+        self._over(_radial, S.shape, S, x_norms, z_norms, code, floor, *_numbers(S, *coefficients))
+        if not isinstance(kind, str):
+            S[...] = kind(S)
 
     def angular(self, S: Any, x_norms: Any, z_norms: Any, kind: str, depth: int) -> None:
         """Turn inner products into values of an angular kernel in place; see ``Backend.angular``."""

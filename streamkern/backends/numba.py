@@ -28,6 +28,7 @@ from streamkern.backends.base import (
     check_cosines,
     check_gather,
     check_tile,
+    coincident,
     has_dense_rows,
     magnitudes,
     radial_coefficients,
@@ -354,13 +355,14 @@ def _overload_power(x: Any, y: Any) -> Any:
 )
 def _radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any) -> None:
     zero, one = S.dtype.type(0), S.dtype.type(1)
-    a, b, c = coefficients[0], coefficients[1], coefficients[2]
+    a, b, c, floor = coefficients[0], coefficients[1], coefficients[2], coefficients[3]
     for i in range(S.shape[0]):
         row, x_norm = _dense(S[i]), x_norms[i]
         # Two passes over a row that is in the first-level cache cost less than a compiled loop for every kind.
         for j in range(S.shape[1]):
-            squared = (x_norm + z_norms[j]) - (row[j] + row[j])
-            row[j] = zero if squared < zero else squared  # this way round, a NaN stays a NaN
+            size = x_norm + z_norms[j]
+            squared = size - (row[j] + row[j])
+            row[j] = zero if squared < floor * size else squared  # this way round, a NaN stays a NaN
         if kind == _SQUARED_DISTANCES:
             continue
         if kind == _GAUSSIAN:
@@ -561,7 +563,8 @@ class NumbaBackend:
         else:
             code, coefficients = _SQUARED_DISTANCES, (0.0, 0.0, 0.0)
         dtype = S.dtype
-        _radial(S, _contiguous(x_norms, dtype), _contiguous(z_norms, dtype), code, np.array(coefficients, dtype))
+        numbers = np.array((*coefficients, coincident(dtype)), dtype)
+        _radial(S, _contiguous(x_norms, dtype), _contiguous(z_norms, dtype), code, numbers)
         if not isinstance(kind, str):
             S[...] = kind(S)
 

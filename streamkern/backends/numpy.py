@@ -13,6 +13,7 @@ from streamkern.backends.base import (
     check_cosines,
     check_gather,
     check_tile,
+    coincident,
     magnitudes,
     radial_coefficients,
 )
@@ -84,7 +85,9 @@ class NumpyBackend:
     ) -> None:
         """Turn inner products into kernel values in place; see ``Backend.radial``."""
         check_tile(S, x_norms, z_norms)
-        np.maximum((x_norms[:, None] + z_norms) - 2 * S, 0, out=S)
+        sizes = x_norms[:, None] + z_norms
+        S[...] = sizes - 2 * S
+        S[S < coincident(S.dtype) * sizes] = 0  # this way round, a NaN stays a NaN
         if callable(kind):
             S[...] = kind(S)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import chain, groupby
@@ -194,8 +195,8 @@ def projection(model: KernelMachine, dataset: Dataset, slots: int, part_bytes: i
     waiting = 2 * task_rows * (c * itemsize + 8 + text)
     task = reading + working + waiting
     centers = 3 * model.Z.nbytes if isinstance(model.Z, np.ndarray) else 0  # as they are, centred, and packed
-    # A part in blocks, joined, as labels, in the format's own arrays, and encoded.
-    return int(resident() + _LIBRARIES + _READER + centers + slots * (_THREAD + task) + 6 * part_bytes)
+    # A part in blocks, joined, as labels, in the format's own arrays, and encoded; and the next in blocks.
+    return int(resident() + _LIBRARIES + _READER + centers + slots * (_THREAD + task) + 7 * part_bytes)
 
 
 def _require_memory(projected: int, budget: int, slots: int) -> None:
@@ -216,15 +217,25 @@ def _write(
     executor: Executor,
     on_progress: Progress,
 ) -> None:
-    """Predict the missing parts, each run of neighbours in one stream, and write each when its rows are there."""
+    """Predict the missing parts, each run of neighbours in one stream, and write each while the next is predicted."""
     names = [column.name for column in made.columns]
-    for first, last in _runs(missing):
-        rows = made.rows(first)[0], made.rows(last)[1]
-        stream = model.stream_predictions(Dataset(source), executor=executor, outputs="scores" in names, rows=rows)
-        for part in range(first, last + 1):
-            stream, held = _taken(stream, made.rows(part)[1] - made.rows(part)[0])
-            made.write(part, _values(model, held, made.columns))
-            on_progress("predict", made.rows(part)[1], made.n)
+
+    def write(part: int, held: list[Predicted]) -> int:
+        made.write(part, _values(model, held, made.columns))
+        return made.rows(part)[1]
+
+    with ThreadPoolExecutor(1, thread_name_prefix="streamkern-write") as writer:
+        writing: Future[int] | None = None
+        for first, last in _runs(missing):
+            rows = made.rows(first)[0], made.rows(last)[1]
+            stream = model.stream_predictions(Dataset(source), executor=executor, outputs="scores" in names, rows=rows)
+            for part in range(first, last + 1):
+                stream, held = _taken(stream, made.rows(part)[1] - made.rows(part)[0])
+                if writing is not None:
+                    on_progress("predict", writing.result(), made.n)
+                writing = writer.submit(write, part, held)
+        if writing is not None:
+            on_progress("predict", writing.result(), made.n)
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -124,6 +124,7 @@ class Predictions(ABC):
             except OSError as error:
                 raise self._explained(error) from error
         finally:
+            self._end()
             os.close(handle)
 
     def commit(self) -> None:
@@ -177,6 +178,9 @@ class Predictions(ABC):
             remedy="free space and repeat: it goes on where it stopped; or remove this directory to give up",
         )
 
+    def _end(self) -> None:
+        """Let go of what is open, whether or not all was written."""
+
     @abstractmethod
     def _prepare(self) -> None:
         """Make what parts are written into."""
@@ -195,10 +199,23 @@ class Predictions(ABC):
 
 
 class ParquetPredictions(Predictions):
-    """One parquet file, a row group a part: plain columns, compressed, with a checksum on every page."""
+    """One parquet file, a row group a part: plain columns, compressed, with a checksum on every page.
+
+    A part is kept as an Arrow file, from which an interrupted prediction goes on; the parquet file is encoded behind the
+    parts as they come, so that little of it is left to do when the last one is there.
+    """
+
+    _whole: pq.ParquetWriter | None = None
+    _encoded = 0
 
     def _prepare(self) -> None:
         pass
+
+    def _end(self) -> None:
+        if self._whole is not None:
+            with contextlib.suppress(OSError):  # a full disk takes no footer either, and this file is left behind
+                self._whole.close()
+        self._whole, self._encoded = None, 0
 
     def _files(self, part: int) -> list[Path]:
         a, b = self.rows(part)
@@ -225,21 +242,31 @@ class ParquetPredictions(Predictions):
         with open(unfinished, "wb") as stream, pa.ipc.new_file(stream, schema) as writer:
             writer.write_table(table)
         os.replace(unfinished, path)
+        while self._encoded < len(self) and self._files(self._encoded)[0].exists():
+            self._encode()
+
+    def _encode(self) -> None:
+        """The next part as a row group."""
+        if self._whole is None:
+            self._whole = pq.ParquetWriter(
+                self.folder / "whole", self._schema, compression="zstd", write_page_checksum=True, use_dictionary=[
+                    field.name for field in self._schema if field.type == pa.string()
+                ],
+            )  # fmt: skip
+        with open(self._files(self._encoded)[0], "rb") as stream, pa.ipc.open_file(stream) as reader:
+            table = reader.read_all()
+        if table.num_rows:
+            self._whole.write_table(table, row_group_size=table.num_rows)
+        self._encoded += 1
 
     def _joined(self) -> Path:
-        path = self.folder / "whole"
-        with pq.ParquetWriter(
-            path, self._schema, compression="zstd", write_page_checksum=True, use_dictionary=[
-                field.name for field in self._schema if field.type == pa.string()
-            ],
-        ) as writer:  # fmt: skip
-            for part in range(len(self)):
-                with open(self._files(part)[0], "rb") as stream, pa.ipc.open_file(stream) as reader:
-                    table = reader.read_all()
-                if table.num_rows:
-                    writer.write_table(table, row_group_size=table.num_rows)
-        sync(path)
-        return path
+        while self._encoded < len(self):
+            self._encode()
+        assert self._whole is not None
+        self._whole.close()
+        self._whole = None
+        sync(self.folder / "whole")
+        return self.folder / "whole"
 
 
 class ZarrPredictions(Predictions):

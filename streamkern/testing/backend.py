@@ -98,6 +98,19 @@ class BackendSuite:
         buffer[1:38, 3:56] = 9
         assert (buffer == 9).all()
 
+    @pytest.mark.parametrize("kind", RADIAL_KINDS)
+    def test_in_float64_a_row_that_is_a_center_is_at_distance_zero(self, backend: Backend, kind: str) -> None:
+        """Whatever rounding left in the inner product; and a row beside it is not."""
+        rng = np.random.default_rng(3)
+        X: Array = 10 * rng.normal(size=(64, 300))
+        norms = backend.row_norms(X)
+        S: Array = X @ X.T
+        S[np.diag_indices(64)] = norms * (1 + rng.integers(-3, 4, 64) * np.finfo(np.float64).eps)
+        S[0, 0] -= 1e-6  # of a row at a distance of √(2e-6)
+        backend.radial(S, norms, norms, kind, _PARAMS)
+        assert (S.diagonal()[1:] == 1).all()
+        assert S[0, 0] < 1
+
     def test_a_kind_that_is_none_is_refused(self, backend: Backend) -> None:
         """By name."""
         with pytest.raises(UsageError, match="sigmoid"):
