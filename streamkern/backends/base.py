@@ -8,7 +8,7 @@ across blocks. Arrays named ``out`` and ``S`` are written in place. Two-dimensio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -133,8 +133,9 @@ class Backend(Protocol):
 
         Squared distances are x_norms[:, None] + z_norms − 2 S, and 0 where that is below ``coincident`` of the sum of
         the norms, a NaN staying a NaN. In float32 they carry a rounding error of a few 1e-7 of the squared norms, which
-        the square root magnifies near x = z: centre the data, and set the diagonal of k(Z, Z) exactly. A value below the smallest normal number is 0, because subnormal
-        numbers make the matrix product that follows many times slower.
+        the square root magnifies near x = z: centre the data, and set the diagonal of k(Z, Z) exactly. A value below
+        the smallest normal number is 0, because subnormal numbers make the matrix product that follows many times
+        slower.
 
         Args:
             S: shape (b, p), float32 or float64.
@@ -191,7 +192,7 @@ class Backend(Protocol):
         ...
 
 
-def coincident(dtype: Any) -> float:
+def coincident(dtype: np.dtype[Any]) -> float:
     """Share of ‖x‖² + ‖z‖² below which a squared distance is 0.
 
     In float64 what is left there is rounding, and its root, of 1e-8, would make a row that is a center differ from it:

@@ -87,7 +87,7 @@ class NumpyBackend:
         check_tile(S, x_norms, z_norms)
         sizes = x_norms[:, None] + z_norms
         S[...] = sizes - 2 * S
-        S[S < coincident(S.dtype) * sizes] = 0  # this way round, a NaN stays a NaN
+        S[np.less(S, coincident(S.dtype) * sizes)] = 0  # this way round, a NaN stays a NaN
         if callable(kind):
             S[...] = kind(S)
             return

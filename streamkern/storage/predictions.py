@@ -178,6 +178,7 @@ class Predictions(ABC):
             remedy="free space and repeat: it goes on where it stopped; or remove this directory to give up",
         )
 
+    @abstractmethod
     def _end(self) -> None:
         """Let go of what is open, whether or not all was written."""
 
@@ -201,8 +202,8 @@ class Predictions(ABC):
 class ParquetPredictions(Predictions):
     """One parquet file, a row group a part: plain columns, compressed, with a checksum on every page.
 
-    A part is kept as an Arrow file, from which an interrupted prediction goes on; the parquet file is encoded behind the
-    parts as they come, so that little of it is left to do when the last one is there.
+    A part is kept as an Arrow file, from which an interrupted prediction goes on. The parquet file is encoded behind
+    the parts as they come, so that little of it is left to do when the last one is there.
     """
 
     _whole: pq.ParquetWriter | None = None
@@ -287,6 +288,9 @@ class ZarrPredictions(Predictions):
             )
             if column.fields:
                 array.attrs["fields"] = list(column.fields)
+
+    def _end(self) -> None:
+        pass
 
     def _files(self, part: int) -> list[Path]:
         if not self.n:
