@@ -5,8 +5,8 @@ and the panel of kernel values, which is far larger than what it is multiplied w
 that does not know a processor runs older kernels on it: these are compiled for the one at hand.
 
 Every element of a product is one chain of fused multiply-adds in the order of the sum, started afresh every ``DEPTH``
-terms. So its bits depend on nothing but its row and its column: not on the rows beside it, on tiles, on threads or on
-the width of vectors.
+terms; what is added to a matrix goes on with its elements. So its bits depend on nothing but its row and its column:
+not on the rows beside it, on tiles, on threads or on the width of vectors.
 """
 
 from __future__ import annotations
@@ -107,9 +107,47 @@ def _microkernel(M: int, V: int) -> Any:
     return kernel
 
 
+def _outer(K: int) -> Any:
+    """C (m, 16) += Aᵀ R, for K rows of A and of R: those of R stay in registers, and A is read along its rows."""
+    number, vector = ir.FloatType(), ir.VectorType(ir.FloatType(), _LANES)
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        C, c_row, A, a_row, R, r_row, columns = args
+        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), "llvm.fma.v16f32")
+
+        def at(base: Any, offset: Any, kind: Any) -> Any:
+            address = builder.add(base, builder.mul(offset, _INDEX(_SIZE)))
+            return builder.inttoptr(address, kind.as_pointer())
+
+        right = [builder.load(at(R, builder.mul(_INDEX(k), r_row), vector), align=_SIZE) for k in range(K)]
+        rows = [builder.mul(_INDEX(k), a_row) for k in range(K)]
+        with cgutils.for_range(builder, columns) as step:
+            place = at(C, builder.mul(step.index, c_row), vector)
+            total = builder.load(place, align=_SIZE)
+            for row, values in zip(rows, right, strict=True):
+                one = builder.insert_element(
+                    ir.Constant(vector, ir.Undefined),
+                    builder.load(at(A, builder.add(row, step.index), number), align=_SIZE),
+                    ir.IntType(32)(0),
+                )
+                left = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), lanes)
+                total = builder.call(fma, [left, values, total])
+            builder.store(total, place, align=_SIZE)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def kernel(typingctx: Any, C: Any, c_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, columns: Any) -> Any:
+        return types.void(*[types.int64] * 7), generate
+
+    return kernel
+
+
 # Eight rows of accumulators fill the registers of the widest vectors, four those of the others.
 _MANY = 8 if _WIDE else 4
 _many1, _one1, _many2, _one2 = (_microkernel(M, V) for V in (1, 2) for M in (_MANY, 1))
+_outer_many, _outer_one = _outer(_MANY), _outer(1)
+_COLUMNS = 2048  # of A, against which a part of C stays in the second-level cache
 
 
 @numba.njit(**OPTIONS)
@@ -163,15 +201,30 @@ def _inner(X: Any, packed: Any, first: Any, out: Any) -> None:
                     out[i, j + l] = edge[i, l]
 
 
-@loop(
-    lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype), types.boolean), _f32
-)
-def _add_product(A: Any, B: Any, out: Any, transposed: Any) -> None:
-    """Add A B, or Aᵀ B, to ``out``: columns of B and of ``out`` come in whole vectors."""
+@loop(lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype)), _f32)
+def _add_transposed(A: Any, R: Any, out: Any) -> None:
+    """Add Aᵀ R to ``out``: columns of R and of ``out`` come in whole vectors."""
+    n, m = A.shape
+    a_row, r_row, out_row = A.strides[0] // _SIZE, R.strides[0] // _SIZE, out.strides[0] // _SIZE
+    for first in range(0, m, _COLUMNS):
+        columns = min(_COLUMNS, m - first)
+        left = A.ctypes.data + _SIZE * first
+        for j in range(0, R.shape[1], _LANES):
+            right, place = R.ctypes.data + _SIZE * j, out.ctypes.data + _SIZE * (out_row * first + j)
+            k = 0
+            while k + _MANY <= n:
+                _outer_many(place, out_row, left + _SIZE * a_row * k, a_row, right + _SIZE * r_row * k, r_row, columns)
+                k += _MANY
+            while k < n:
+                _outer_one(place, out_row, left + _SIZE * a_row * k, a_row, right + _SIZE * r_row * k, r_row, columns)
+                k += 1
+
+
+@loop(lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype)), _f32)
+def _add_product(A: Any, B: Any, out: Any) -> None:
+    """Add A B to ``out``: columns of B and of ``out`` come in whole vectors."""
     n, m = out.shape
     a_row, a_term = A.strides[0] // _SIZE, 1
-    if transposed:
-        a_row, a_term = a_term, a_row
     b_term, out_row = B.strides[0] // _SIZE, out.strides[0] // _SIZE
     left, right, place = A.ctypes.data, B.ctypes.data, out.ctypes.data
     for k in range(0, B.shape[0], DEPTH // 2):
@@ -232,14 +285,14 @@ def times(A: Array, W: Array) -> Array:
     if not _whole(A, W):
         return np.asarray(A @ W)
     out = np.zeros((len(A), W.shape[1]), np.float32)
-    _add_product(A, W, out, False)
+    _add_product(A, W, out)
     return out
 
 
 def add_transposed(A: Array, R: Array, out: Array) -> None:
     """``out`` (p, c) += Aᵀ R for a panel A (n, p) and padded R (n, c), as ``times`` gives it."""
     if _whole(A, R) and R.shape[1] <= 2 * _LANES:  # beyond, a library's packing pays
-        _add_product(A, R, out, True)
+        _add_transposed(A, R, out)
     else:
         out += A.T @ R
 

@@ -32,6 +32,7 @@ from threadpoolctl import threadpool_limits
 from streamkern.errors import StorageError, UsageError
 from streamkern.execute.base import LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.threads import LanePool, Nodes, blas_kernels, default_threads
+from streamkern.memory import keep_heap
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -510,6 +511,7 @@ class LaneActor:
     """
 
     def __init__(self, shared: Shared, mine: range, lanes: int, threads: int) -> None:
+        keep_heap()
         self._slots = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streamkern")
         self._pool = LanePool(shared.value, mine, lanes, self._threads)

@@ -129,10 +129,11 @@ class LanePool:
         self.lanes = lanes
         self.pool = pool
         self.prefetch = Prefetch(work.build)
+        self._ahead: Position | None = None
 
     def nodes(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> Nodes:
         """Sums over the lanes held here; blocks of ``ahead`` are read meanwhile."""
-        begin = time.perf_counter()
+        begin, self._ahead = time.perf_counter(), None
         self.prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in self.mine)
 
         def run(lane: int) -> tuple[Parts, float, float]:
@@ -149,14 +150,18 @@ class LanePool:
         return Nodes(tree.nodes, wait, compute, time.perf_counter() - begin, adding)
 
     def warm(self, position: Position, slots: int) -> None:
-        """Have every thread begin a block of the step at ``position``, as far as it goes without the state."""
+        """Have every thread begin blocks of the step at ``position``, as far as that goes without the state.
+
+        Until the step comes; and two a thread at most, because what is begun is held.
+        """
+        self._ahead = position
 
         def begin(lane: int) -> None:
-            block = self.prefetch.peek((position[0], lane, position[1]))
+            block = self.prefetch.peek((position[0], lane, position[1])) if self._ahead == position else None
             if block is not None:
                 self.work.warm(block)
 
-        for lane in self.mine[:slots]:
+        for lane in self.mine[: 2 * slots]:
             self.pool.submit(begin, lane)
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:

@@ -9,7 +9,6 @@ Sums, products and positive multiples of kernels are kernels. They stand here be
 from __future__ import annotations
 
 import operator
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -283,23 +282,30 @@ class Basis(ABC):
 
     def panels(self, X: Array) -> Iterator[tuple[slice, Array]]:
         """Panels φ(X[rows]) in turn, each valid until the next: (rows, panel)."""
-        scratch = getattr(self._scratch, "panel", None)
-        if scratch is None:
-            # One buffer a thread for as long as the thread lives: fresh pages for every panel would cost more than
-            # the elementwise pass.
-            scratch = self._scratch.panel = np.empty((self.row_tile, self.width), dtype=self.dtype)
-        warm = self._warm.pop(id(X), (None, None))
-        for rows in tiles(len(X), self.row_tile):
-            tile = X[rows]
-            if rows.start == 0 and warm[0] is X:
-                yield rows, warm[1]
-            else:
-                yield rows, self.block(tile, out=scratch[: len(tile)])
+        begun, buffer = self._warm.pop(id(X), (None, None))
+        if buffer is None:
+            buffer = self._buffer()
+        try:
+            for rows in tiles(len(X), self.row_tile):
+                panel = buffer[: rows.stop - rows.start]
+                if rows.start or begun is not X:
+                    self.block(X[rows], out=panel)
+                yield rows, panel
+        finally:
+            self._buffers.append(buffer)
 
     def warm(self, X: Array) -> None:
         """Evaluate the first panel of X now, and hold it until ``panels`` is asked for this very array."""
-        panel = self.block(X[: self.row_tile])
-        self._warm[id(X)] = (X, panel)
+        buffer, first = self._buffer(), X[: self.row_tile]
+        self.block(first, out=buffer[: len(first)])
+        self._warm[id(X)] = (X, buffer)
+
+    def _buffer(self) -> Array:
+        """Room for a panel. Kept from panel to panel: fresh pages would cost more than the elementwise pass."""
+        try:
+            return self._buffers.pop()
+        except IndexError:
+            return np.empty((self.row_tile, self.width), dtype=self.dtype)
 
     def predict(self, X: Array, W: Array) -> Array:
         """f(X) = φ(X) W, shape (b, c)."""
@@ -310,15 +316,15 @@ class Basis(ABC):
         return out
 
     @cached_property
-    def _scratch(self) -> threading.local:
-        return threading.local()
+    def _buffers(self) -> list[Array]:
+        return []
 
     @cached_property
     def _warm(self) -> dict[int, tuple[Array, Array]]:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_scratch", "_warm")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_buffers", "_warm")}
 
 
 @dataclass(eq=False)

@@ -232,9 +232,12 @@ def project_inexactly(
 
 
 def _product(rows: slice, expansion: Expansion, V: Array, diagonal: Array) -> Array:
-    ((_, K),) = expansion.panels(expansion.Z[rows])
-    K[np.arange(len(K)), np.arange(rows.start, rows.stop)] = diagonal[rows]
-    return np.asarray(K @ V, dtype=np.float64)
+    out = np.empty((rows.stop - rows.start, V.shape[1]))
+    for part, K in expansion.panels(expansion.Z[rows]):
+        here = np.arange(part.start, part.stop)
+        K[here - part.start, rows.start + here] = diagonal[rows][part]
+        out[part] = K @ V
+    return out
 
 
 def kernel_product(expansion: Expansion, V: Array, imap: Imap) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -77,16 +79,40 @@ def test_a_panel_begun_ahead_is_the_panel_and_is_not_evaluated_again():
 
 
 @pytest.mark.parametrize("scheduler", ["processes:1", "processes:2"])
-def test_workers_begin_a_block_of_the_next_step_each(scheduler):
+def test_workers_begin_two_blocks_of_the_next_step_each(scheduler):
     lanes = 4
     with open_executor(scheduler, 1) as executor:
         placement = executor.place(Counting(), lanes)
         for step, ahead in ((0, [(0, 1)]), (1, []), (2, [(0, 3)]), (3, [])):
             result = placement.step((0, step), 1.5, ahead)
             np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), lanes, (0, step), 1.5)[0])
-            first = {0, 2} if scheduler == "processes:2" else {0}
-            assert [i for i, begun in enumerate(result.parts[3]) if begun] == (sorted(first) if step % 2 else [])
+            first = [0, 1, 2, 3] if scheduler == "processes:2" else [0, 1]
+            assert [i for i, begun in enumerate(result.parts[3]) if begun] == (first if step % 2 else [])
+            time.sleep(0.5)  # of the host's update: what has not begun when the step comes is not
         placement.close()
+
+
+def test_what_has_not_begun_when_the_step_comes_is_left_to_it():
+    gate = threading.Event()
+
+    class Gated(Counting):
+        def warm(self, block):
+            gate.wait()
+            super().warm(block)
+
+    with ThreadPoolExecutor(1) as threads:
+        pool = LanePool(Gated(), range(4), 4, threads)
+        pool.step((0, 0), 1.5, [(0, 1)])
+        pool.warm((0, 1), 1)
+        with ThreadPoolExecutor(1) as driver:
+            step = driver.submit(pool.step, (0, 1), 1.5)
+            while pool._ahead is not None:
+                time.sleep(0.001)
+            gate.set()
+            result = step.result()
+        np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 4, (0, 1), 1.5)[0])
+        assert result.parts[3] == (True, False, False, False)
+        pool.close()
 
 
 @pytest.mark.parametrize("when", ["warm", "build"])

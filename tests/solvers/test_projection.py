@@ -117,6 +117,16 @@ def test_products_with_the_kernel_matrix(expansion: Expansion):
     np.testing.assert_allclose(kernel_product(tiled, V, on_host(map_)), laplace(rows(P), rows(P)) @ V, rtol=1e-10)
 
 
+def test_panels_of_threads_side_by_side_do_not_share_their_room():
+    X = np.random.default_rng(4).normal(size=(2000, 8))
+    expansion = Expansion(Laplace(3.0), X, tile_bytes=1 << 18)
+    V = np.random.default_rng(5).normal(size=(2000, 40))
+    alone = kernel_product(expansion, V, on_host(map_))
+    with ThreadsExecutor(4) as executor:
+        for _ in range(20):
+            np.testing.assert_array_equal(kernel_product(expansion, V, executor.imap), alone)
+
+
 @pytest.mark.parametrize(("s", "slack"), [(P, 1 + 1e-9), (P // 2, 1.15), (P // 4, 1.5)])
 def test_eigenpairs_of_all_centers_from_some(expansion: Expansion, s: int, slack: float):
     K = laplace(rows(P), rows(P))
