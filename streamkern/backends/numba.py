@@ -54,6 +54,26 @@ def _bits(typingctx: Any, x: Any) -> Any:
 
 
 @intrinsic
+def _bits64(typingctx: Any, x: Any) -> Any:
+    """The bits of a float64, as uint64."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.uint64(types.float64), generate
+
+
+@intrinsic
+def _from_bits64(typingctx: Any, x: Any) -> Any:
+    """The float64 that has these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.uint64), generate
+
+
+@intrinsic
 def _from_bits(typingctx: Any, x: Any) -> Any:
     """The float32 that has these bits."""
 
@@ -113,6 +133,31 @@ def _exp32(x: Any) -> Any:
     power = _from_bits(u32((_bits(shifted) - _SHIFTER_BITS + u32(127)) << u32(23)))  # 2**n
     y = (_ONE + (r + r2 * q)) * power
     return _ZERO if x < _EXP_LOWEST else y
+
+
+_SERIES = tuple(1 / math.factorial(k) for k in range(2, 14))  # of exp, to 4e-18 for |r| <= ln 2 / 2
+_LOG2_E_64 = 1 / math.log(2)
+_LN2_HIGH_64 = float.fromhex("0x1.62e42fep-1")  # 28 bits: a product with a whole number below 2**24 is exact
+_LN2_LOW_64 = float.fromhex("0x1.f473de6af278fp-30")  # ln 2 less that
+_SHIFTER_64 = 1.5 * 2**52
+_SHIFTER_BITS_64 = u64(np.float64(_SHIFTER_64).view(u64))
+
+
+@numba.njit(**OPTIONS)
+def _exp64(x: Any) -> Any:
+    """Exponential of a float64 ``x <= 0``: 1 at 0, 0 where it would be subnormal, NaN for NaN."""
+    shifted = x * _LOG2_E_64 + _SHIFTER_64
+    n = shifted - _SHIFTER_64
+    r = (x - n * _LN2_HIGH_64) - n * _LN2_LOW_64
+    r2 = r * r
+    r4 = r2 * r2
+    low = (_SERIES[0] + r * _SERIES[1]) + r2 * (_SERIES[2] + r * _SERIES[3])
+    middle = (_SERIES[4] + r * _SERIES[5]) + r2 * (_SERIES[6] + r * _SERIES[7])
+    high = (_SERIES[8] + r * _SERIES[9]) + r2 * (_SERIES[10] + r * _SERIES[11])
+    q = low + r4 * (middle + r4 * high)
+    power = _from_bits64(u64((_bits64(shifted) - _SHIFTER_BITS_64 + u64(1023)) << u64(52)))  # 2**n
+    y = (1.0 + (r + r2 * q)) * power
+    return 0.0 if x < _EXP_LOWEST_64 else y
 
 
 @numba.njit(**OPTIONS)
@@ -334,7 +379,7 @@ def _exp(x: Any) -> Any:
 def _overload_exp(x: Any) -> Any:
     if x == types.float32:
         return lambda x: _exp32(x)
-    return lambda x: 0.0 if x < _EXP_LOWEST_64 else math.exp(x)
+    return lambda x: _exp64(x)
 
 
 def _power(x: Any, y: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Float32 matrix products of the shapes that a kernel block has, at the rate of the processor's vector units.
+"""Matrix products of the shapes that a kernel block and its set-up have, at the rate of the processor's vector units.
 
 A BLAS library copies both factors into a layout of its own at every call. Here the centers are packed once for a run,
 and the panel of kernel values, which is far larger than what it is multiplied with, is not copied at all. And a library
@@ -27,7 +27,8 @@ from streamkern.types import Array
 DEPTH = 1024
 """Terms of a chain: a packed panel of so many fits the second-level cache."""
 
-_LANES = 16
+_BYTES = 64  # of a vector
+_LANES = 16  # float32 numbers in one
 _SIZE = 4  # bytes of a float32
 _INDEX = ir.IntType(64)
 
@@ -45,7 +46,7 @@ def _vectors() -> int:
 
 VECTORS = _vectors()
 WIDTH = _LANES * max(1, VECTORS)
-"""Columns of a packed panel."""
+"""Columns of a packed panel of float32; of float64 half as many."""
 
 _WIDE = VECTORS == 2
 
@@ -53,34 +54,37 @@ WIDEST = 1 << 20 if _WIDE else 64
 """Features, at most, of rows whose inner products are taken here: at narrower vectors a library is as fast on more."""
 
 
-def _microkernel(M: int, V: int) -> Any:
-    """C (M, 16 V) = or += A B, for M rows of scalars and rows of V vectors: the accumulators stay in registers."""
-    number, vector = ir.FloatType(), ir.VectorType(ir.FloatType(), _LANES)
-    lanes = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+def _microkernel(M: int, V: int, size: int = _SIZE) -> Any:
+    """C (M, V vectors) = or += A B, for M rows of scalars and rows of V vectors: the accumulators stay in registers."""
+    number: Any = ir.FloatType() if size == _SIZE else ir.DoubleType()
+    count = _BYTES // size
+    vector = ir.VectorType(number, count)
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         C, c_row, A, a_row, a_term, B, b_term, depth, fresh = args
-        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), "llvm.fma.v16f32")
+        name = f"llvm.fma.v{count}f{8 * size}"
+        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
 
         def at(base: Any, offset: Any, kind: Any) -> Any:
-            address = builder.add(base, builder.mul(offset, _INDEX(_SIZE)))
+            address = builder.add(base, builder.mul(offset, _INDEX(size)))
             return builder.inttoptr(address, kind.as_pointer())
 
         sums = [[cgutils.alloca_once(builder, vector) for _ in range(V)] for _ in range(M)]
         for row in sums:
             for total in row:
-                builder.store(ir.Constant(vector, [0.0] * _LANES), total)
+                builder.store(ir.Constant(vector, [0.0] * count), total)
         with cgutils.for_range(builder, depth) as step:
             k = step.index
             right = [
-                builder.load(at(B, builder.add(builder.mul(k, b_term), _INDEX(v * _LANES)), vector), align=_SIZE)
+                builder.load(at(B, builder.add(builder.mul(k, b_term), _INDEX(v * count)), vector), align=size)
                 for v in range(V)
             ]
             for m, row in enumerate(sums):
                 offset = builder.add(builder.mul(k, a_term), builder.mul(_INDEX(m), a_row))
                 one = builder.insert_element(
                     ir.Constant(vector, ir.Undefined),
-                    builder.load(at(A, offset, number), align=_SIZE),
+                    builder.load(at(A, offset, number), align=size),
                     ir.IntType(32)(0),
                 )
                 left = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), lanes)
@@ -89,13 +93,13 @@ def _microkernel(M: int, V: int) -> Any:
         first = builder.icmp_signed("!=", fresh, _INDEX(0))
         for m, row in enumerate(sums):
             for v, total in enumerate(row):
-                place = at(C, builder.add(builder.mul(_INDEX(m), c_row), _INDEX(v * _LANES)), vector)
+                place = at(C, builder.add(builder.mul(_INDEX(m), c_row), _INDEX(v * count)), vector)
                 with builder.if_else(first) as (then, otherwise):
                     with then:
-                        builder.store(builder.load(total), place, align=_SIZE)
+                        builder.store(builder.load(total), place, align=size)
                     with otherwise:
-                        before = builder.load(place, align=_SIZE)
-                        builder.store(builder.fadd(before, builder.load(total)), place, align=_SIZE)
+                        before = builder.load(place, align=size)
+                        builder.store(builder.fadd(before, builder.load(total)), place, align=size)
         return context.get_dummy_value()
 
     @intrinsic
@@ -146,6 +150,7 @@ def _outer(K: int) -> Any:
 # Eight rows of accumulators fill the registers of the widest vectors, four those of the others.
 _MANY = 8 if _WIDE else 4
 _many1, _one1, _many2, _one2 = (_microkernel(M, V) for V in (1, 2) for M in (_MANY, 1))
+_many64, _one64 = (_microkernel(M, 2, 2 * _SIZE) for M in (_MANY, 1))
 _outer_many, _outer_one = _outer(_MANY), _outer(1)
 _COLUMNS = 2048  # of A, against which a part of C stays in the second-level cache
 
@@ -171,30 +176,49 @@ def _panel(
         i += 1
 
 
+@numba.njit(**OPTIONS)
+def _panel64(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any) -> None:
+    """``_panel`` of float64, against two vectors."""
+    size = 2 * _SIZE
+    i = 0
+    while i + _MANY <= n:
+        _many64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
+        i += _MANY
+    while i < n:
+        _one64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
+        i += 1
+
+
 _f32 = types.float32
 
 
 @loop(
     lambda dtype: types.void(
-        rows(dtype, readonly=True), types.Array(dtype, 3, "C", readonly=True), types.int64, rows(dtype)
+        rows(dtype, readonly=True), types.Array(dtype, 3, "C", readonly=True), types.int64, rows(dtype), types.boolean
     ),
     _f32,
+    types.float64,
 )
-def _inner(X: Any, packed: Any, first: Any, out: Any) -> None:
+def _inner(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
     n, m = out.shape
-    d, width = packed.shape[1], packed.shape[2]
+    d, width, size = packed.shape[1], packed.shape[2], out.itemsize
     left, right, place = X.ctypes.data, packed.ctypes.data, out.ctypes.data
-    x_row, out_row = X.strides[0] // _SIZE, out.strides[0] // _SIZE
-    edge = np.empty((n, width), np.float32)
+    x_row, out_row = X.strides[0] // size, out.strides[0] // size
+    edge = np.empty((n, width), out.dtype)
     for j in range(0, m, width):
         whole = j + width <= m
-        target, step = (place + _SIZE * j, out_row) if whole else (edge.ctypes.data, width)
-        panel = right + _SIZE * d * width * (first + j // width)
+        if not whole and add:
+            for i in range(n):
+                for l in range(m - j):  # noqa: E741
+                    edge[i, l] = out[i, j + l]
+        target, step = (place + size * j, out_row) if whole else (edge.ctypes.data, width)
+        panel = right + size * d * width * (first + j // width)
         for k in range(0, d, DEPTH):
-            _panel(
-                target, step, left + _SIZE * k, x_row, 1, panel + _SIZE * width * k, width, min(DEPTH, d - k),
-                1 if k == 0 else 0, n, _WIDE,
-            )  # fmt: skip
+            depth, fresh = min(DEPTH, d - k), 0 if k or add else 1
+            if size == _SIZE:
+                _panel(target, step, left + size * k, x_row, 1, panel + size * width * k, width, depth, fresh, n, _WIDE)
+            else:
+                _panel64(target, step, left + size * k, x_row, panel + size * width * k, width, depth, fresh, n)
         if not whole:
             for i in range(n):
                 for l in range(m - j):  # noqa: E741
@@ -239,7 +263,7 @@ def _add_product(A: Any, B: Any, out: Any) -> None:
             j += 2 * _LANES if two else _LANES
 
 
-@loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 3, "C")), _f32)
+@loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 3, "C")), _f32, types.float64)
 def _pack(Z: Any, packed: Any) -> None:
     width = packed.shape[2]
     for block in range(packed.shape[0]):
@@ -253,21 +277,63 @@ def _pack(Z: Any, packed: Any) -> None:
 
 def packed_bytes(p: int, d: int, itemsize: int) -> int:
     """Bytes of what ``pack`` makes of p rows of d numbers."""
-    return -(-p // WIDTH) * WIDTH * d * _SIZE if itemsize == _SIZE and VECTORS and 1 <= d <= WIDEST else 0
+    width = _width(itemsize, d)
+    return -(-p // width) * width * d * itemsize if width else 0
+
+
+def _width(itemsize: int, d: int) -> int:
+    """Columns of a packed panel; 0 where a library multiplies."""
+    if not 1 <= d <= WIDEST or not (VECTORS if itemsize == _SIZE else VECTORS == 2 and itemsize == 2 * _SIZE):
+        return 0
+    return WIDTH * _SIZE // itemsize
 
 
 def pack(Z: Array) -> Array | None:
-    """Z (p, d) as ``inner`` reads it, shape (⌈p/WIDTH⌉, d, WIDTH); None where BLAS is as good, or must do."""
-    if Z.dtype != np.float32 or not packed_bytes(1, Z.shape[1], _SIZE):
+    """Z (p, d) as ``inner`` reads it, shape (⌈p/w⌉, d, w) for panels of w rows; None where a library must do."""
+    width = _width(Z.dtype.itemsize, Z.shape[1]) if Z.dtype.kind == "f" and isinstance(Z, np.ndarray) else 0
+    if not width:
         return None
-    packed = np.empty((-(-len(Z) // WIDTH), Z.shape[1], WIDTH), np.float32)
-    _pack(_dense(Z), packed)
+    packed = np.empty((-(-len(Z) // width), Z.shape[1], width), Z.dtype)
+    _pack(_dense(Z, Z.dtype), packed)
     return packed
 
 
-def inner(X: Array, packed: Array, cols: slice, out: Array) -> None:
-    """X Z[cols]ᵀ into ``out`` (n, m), its rows contiguous; ``cols`` begins at a multiple of ``WIDTH``."""
-    _inner(_dense(X), packed, cols.start // WIDTH, out)
+def inner(X: Array, packed: Array, cols: slice, out: Array, *, add: bool = False) -> None:
+    """X Z[cols]ᵀ into ``out`` (n, m), its rows contiguous, or added to it; ``cols`` begins where a panel does."""
+    _inner(_dense(X, packed.dtype), packed, cols.start // packed.shape[2], out, add)
+
+
+class Factor:
+    """The right factor of products A Bᵀ, packed: here, and again wherever it is sent, as the processor there reads it.
+
+    Args:
+        B: shape (m, d), float32 or float64.
+    """
+
+    def __init__(self, B: Array) -> None:
+        self._shape = B.shape
+        self._packed = pack(B)
+        self._plain = B if self._packed is None else None
+
+    def product(self, A: Array, out: Array, *, add: bool = False) -> None:
+        """A Bᵀ into ``out`` (n, m), its rows contiguous, or added to it, for A of shape (n, d)."""
+        if self._packed is not None:
+            inner(A, self._packed, slice(0, self._shape[0]), out, add=add)
+        elif add:
+            out += A @ self.B.T
+        else:
+            np.matmul(A, self.B.T, out=out)
+
+    @property
+    def B(self) -> Array:
+        """As it was given."""
+        if self._plain is not None:
+            return self._plain
+        assert self._packed is not None
+        return self._packed.transpose(0, 2, 1).reshape(-1, self._shape[1])[: self._shape[0]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Factor, (self.B,)
 
 
 def padded(W: Array) -> Array:
@@ -302,7 +368,7 @@ def _whole(A: Array, W: Array) -> bool:
     return vectors and A.size > 0 and has_dense_rows(A) and has_dense_rows(W)
 
 
-def _dense(X: Array) -> Array:
-    if X.dtype == np.float32 and X.size and has_dense_rows(X) and X.strides[0] % _SIZE == 0:
+def _dense(X: Array, dtype: Any) -> Array:
+    if X.dtype == dtype and X.size and has_dense_rows(X) and X.strides[0] % X.itemsize == 0:
         return X
-    return np.ascontiguousarray(X, np.float32)
+    return np.ascontiguousarray(X, dtype)

@@ -289,7 +289,7 @@ class Basis(ABC):
             for rows in tiles(len(X), self.row_tile):
                 panel = buffer[: rows.stop - rows.start]
                 if rows.start or begun is not X:
-                    self.block(X[rows], out=panel)
+                    panel = self.block(X[rows], out=panel)
                 yield rows, panel
         finally:
             self._buffers.append(buffer)

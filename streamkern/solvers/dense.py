@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from streamkern.backends.product import add_transposed, padded, times
+from streamkern.backends.product import Factor, add_transposed, packed_bytes, padded, times
 from streamkern.errors import NumericalError
 from streamkern.types import Array
 
 TILE = 512
 _SUMS, _SLAB = 8, 32
+_MANY = 64  # columns from which packing the right factor pays
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 """Runs a function over items in threads: ``Executor.host_map``."""
@@ -96,16 +97,18 @@ def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> None:
             ) from error
         diagonal, below = A[K, K], cuts[k + 1 :]
 
-        def panel(rows: slice, K: slice = K, diagonal: Array = diagonal) -> None:
+        def panel(rows: slice, K: slice = K, diagonal: Array = diagonal) -> Factor:
             A[rows, K] = scipy.linalg.solve_triangular(diagonal, A[rows, K].T, lower=True, check_finite=False).T
+            return Factor(-A[rows, K])
 
-        parallel(panel, below)
+        right = parallel(panel, below)
 
-        def update(pair: tuple[slice, slice], K: slice = K) -> None:
-            rows, cols = pair
-            A[rows, cols] -= A[rows, K] @ A[cols, K].T
+        def update(pair: tuple[slice, tuple[slice, Factor]], K: slice = K) -> None:
+            rows, (cols, factor) = pair
+            factor.product(A[rows, K], A[rows, cols], add=True)
 
-        parallel(update, [(rows, cols) for i, rows in enumerate(below) for cols in below[: i + 1]])
+        cols = list(zip(below, right, strict=True))
+        parallel(update, [(rows, done) for i, rows in enumerate(below) for done in cols[: i + 1]])
 
 
 def _invert_lower(A: Array, cuts: list[slice], parallel: Map) -> None:
@@ -117,13 +120,16 @@ def _invert_lower(A: Array, cuts: list[slice], parallel: Map) -> None:
 
     def column(j: int) -> None:
         J = cuts[j]
+        done = [Factor(inverses[j].T)]
         for i in range(j + 1, len(cuts)):
             I = cuts[i]  # noqa: E741
-            total = A[I, J] @ inverses[j]
-            for k in range(j + 1, i):
-                total += A[I, cuts[k]] @ W[J, cuts[k]].T
-            W[J, I] = (-inverses[i] @ total).T
+            total = np.zeros((I.stop - I.start, J.stop - J.start))
+            for k, right in enumerate(done, start=j):
+                right.product(A[I, cuts[k]], total, add=True)
+            rights[i].product(-total.T, W[J, I])
+            done.append(Factor(W[J, I]))
 
+    rights = parallel(Factor, inverses)
     parallel(column, range(len(cuts)))
     for K, inverse in zip(cuts, inverses, strict=True):
         A[K, K] = inverse
@@ -138,19 +144,41 @@ def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
     """A B by fixed tiles of rows of A."""
     out = np.empty((len(A), B.shape[1]), dtype=np.result_type(A, B))
     rows = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
-    parallel(lambda part: np.matmul(A[part], B, out=out[part]), rows)
+    if A.dtype == B.dtype and B.shape[1] >= _MANY:
+        right = Factor(B.T)
+        parallel(lambda part: right.product(A[part], out[part]), rows)
+    else:
+        parallel(lambda part: np.matmul(A[part], B, out=out[part]), rows)
     return out
 
 
-def lower_matmul(W: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
-    """W B for lower triangular W, by fixed tiles of rows of W."""
-    out = np.empty((len(W), B.shape[1]), dtype=np.result_type(W, B))
+def times_lower(B: Array, W: Array, parallel: Map, tile: int = TILE) -> Array:
+    """B Wᵀ for lower triangular W (p, p), shape (n, p), by fixed tiles of rows of W."""
+    out = np.empty((len(B), len(W)), dtype=np.result_type(B, W))
 
     def part(rows: slice) -> None:
-        np.matmul(W[rows, : rows.stop], B[: rows.stop], out=out[rows])
+        Factor(W[rows, : rows.stop]).product(B[:, : rows.stop], out[:, rows])
 
     parallel(part, [slice(a, min(a + tile, len(W))) for a in range(0, len(W), tile)])
     return out
+
+
+def gram(A: Array, parallel: Map, tile: int = TILE) -> Array:
+    """A Aᵀ, shape (n, n), by fixed tiles, each computed once."""
+    out = np.empty((len(A), len(A)), dtype=A.dtype)
+
+    def part(rows: slice) -> None:
+        below = out[rows.start :, rows]
+        Factor(A[rows]).product(A[rows.start :], below)
+        out[rows, rows.start :] = below.T
+
+    parallel(part, [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)])
+    return out
+
+
+def factoring_bytes(p: int, slots: int) -> int:
+    """Peak bytes of ``inverse_factor`` beside its argument and its result: columns of tiles, packed."""
+    return (slots + 1) * packed_bytes(TILE, p, 8)
 
 
 def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile: int = 128) -> Array:

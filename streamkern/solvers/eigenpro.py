@@ -29,7 +29,7 @@ from streamkern.memory import format_bytes
 from streamkern.precondition.nystrom import Nystrom, StepSize
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.cost import KERNEL_TILE, POWER_STEPS, Cost, Size, Work, eigh, triangle
-from streamkern.solvers.dense import Map, gram_bytes, matmul
+from streamkern.solvers.dense import Map, factoring_bytes, gram_bytes, matmul
 from streamkern.solvers.device import DeviceProjection, project_on_device
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.projection import (
@@ -179,19 +179,20 @@ class EigenPro:
         if s < p:
             eigen = max(eigen, (3 * more + q) * p * 8)  # a basis, its product with K(Z, Z), and what comes of both
             gemm64 = 14.0 * p * more * more + 2.0 * p * more * q
-            setup += Work(values=p * (s + p), gemm=2.0 * p * (s + p) * more, gemm64=gemm64, eigen=2.0 * eigh(more))
+            setup += Work(values=p * (s + p), gemm=2.0 * p * (s + p) * more, gemm64=gemm64)
+            setup += Work(eigen=2.0 * eigh(more) - eigh(s) / 2)  # that of s rows is in float32
         step = Work(numbers=12.0 * p * c)
         near, beside, reads = p, 0.0, 1.0  # values a row at centers, and at temporary ones, which are built again
         if kind == "exact":
             factor, rows = p * p * b, held + diagonal
             measured = factor + 2 * rows * p * b + rows * 2 * q * 8 + 2 * held * held * 8
-            under_way = 2 * size.slots * KERNEL_TILE * p * 8
+            under_way = max(2 * size.slots * KERNEL_TILE * p * 8, factoring_bytes(p, size.slots))
             setup_bytes = p * q * 8 + max(eigen, exact_bytes(p, b) + under_way, measured)
             resident = factor + p * q * (8 + b) + gram_bytes(p, c, b)
             setup += Work(
                 values=float(beyond + diagonal) * p,
                 values64=triangle(p),
-                gemm=1.0 * (beyond + diagonal) * p * p + 2.0 * beyond * beyond * p,
+                gemm=1.0 * (beyond + diagonal) * p * p + 1.0 * beyond * beyond * p,
                 gemm64=2.0 / 3.0 * p**3 + 2.0 * (beyond + diagonal) * p * q,
                 vector64=2.0 * POWER_STEPS * beyond * (beyond + 2 * q),
             )

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from streamkern.backends.product import Factor
 from streamkern.kernels import Expansion
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize, measure
 from streamkern.rng import generator
 from streamkern.solvers.cost import KERNEL_TILE
-from streamkern.solvers.dense import Map, gram_matmul, inverse_factor, lower_matmul, matmul
+from streamkern.solvers.dense import Map, gram, gram_matmul, inverse_factor, matmul, times_lower
 from streamkern.types import Array
 
 JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
@@ -121,7 +122,7 @@ class ExactProjection:
 
     def diagonal(self, K: Array, parallel: Map) -> Array:
         """K(x, Z) M K(Z, x) of each row of K = k(X, Z), shape (n, p): shape (n,), float64."""
-        values = np.sum(np.square(lower_matmul(self.W, K.T, parallel), dtype=np.float64), axis=0)
+        values = np.sum(np.square(times_lower(K, self.W, parallel), dtype=np.float64), axis=1)
         if self.nystrom is not None:
             phi = K[:, : len(self.nystrom.eigensystem.vectors)] @ self.nystrom.eigensystem.vectors
             values -= np.square(phi) @ self.nystrom.damping
@@ -231,20 +232,22 @@ def project_inexactly(
     return replace(projection, bound=max(bound, nystrom.eigensystem.tail))
 
 
-def _product(rows: slice, expansion: Expansion, V: Array, diagonal: Array) -> Array:
-    out = np.empty((rows.stop - rows.start, V.shape[1]))
+def _product(rows: slice, expansion: Expansion, right: Factor, columns: int, diagonal: Array) -> Array:
+    out = np.empty((rows.stop - rows.start, columns))
     for part, K in expansion.panels(expansion.Z[rows]):
         here = np.arange(part.start, part.stop)
         K[here - part.start, rows.start + here] = diagonal[rows][part]
-        out[part] = K @ V
+        product = np.empty((len(K), out.shape[1]), K.dtype)
+        right.product(K, product)
+        out[part] = product
     return out
 
 
 def kernel_product(expansion: Expansion, V: Array, imap: Imap) -> Array:
     """K(Z, Z) V with an exact diagonal, shape (p, c), float64; values of the kernel in the expansion's dtype."""
-    narrow = np.ascontiguousarray(V, dtype=expansion.Z.dtype)
-    tiles = _tiles(expansion.p, expansion.row_tile)
-    return np.concatenate(list(imap(_product, tiles, (expansion, narrow, expansion.kernel.diag(expansion.Z)))))
+    right, tiles = Factor(V.T.astype(expansion.Z.dtype)), _tiles(expansion.p, expansion.row_tile)
+    shared = expansion, right, V.shape[1], expansion.kernel.diag(expansion.Z)
+    return np.concatenate(list(imap(_product, tiles, shared)))
 
 
 def center_eigensystem(
@@ -271,7 +274,8 @@ def center_eigensystem(
     if s >= p:
         return top_eigensystem(kernel_matrix(expansion, p, parallel, imap), q, floor)
     more = min(s - 1, q + max(1, q // 10))  # the next ones make the q-th good, and σ_{q+1} known
-    start = top_eigensystem(kernel_matrix(expansion, s, parallel, imap), more, floor)
+    # In float32: what comes of it is a basis, and the eigenpairs are taken anew.
+    start = top_eigensystem(kernel_matrix(expansion, s, parallel, imap).astype(np.float32), more, floor)
     landmarks = Expansion(expansion.kernel, expansion.Z[:s], expansion.backend)
     coefficients = (start.vectors / start.values).astype(expansion.Z.dtype)
     V = np.concatenate(
@@ -338,10 +342,11 @@ class ProjectedKernel:
         K = np.concatenate(list(blocks))
         E = np.empty((0, 0)) if projection.nystrom is None else projection.nystrom.eigensystem.vectors
         self.phi = np.concatenate(parallel(lambda part: K[part, : len(E)] @ E, tiles))
-        A = lower_matmul(projection.W, K.T, parallel)
-        self.diagonal = np.sum(np.square(A, dtype=np.float64), axis=0)
-        held = A[:, : self.n]
-        self.gram = matmul(held.T, held, parallel, tile=256).astype(np.float64)
+        A = times_lower(K, projection.W, parallel)
+        self.diagonal = np.concatenate(
+            parallel(lambda part: np.einsum("ij,ij->i", A[part], A[part], dtype=np.float64), tiles)
+        )
+        self.gram = gram(A[: self.n], parallel).astype(np.float64)
 
     def measure(self, nystrom: Nystrom | None) -> StepSize:
         """β and λ with a preconditioner of the first eigenpairs, or with none."""

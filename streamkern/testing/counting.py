@@ -137,6 +137,10 @@ def counting(source: CountingSource | None = None) -> Iterator[Counts]:
 
         return counted
 
+    def symmetric(A: Array, *more: Any) -> Array:
+        counts.add("host", 1.0 * A.shape[0] * A.shape[0] * A.shape[1])
+        return square(_plain(A), *more)
+
     def factor(work: Callable[..., None]) -> Callable[..., None]:
         return lambda A, *more: work(_counted(_plain(A), counts, "host"), *more)
 
@@ -150,13 +154,13 @@ def counting(source: CountingSource | None = None) -> Iterator[Counts]:
 
     def decomposed(decompose: Callable[..., Any]) -> Callable[..., Any]:
         def counted(A: Array, *more: Any, **named: Any) -> Any:
-            counts.add("eigen", eigh(len(A)))
+            counts.add("eigen", eigh(len(A)) * A.dtype.itemsize / 8)
             return decompose(_plain(A), *more, **named)
 
         return counted
 
-    assemble, solve = Assembly.build, scipy.linalg.solve_triangular
-    products = {"matmul": 2.0, "lower_matmul": 1.0}
+    assemble, solve, square = Assembly.build, scipy.linalg.solve_triangular, dense.gram
+    products = {"matmul": 2.0, "times_lower": 1.0}
     with ExitStack() as stack:
 
         def replace(owner: Any, name: str, new: Any) -> None:
@@ -167,7 +171,7 @@ def counting(source: CountingSource | None = None) -> Iterator[Counts]:
             if "block" in vars(basis):
                 replace(basis, "block", values(vars(basis)["block"]))
         counted = {name: product(getattr(dense, name), share) for name, share in products.items()}
-        counted["gram_matmul"] = gram(dense.gram_matmul)
+        counted |= {"gram_matmul": gram(dense.gram_matmul), "gram": symmetric}
         for module in [m for name, m in sys.modules.items() if name.startswith("streamkern.")]:
             for name, count in counted.items():
                 if module is not dense and getattr(module, name, None) is getattr(dense, name):

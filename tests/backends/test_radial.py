@@ -66,6 +66,28 @@ def test_the_exponential_at_the_ends():
     assert np.isnan(out[8])
 
 
+@numba.njit
+def exp64(x: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(x)):
+        out[i] = loops._exp64(x[i])
+
+
+def test_the_exponential_of_float64_is_within_an_ulp_and_a_quarter_and_ends_as_that_of_float32_does():
+    x = -np.concatenate(
+        [np.linspace(0, 2, 100_001), np.linspace(2, 708.3964, 400_001), np.geomspace(1e-300, 1, 100_001)]
+    )
+    out = np.empty_like(x)
+    exp64(x, out)
+    exact = np.exp(x.astype(np.longdouble))
+    if np.finfo(np.longdouble).nmant > 60:
+        assert float((np.abs(out - exact) / np.spacing(exact.astype(np.float64))).max()) <= 1.25
+    np.testing.assert_allclose(out, np.exp(x), rtol=5e-16)
+    ends = np.array([0, -0.0, -5e-324, -708.3965, -745, -1e300, -np.inf, np.nan])
+    out = np.empty_like(ends)
+    exp64(ends, out)
+    np.testing.assert_array_equal(out, [1, 1, 1, 0, 0, 0, 0, np.nan])
+
+
 def test_the_logarithm_is_within_an_ulp_and_a_half():
     x = np.concatenate([every_float(np.finfo(np.float32).tiny, 3e38, 101), every_float(0.5, 2, 7)])
     out = np.empty_like(x)

@@ -10,11 +10,12 @@ from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers.dense import (
     TILE,
     cholesky,
+    gram,
     gram_matmul,
     inverse_factor,
-    lower_matmul,
     matmul,
     spd_solve,
+    times_lower,
 )
 
 SIZES = [1, 2, 15, 16, 17, 31, 32, 33, 50]  # tiles of 16
@@ -53,7 +54,9 @@ def test_products(p: int):
     A, B, W = rng.normal(size=(p, p + 3)), rng.normal(size=(p + 3, 4)), np.tril(rng.normal(size=(p, p)))
     np.testing.assert_allclose(matmul(A, B, map_, tile=16), A @ B, atol=1e-12)
     np.testing.assert_allclose(matmul(A.T, A, map_, tile=16), A.T @ A, atol=1e-12)
-    np.testing.assert_allclose(lower_matmul(W, A, map_, tile=16), W @ A, atol=1e-12)
+    np.testing.assert_allclose(gram(A, map_, tile=16), A @ A.T, atol=1e-12)
+    np.testing.assert_allclose(matmul(A.T, np.tile(A, 30), map_, tile=16), A.T @ np.tile(A, 30), atol=1e-12)
+    np.testing.assert_allclose(times_lower(A.T, W, map_, tile=16), (W @ A).T, atol=1e-12)
     np.testing.assert_allclose(gram_matmul(A, B, map_, tile=16), A.T @ (A @ B), atol=1e-11)
     wide = np.concatenate([A] * 2, axis=1)  # more columns than one slab
     np.testing.assert_allclose(gram_matmul(W, wide, map_, lower=True, tile=16), W.T @ (W @ wide), atol=1e-11)
@@ -85,7 +88,9 @@ def test_threads_do_not_change_a_bit():
         with ThreadsExecutor(threads) as executor:
             run = executor.host_map
             W = inverse_factor(A.copy(), np.dtype(np.float32), run)
-            found.append((W, gram_matmul(W, B, run, lower=True), lower_matmul(W, B, run), matmul(A, B, run)))
+            found.append(
+                (W, gram_matmul(W, B, run, lower=True), times_lower(B.T, W, run), gram(B, run), matmul(A, B, run))
+            )
     for other in found[1:]:
         for a, b in zip(other, found[0], strict=True):
             np.testing.assert_array_equal(a, b)
