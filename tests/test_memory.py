@@ -181,7 +181,7 @@ def test_auto_leaves_exact_projection_where_its_matrices_take_too_much() -> None
     solver = sk.EigenPro()
     for budget, exact in ((1 << 30, False), (8 << 30, True)):
         fits = project(p=8000, budget=budget)
-        assert (solver.chosen_projection(8000, 4, fits.solver_bytes) == "exact") is exact
+        assert (solver.chosen_projection(8000, fits.solver_bytes) == "exact") is exact
         assert fits.peak <= budget
 
 

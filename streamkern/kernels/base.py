@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, SupportsFloat
@@ -362,6 +363,13 @@ class Expansion(Basis):
     def dtype(self) -> np.dtype[Any]:
         """That of the centers."""
         return self.Z.dtype
+
+    def head(self, n: int) -> Expansion:
+        """The first n centers, which share their numbers with these."""
+        head = copy(self)
+        head.__dict__ = {name: value for name, value in vars(self).items() if name not in ("_buffers", "_warm")}
+        head.Z, head.norms = self.Z[:n], self.norms[:n]
+        return head
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         """k(X, Z), shape (b, p), written to ``out`` where given."""

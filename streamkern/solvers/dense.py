@@ -16,7 +16,8 @@ from streamkern.backends.product import Factor, add_transposed, packed_bytes, pa
 from streamkern.errors import NumericalError
 from streamkern.types import Array
 
-TILE = 512
+TILE = 256
+"""Rows of a tile: two of float64 fit the second-level cache."""
 _SUMS, _SLAB = 8, 32
 _MANY = 64  # columns from which packing the right factor pays
 
@@ -25,10 +26,10 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
 
 def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
-    """W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: lower triangular, shape (p, p), in ``dtype``.
+    """W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: lower triangular, shape (p, p), in ``dtype``, in the memory of A.
 
     Args:
-        A: symmetric positive definite, shape (p, p), float64; overwritten.
+        A: symmetric positive definite, shape (p, p), float64, contiguous and its own; it is used up.
         dtype: of the result.
         parallel: runs tiles.
         tile: rows of a tile.
@@ -37,16 +38,15 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
         NumericalError: a pivot is not positive.
     """
     cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
-    _cholesky(A, cuts, parallel)
-    _invert_lower(A, cuts, parallel)
-    W = np.zeros(A.shape, dtype=dtype)
-
-    def copy(rows: slice) -> None:
-        W[rows, : rows.start] = A[rows, : rows.start]
-        W[rows, rows] = np.tril(A[rows, rows])
-
-    parallel(copy, cuts)
-    return W
+    _invert_lower(A, cuts, _cholesky(A, cuts, parallel), parallel)
+    p, rows = len(A), A.ravel().view(dtype)  # row by row to the front: it never reaches one that is still to be read
+    for i in range(p):
+        row = A[i, : i + 1].astype(dtype)
+        rows[i * p : i * p + i + 1] = row
+        rows[i * p + i + 1 : (i + 1) * p] = 0
+    del rows
+    A.resize(-(-p * p * dtype.itemsize // 8), refcheck=False)  # gives the rest of the memory back
+    return A.view(dtype)[: p * p].reshape(p, p)
 
 
 def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
@@ -83,9 +83,17 @@ def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
     return np.asarray(scipy.linalg.solve_triangular(L, half, lower=True, trans="T", check_finite=False))
 
 
-def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> None:
-    """Lower factor into the lower tiles of A; the upper tiles are left alone."""
+def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> list[Array]:
+    """Lower factor into the lower tiles of A, and the inverses of its diagonal tiles; no upper tile is touched."""
+    inverses: list[Array] = []
     for k, K in enumerate(cuts):
+        left = Factor(-A[K, : K.start]) if k else None
+
+        def update(rows: slice, K: slice = K, left: Factor | None = left) -> None:
+            if left is not None:
+                left.product(A[rows, : K.start], A[rows, K], add=True)
+
+        update(K)
         try:
             A[K, K] = scipy.linalg.cholesky(A[K, K], lower=True, check_finite=False)
         except np.linalg.LinAlgError as error:
@@ -95,28 +103,22 @@ def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> None:
                 expected="a positive definite kernel and distinct centers",
                 remedy="remove repeated centers, raise the jitter, or compute in float64",
             ) from error
-        diagonal, below = A[K, K], cuts[k + 1 :]
+        inverses.append(
+            scipy.linalg.solve_triangular(A[K, K], np.eye(K.stop - K.start), lower=True, check_finite=False)
+        )
+        right = Factor(inverses[-1])
 
-        def panel(rows: slice, K: slice = K, diagonal: Array = diagonal) -> Factor:
-            A[rows, K] = scipy.linalg.solve_triangular(diagonal, A[rows, K].T, lower=True, check_finite=False).T
-            return Factor(-A[rows, K])
+        def panel(rows: slice, K: slice = K, update: Any = update, right: Factor = right) -> None:
+            update(rows)
+            right.product(A[rows, K].copy(), A[rows, K])
 
-        right = parallel(panel, below)
-
-        def update(pair: tuple[slice, tuple[slice, Factor]], K: slice = K) -> None:
-            rows, (cols, factor) = pair
-            factor.product(A[rows, K], A[rows, cols], add=True)
-
-        cols = list(zip(below, right, strict=True))
-        parallel(update, [(rows, done) for i, rows in enumerate(below) for done in cols[: i + 1]])
+        parallel(panel, cuts[k + 1 :])
+    return inverses
 
 
-def _invert_lower(A: Array, cuts: list[slice], parallel: Map) -> None:
+def _invert_lower(A: Array, cuts: list[slice], inverses: list[Array], parallel: Map) -> None:
     """Inverse of the lower factor, one block column a task: W[:, j] solves L W[:, j] = I[:, j]."""
     W = A  # the strict upper tiles hold Wᵀ until the factor is no longer needed
-    inverses = parallel(
-        lambda K: scipy.linalg.solve_triangular(A[K, K], np.eye(K.stop - K.start), lower=True, check_finite=False), cuts
-    )
 
     def column(j: int) -> None:
         J = cuts[j]

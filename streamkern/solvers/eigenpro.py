@@ -132,11 +132,11 @@ class EigenPro:
         q = min(s - 1, self.q or max(1, min(s // 4, _EIGENPAIRS)))
         return s, max(0, q)
 
-    def chosen_projection(self, p: int, itemsize: int, memory: int | None) -> str:
+    def chosen_projection(self, p: int, memory: int | None) -> str:
         """What ``auto`` stands for: exact while its matrices fit."""
         if self.projection != "auto":
             return self.projection
-        fits = memory is None or exact_bytes(p, itemsize) <= memory
+        fits = memory is None or exact_bytes(p) <= memory
         return "exact" if fits or p < 4 else "inexact"
 
     def chosen_momentum(self, size: StepSize, batch: int, p: int) -> float:
@@ -168,7 +168,7 @@ class EigenPro:
         """Abedsoltan et al. 2023, Table 1, with the constants of this implementation."""
         p, c, b = size.p, size.outputs, size.itemsize
         s, q = self.sizes(p)
-        kind = self.chosen_projection(p, b, size.memory)
+        kind = self.chosen_projection(p, size.memory)
         batch = max(self.batch or largest_batch(size.n, size.lanes), size.lanes)
         likely = self.batch or default_batch(self.affordable_batch(kind, size.n, p), size.n, size.lanes)
         held, diagonal = min(HELD_OUT, size.n), min(_DIAGONAL, p)
@@ -187,7 +187,7 @@ class EigenPro:
             factor, rows = p * p * b, held + diagonal
             measured = factor + 2 * rows * p * b + rows * 2 * q * 8 + 2 * held * held * 8
             under_way = max(2 * size.slots * KERNEL_TILE * p * 8, factoring_bytes(p, size.slots))
-            setup_bytes = p * q * 8 + max(eigen, exact_bytes(p, b) + under_way, measured)
+            setup_bytes = p * q * 8 + max(eigen, exact_bytes(p) + under_way, measured)
             resident = factor + p * q * (8 + b) + gram_bytes(p, c, b)
             setup += Work(
                 values=float(beyond + diagonal) * p,
@@ -246,7 +246,7 @@ class EigenPro:
             )
         expansion, parallel, imap = problem.expansion(), problem.executor.host_map, problem.executor.imap
         p, (s, q) = expansion.p, self.sizes(expansion.p)
-        kind = self.chosen_projection(p, expansion.Z.itemsize, problem.memory)
+        kind = self.chosen_projection(p, problem.memory)
         nystrom = None
         if q:
             nystrom = Nystrom(center_eigensystem(expansion, s, q, EIGEN_FLOOR, parallel, imap))
@@ -351,9 +351,9 @@ class Prepared:
     bound: float
 
 
-def exact_bytes(p: int, itemsize: int) -> int:
-    """Peak bytes of exact projection: K(Z, Z) in float64, and the inverse of its factor."""
-    return p * p * (8 + itemsize)
+def exact_bytes(p: int) -> int:
+    """Peak bytes of exact projection: K(Z, Z) in float64, and the inverse of its factor in its place."""
+    return p * p * 8
 
 
 def held_out(problem: Problem) -> Array:

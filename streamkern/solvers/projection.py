@@ -54,7 +54,7 @@ def on_host(parallel: Map) -> Imap:
 
 def _below(rows: slice, wide: Expansion) -> Array:
     """k(Z_i, Z_j) for i in ``rows`` and j up to the last of them."""
-    return Expansion(wide.kernel, wide.Z[: rows.stop], wide.backend).block(wide.Z[rows])
+    return wide.head(rows.stop).block(wide.Z[rows])
 
 
 def _block(X: Array, expansion: Expansion) -> Array:
@@ -80,9 +80,10 @@ def kernel_matrix(expansion: Expansion, s: int, parallel: Map, imap: Imap | None
     for rows, below in zip(tiles, (imap or on_host(parallel))(_below, tiles, (wide,)), strict=True):
         K[rows, : rows.stop] = below
 
-    def mirror(rows: slice) -> None:
-        for i in range(rows.start, rows.stop):
-            K[:i, i] = K[i, :i]
+    def mirror(rows: slice) -> None:  # by tiles: columns of a large matrix are slow to write
+        for cols in tiles[: rows.start // KERNEL_TILE]:
+            K[cols, rows] = K[rows, cols].T
+        K[rows, rows] = np.tril(K[rows, rows]) + np.tril(K[rows, rows], -1).T
 
     parallel(mirror, tiles)
     np.fill_diagonal(K, wide.kernel.diag(Z))

@@ -107,7 +107,9 @@ def test_float32_is_float64_rounded(kernel: Kernel, n: int):
 
 
 @pytest.mark.parametrize(
-    "kernel", [Linear(1.0), Polynomial(3), ArcCosine(1, 2), NTK(3), DotProfile(exponential)], ids=str
+    "kernel",
+    [Linear(1.0), Polynomial(3), ArcCosine(1, 2), NTK(3), DotProfile(exponential)],
+    ids=lambda k: type(k).__name__,
 )
 def test_tiles_do_not_matter(kernel: Kernel):
     X, Z = rows(12, 300, 3), rows(13, 2100, 3)

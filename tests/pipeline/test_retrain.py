@@ -417,7 +417,7 @@ def test_a_warm_start_of_several_passes_takes_fewer_of_them(tmp_path: Path):
         ({"centers": sk.Uniform(31)}, "number"), ({"kernel": sk.Laplace(3.0)}, "kernel"),
         ({"dtype": "float64"}, "dtype"), ({"preprocess": (sk.UnitRange(),)}, "learnt"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )  # fmt: skip
 def test_what_does_not_fit_the_champion_begins_at_0_and_says_why(one: Path, change: dict[str, Any], words: str):
     given = pipeline(**change)

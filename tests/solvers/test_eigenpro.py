@@ -282,10 +282,10 @@ def assert_gains(
 
 
 def test_exact_while_it_fits(executor: Executor):
-    assert EigenPro().chosen_projection(1000, 4, None) == "exact"
-    assert EigenPro().chosen_projection(1000, 4, 12 * 1000**2) == "exact"
-    assert EigenPro().chosen_projection(1000, 4, 12 * 1000**2 - 1) == "inexact"
-    assert EigenPro(projection="delayed").chosen_projection(1000, 4, None) == "delayed"
+    assert EigenPro().chosen_projection(1000, None) == "exact"
+    assert EigenPro().chosen_projection(1000, 8 * 1000**2) == "exact"
+    assert EigenPro().chosen_projection(1000, 8 * 1000**2 - 1) == "inexact"
+    assert EigenPro(projection="delayed").chosen_projection(1000, None) == "delayed"
 
 
 def test_batches():
