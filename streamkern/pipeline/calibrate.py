@@ -27,6 +27,7 @@ from threadpoolctl import threadpool_limits
 
 from streamkern import backends
 from streamkern.backends import get_backend
+from streamkern.backends.product import Factor
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Moments
 from streamkern.data.stream import Assembly, Block, Raw
@@ -150,7 +151,7 @@ class Calibration:
             thin=self.measured(f"gram {narrow} {c}", lambda: self._gram(dtype, c)),
             thin64=self.measured(f"thin float64 {c}", lambda: self._thin(c)),
             vector64=self.measured("vector float64", lambda: self._thin(1)),
-            serial64=self.measured("serial float64", lambda: self._gemm(wide, 1)),
+            serial64=self.measured("serial float64", self._serial),
             eigen=self.measured("eigen", _eigen),
             numbers=self.measured("numbers", _numbers),
         )
@@ -197,19 +198,20 @@ class Calibration:
         entry = self._timed(lambda: lambda: gradient(block, W)) / (_ROWS * basis.width)
         return max(entry - value, 0.1 * value) / (4.0 * c)
 
-    def _gemm(self, dtype: np.dtype[Any], threads: int | None = None) -> float:
+    def _gemm(self, dtype: np.dtype[Any]) -> float:
         size = 512
 
         def make() -> Callable[[], Any]:
             A, B, C = (np.ones((size, size), dtype=dtype) for _ in range(3))
 
-            def update() -> None:
-                nonlocal C
-                C -= A @ B.T
+            return lambda: Factor(B).product(A, C, add=True)
 
-            return update
+        return self._timed(make) / (2.0 * size**3)
 
-        return self._timed(make, threads) / (2.0 * size**3)
+    def _serial(self) -> float:
+        """A product of float64 as NumPy takes it, on one thread."""
+        A, B = (np.ones((512, 512)) for _ in range(2))
+        return self._timed(lambda: lambda: A @ B, 1) / (2.0 * 512**3)
 
     def _gram(self, dtype: np.dtype[Any], c: int) -> float:
         """Wᵀ W B for matrices of 32 MB together, which no cache near a core holds, and c columns."""

@@ -154,6 +154,20 @@ def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
     return out
 
 
+def mirror(A: Array, parallel: Map, tile: int = TILE) -> Array:
+    """A with what lies below its diagonal above it too, in place: by tiles, as columns are slow to write."""
+    cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
+
+    def part(i: int) -> None:
+        rows = cuts[i]
+        for cols in cuts[:i]:
+            A[cols, rows] = A[rows, cols].T
+        A[rows, rows] = np.tril(A[rows, rows]) + np.tril(A[rows, rows], -1).T
+
+    parallel(part, range(len(cuts)))
+    return A
+
+
 def times_lower(B: Array, W: Array, parallel: Map, tile: int = TILE) -> Array:
     """B Wᵀ for lower triangular W (p, p), shape (n, p), by fixed tiles of rows of W."""
     out = np.empty((len(B), len(W)), dtype=np.result_type(B, W))

@@ -18,7 +18,7 @@ from streamkern.kernels import Basis, Expansion
 from streamkern.kernels.base import ROW_TILE
 from streamkern.solvers.base import Problem, Sweep, WholePasses
 from streamkern.solvers.cost import Cost, Size, Work, triangle
-from streamkern.solvers.dense import spd_solve
+from streamkern.solvers.dense import TILE, mirror, spd_solve
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.projection import kernel_matrix
 from streamkern.types import Array
@@ -56,7 +56,7 @@ class Direct:
             setup_bytes=0,
             resident_bytes=grams * p * (p + c) * 8,
             setup=Work(),
-            row=Work(values=p, gemm64=2.0 * p * (p + c), numbers=3.0 * p * p / ROW_TILE),
+            row=Work(values=p, gemm64=p * (p + min(p, TILE) + 2.0 * c), numbers=3.0 * p * p / ROW_TILE),
             step=solve,
             batch=0,
             passes=1,
@@ -111,7 +111,7 @@ class DirectIteration(WholePasses):
         """Sum the normal equations and solve them."""
         gram, moment, _, n = sweep(self.contribution, None)
         parallel = self.problem.executor.host_map
-        A = gram / n
+        A = mirror(gram, parallel) / n
         A += self.solver.ridge * regulariser(self.basis, self.problem.executor)
         # Rounding leaves eigenvalues of about -ε trace(A); each try stands ten thousand times further from them.
         floor = float(np.finfo(np.float64).eps * np.trace(A))

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends.product import add_transposed, padded, times
+from streamkern.backends.product import Factor, add_transposed, padded, times
 from streamkern.data.stream import Block
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
+from streamkern.kernels.base import tiles
 from streamkern.kernels.device import DeviceExpansion
+from streamkern.solvers.dense import TILE
 from streamkern.solvers.score import residual, weigh
 from streamkern.types import Array
 
@@ -83,7 +85,8 @@ class NormalProduct:
 class NormalEquations:
     """Contributes φ(X)ᵀ W φ(X) and φ(X)ᵀ W y in float64, Σ w‖y‖² and the rows, with sample weights W.
 
-    float32 sums of this matrix are not positive definite at n = 60,000 and p = 5,000.
+    Of the matrix, tiles on the diagonal and below it: see ``dense.mirror``. float32 sums of it are not positive definite
+    at n = 60,000 and p = 5,000.
 
     Args:
         basis: the functions φ.
@@ -107,7 +110,9 @@ class NormalEquations:
                 root = np.sqrt(block.w[rows, None])
                 wide *= root
                 y *= root
-            gram += wide.T @ wide
+            columns = wide.T.copy()
+            for cols in tiles(M, TILE):
+                Factor(columns[cols]).product(columns[cols.start :], gram[cols.start :, cols], add=True)
             moment -= wide.T @ y
             loss += float(np.sum(np.square(y)))
         return gram, moment, loss, len(block.X)

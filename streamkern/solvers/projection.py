@@ -20,7 +20,7 @@ from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize, measure
 from streamkern.rng import generator
 from streamkern.solvers.cost import KERNEL_TILE
-from streamkern.solvers.dense import Map, gram, gram_matmul, inverse_factor, matmul, times_lower
+from streamkern.solvers.dense import Map, gram, gram_matmul, inverse_factor, matmul, mirror, times_lower
 from streamkern.types import Array
 
 JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
@@ -79,13 +79,7 @@ def kernel_matrix(expansion: Expansion, s: int, parallel: Map, imap: Imap | None
     K, tiles = np.empty((s, s)), _tiles(s, KERNEL_TILE)
     for rows, below in zip(tiles, (imap or on_host(parallel))(_below, tiles, (wide,)), strict=True):
         K[rows, : rows.stop] = below
-
-    def mirror(rows: slice) -> None:  # by tiles: columns of a large matrix are slow to write
-        for cols in tiles[: rows.start // KERNEL_TILE]:
-            K[cols, rows] = K[rows, cols].T
-        K[rows, rows] = np.tril(K[rows, rows]) + np.tril(K[rows, rows], -1).T
-
-    parallel(mirror, tiles)
+    mirror(K, parallel)
     np.fill_diagonal(K, wide.kernel.diag(Z))
     return K
 

@@ -32,7 +32,7 @@ from streamkern.data.stream import Scan
 from streamkern.execute import open_executor
 from streamkern.pipeline.tune import KERNELS
 from streamkern.solvers import Problem
-from streamkern.solvers.dense import spd_solve
+from streamkern.solvers.dense import mirror, spd_solve
 from streamkern.solvers.direct import regulariser
 from streamkern.solvers.fit import AtOnce, prepare
 from streamkern.solvers.gradient import NormalEquations
@@ -93,6 +93,7 @@ def at_ridges(pipeline: sk.Pipeline) -> list[float]:
         basis = problem.expansion()
         equations = NormalEquations(basis, facts.encoding.outputs)
         gram, moment, _, n = sweep(executor, Work(Scan(problem.assembly(scaled)), equations))
+        mirror(gram, executor.host_map)
         R, found = regulariser(basis, executor), []
         for ridge in RIDGES:
             A = gram / n + ridge * R
