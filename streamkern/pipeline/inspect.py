@@ -1,4 +1,4 @@
-"""What is in a data set: schema, sketches of columns, classes, order; by two sweeps over it in bounded memory."""
+"""What is in a data set: schema, sketches of columns, classes, order; by sweeps over it in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
 from streamkern.execute import Executor, open_executor
 from streamkern.memory import format_bytes
+from streamkern.storage.base import Source
+from streamkern.storage.described import DISTINCT, Described, shown
 from streamkern.storage.record import ingest_record
 from streamkern.storage.tables import open_tables
 from streamkern.sweep import Work, sweep
 
 SHOWN = 24
 """Columns and classes that the text shows; JSON has all."""
+
+FREQUENT = 5
+"""Most frequent values of a column of text that are shown; in JSON twenty times as many."""
 
 _RAMP = " .:-=+*#%@"
 
@@ -36,11 +41,13 @@ class Inspection:
         facts: JSON-serialisable: schema, chunks, bytes, classes, order, and where the rows come from.
         columns: sketches of the columns.
         names: of the columns.
+        others: name, type and contents of columns that are no features as they stand, such as text.
     """
 
     facts: dict[str, Any]
     columns: Columns
     names: list[str]
+    others: list[tuple[str, str, Described]]
 
     def to_json(self) -> dict[str, Any]:
         """Everything; numbers that do not exist are null."""
@@ -58,7 +65,8 @@ class Inspection:
             }
             for j, name in enumerate(self.names)
         ]
-        return {**self.facts, "columns": sketches}
+        others = [_other_json(name, kind, found) for name, kind, found in self.others]
+        return {**self.facts, "columns": sketches, "others": others}
 
     def text(self) -> str:
         """For people."""
@@ -94,13 +102,21 @@ class Inspection:
         shown = [_shown(name) for name in self.names[:SHOWN]]
         width = max([6, *map(len, shown)])
         heads = "  ".join(f"{head:>10}" for head in ("mean", "std", "min", "max"))
-        lines.append(f"  {'column':<{width}}  {heads}  {'missing':>8}  sketch")
+        if shown:
+            lines.append(f"  {'column':<{width}}  {heads}  {'missing':>8}  sketch")
         for j, name in enumerate(shown):
             found = (c.mean[j], c.std[j], c.low[j], c.high[j])
             numbers = "  ".join(f"{value:>10.4g}" if math.isfinite(value) else f"{'-':>10}" for value in found)
             lines.append(f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(c.histogram[j])}|")
         if len(self.names) > SHOWN:
             lines.append(f"  and {len(self.names) - SHOWN:,} more columns: --json has them")
+        if self.others:
+            table = [_other_text(name, kind, found, facts["rows"]) for name, kind, found in self.others[:SHOWN]]
+            table.insert(0, ("no feature", "type", "missing", "distinct", "values"))
+            w = [max(len(line[i]) for line in table) for i in range(4)]
+            lines += [f"  {n:<{w[0]}}  {k:<{w[1]}}  {m:>{w[2]}}  {u:>{w[3]}}  {v}".rstrip() for n, k, m, u, v in table]
+            if len(self.others) > SHOWN:
+                lines.append(f"  and {len(self.others) - SHOWN:,} more of them: --json has them")
         return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
 
 
@@ -113,7 +129,7 @@ def inspect(
     header: bool = True,
     storage_options: dict[str, Any] | None = None,
 ) -> Inspection:
-    """Look at every row of a data set, twice.
+    """Look at every row of a data set, twice; and once at columns that are no features as they stand.
 
     Args:
         path: whatever ``ingest`` takes: a path, glob or URL, arrays, frames.
@@ -132,11 +148,13 @@ def inspect(
             return inspect(
                 path, target, columns=columns, executor=threads, header=header, storage_options=storage_options
             )
-    dataset = Dataset(open_tables([path], target, columns, header, storage_options, nulls=True))
-    dataset.require_rows()
+    dataset = Dataset(open_tables([path], target, columns, header, storage_options, nulls=True, beside=True))
     source = dataset.source
     d = source.n_features
-    scan = RawScan(Scan(Assembly(dataset), int(np.clip((16 << 20) // (8 * d), 1, 4096))))
+    beside: dict[str, str] = getattr(source, "beside", {})
+    if not beside or not len(dataset):
+        dataset.require_rows()
+    scan = RawScan(Scan(Assembly(dataset), int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))))
     first = scan.block((0,))[0]
     pivot = np.where(np.isfinite(first.X[0]), first.X[0], 0).astype(np.float64)
     pivots = None
@@ -151,8 +169,29 @@ def inspect(
     sketches = finish(sums[:6], pivot, counts)
     names = [f"f{j}" for j in range(d)] if source.columns is None else list(source.columns)
     facts = _facts(dataset, path, sums[6:])
-    facts["advice"] = _advice(sketches, names, facts)
-    return Inspection(facts, sketches, names)
+    others = []
+    if beside:
+        found = sweep(executor, Work(_Chunks(source), _as_they_are))
+        others = [(name, kind, what) for (name, kind), what in zip(beside.items(), found, strict=True)]
+    facts["advice"] = _advice(sketches, names, facts) + _advice_on(others, names, facts["rows"])
+    return Inspection(facts, sketches, names, others)
+
+
+@dataclass(eq=False)
+class _Chunks:
+    """A source's chunks as what their columns beside the features hold."""
+
+    source: Source
+
+    def __len__(self) -> int:
+        return len(self.source.bounds) - 1
+
+    def block(self, key: tuple[int, ...]) -> tuple[Described, ...]:
+        return tuple(self.source.describe(key[0]))  # type: ignore[attr-defined]
+
+
+def _as_they_are(parts: tuple[Described, ...], state: Any) -> tuple[Described, ...]:
+    return parts
 
 
 @dataclass(eq=False)
@@ -224,6 +263,61 @@ def _advice(columns: Columns, names: list[str], facts: dict[str, Any]) -> list[s
     return advice
 
 
+def _advice_on(others: list[tuple[str, str, Described]], features: list[str], rows: int) -> list[str]:
+    """What to do about columns that are no features."""
+    if not others:
+        return []
+    names = ", ".join(_shown(name) for name, _, _ in others[:5]) + (", ..." if len(others) > 5 else "")
+    few = [name for name, _, found in others if found.counts and len(found.counts) <= max(2, rows // 20)]
+    these = f"; train on the others: --columns {','.join(map(_shown, features))}" if 0 < len(features) <= 8 else ""
+    how = f"; or name those to encode too, as {_shown(few[0])!r} for sk.OneHot" if few else ""
+    return [f"{len(others)} column(s) are no features as they stand: {names}{these}{how}"]
+
+
+def _other_json(name: str, kind: str, found: Described) -> dict[str, Any]:
+    text = kind.startswith("string")
+    low, high = (None if end is None else shown(end[1]) for end in (found.low, found.high))
+    counted = found.counts is not None and found.low is not None
+    return {
+        "name": name,
+        "type": kind,
+        "missing": found.missing,
+        "distinct": len(found.counts) if found.counts is not None and counted else None,
+        "more_than": DISTINCT if found.counts is None else None,
+        "frequent": [[shown(value), n] for value, n in _frequent(found)[: 20 * FREQUENT]],
+        "shortest" if text else "min": low,
+        "longest" if text else "max": high,
+    }
+
+
+def _other_text(name: str, kind: str, found: Described, rows: int) -> tuple[str, str, str, str, str]:
+    """Cells of a line."""
+    distinct = f"> {DISTINCT:,}" if found.counts is None else f"{len(found.counts):,}" if found.low else "-"
+    words = []
+    values = _frequent(found)
+    if values:
+        listed = ", ".join(f"{_shown(_cut(shown(value)))} {n / rows:.1%}" for value, n in values[:FREQUENT])
+        words.append(listed + (", ..." if len(values) > FREQUENT else ""))
+    if found.low is not None and found.high is not None and len(values) != 1:
+        low, high = shown(found.low[1]), shown(found.high[1])
+        if kind.startswith("string"):
+            short, long = int(found.low[0]), int(found.high[0])
+            lengths = f"length {short}" if short == long else f"lengths {short} to {long}"
+            words.append(f"{lengths}, {_cut(low)!r} to {_cut(high)!r}")
+        else:
+            words.append(f"{low.removesuffix('.000000000')} to {high.removesuffix('.000000000')}")
+    return _shown(name), kind, f"{found.missing:,}", distinct, "; ".join(words)
+
+
+def _frequent(found: Described) -> list[tuple[str, int]]:
+    """Values, the most frequent first."""
+    return sorted((found.counts or {}).items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 24 else text[:21] + "..."
+
+
 def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
     place = Path(os.fspath(path).removeprefix("file://"))
     if place.is_file():
@@ -232,7 +326,7 @@ def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
 
 
 def _range(columns: Columns) -> str:
-    low, high = float(columns.low.min()), float(columns.high.max())
+    low, high = float(columns.low.min(initial=math.inf)), float(columns.high.max(initial=-math.inf))
     return "no finite value" if low > high else f"{low:.6g} to {high:.6g}"
 
 

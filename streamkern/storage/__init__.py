@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def open_source(
     format: str | None = None,
     storage_options: dict[str, Any] | None = None,
     retry: Retry | None = None,
+    beside: bool = False,
 ) -> Source:
     """Open rows wherever they are.
 
@@ -54,6 +56,7 @@ def open_source(
         format: "zarr" or "parquet" where the path does not tell.
         storage_options: for fsspec URLs.
         retry: how patient to be with a remote store.
+        beside: pass over columns of parquet that cannot be features; they can be described.
 
     Raises:
         StorageError: nothing there, nothing that is known, or a store that does not answer.
@@ -76,7 +79,7 @@ def open_source(
         raise UsageError(
             f"format {format!r} is not known", where=redacted(url), expected="'zarr' or 'parquet'", remedy="correct it"
         )
-    open_it = open_zarr if format == "zarr" else open_parquet
+    open_it: Any = open_zarr if format == "zarr" else partial(open_parquet, beside=beside)
 
     def opened(columns: Sequence[str] | None, target: Any = target) -> ZarrSource | ParquetSource:
         source: ZarrSource | ParquetSource = open_it(url, target, columns, storage_options, retry=retry)

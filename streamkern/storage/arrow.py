@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from streamkern.errors import DataError
 from streamkern.storage.base import digest
+from streamkern.storage.described import DISTINCT, Described, key
 from streamkern.storage.layout import (
     as_rows,
     as_target,
@@ -42,6 +44,54 @@ def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers or booleans."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def apart(names: Sequence[str], types: dict[str, pa.DataType]) -> tuple[list[str], dict[str, str]]:
+    """Columns that are features as they stand, and the types of the others."""
+    features = [name for name in names if is_number(types[name])]
+    if not features:
+        lists = [name for name in names if is_vector(types[name]) and not pa.types.is_fixed_size_binary(types[name])]
+        features = [name for name in lists if is_number(types[name].value_type)][:1]
+    others = {}
+    for name in names:
+        if name not in features:
+            kind = types[name].value_type if pa.types.is_dictionary(types[name]) else types[name]
+            others[name] = "string" if is_text(kind) else str(kind)
+    return features, others
+
+
+def described(values: pa.ChunkedArray) -> Described:
+    """What a column that is no feature holds."""
+    values = plain(values)
+    missing, kind = values.null_count, values.type
+    numeric = pa.types.is_decimal(kind)
+    dated = pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind)
+    if missing == len(values) or not (is_text(kind) or numeric or dated):
+        return Described(missing, Counter(), None, None)
+    values = values.drop_null()
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        values = values.cast(pa.timestamp(kind.unit))  # of UTC: to write another zone takes a database of them
+    texts = values if pa.types.is_large_string(kind) else values.cast(pa.large_string())
+    if numeric:
+        ranks = values.cast(pa.float64())
+    else:
+        ranks = pc.multiply(pc.utf8_length(texts), 0 if dated else 1).cast(pa.float64())
+    ends = pc.min_max(ranks)
+    low, high = ends["min"], ends["max"]
+    first = pc.min(texts.filter(pc.equal(ranks, low))).as_py()
+    last = pc.max(texts.filter(pc.equal(ranks, high))).as_py()
+    found = pc.value_counts(texts)
+    counts = None
+    if len(found) <= DISTINCT:
+        names, rows = found.field("values").to_pylist(), found.field("counts").to_pylist()
+        counts = Counter(dict(zip(map(key, names), rows, strict=True)))
+    return Described(missing, counts, (low.as_py(), key(first)), (high.as_py(), key(last)))
 
 
 def number_of(text: str) -> float:
@@ -132,7 +182,7 @@ class Columns:
     @property
     def row_bytes(self) -> int:
         """Bytes of a stored row."""
-        return self.n_features * self.dtype.itemsize
+        return max(1, self.n_features) * self.dtype.itemsize
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -171,7 +221,8 @@ def columns_of(names: Sequence[str], types: dict[str, pa.DataType], where: str, 
     Raises:
         DataError: one cannot be a feature.
     """
-    dtype = np.result_type(*(number(types[name], f"{where}, column {name!r}", text) for name in names))
+    kinds = [number(types[name], f"{where}, column {name!r}", text) for name in names]
+    dtype = np.result_type(*kinds) if kinds else np.dtype(np.float64)
     return Columns(tuple(names), dtype, tuple(name for name in names if is_text(types[name])))
 
 
@@ -245,6 +296,7 @@ class Layout:
     features: Columns | Vector
     targets: tuple[str, ...]
     target: Target | None
+    beside: dict[str, str] = field(default_factory=dict)  # types of columns that are neither
 
     @property
     def stored(self) -> list[str]:
@@ -291,6 +343,7 @@ def table_layout(
     columns: Sequence[str] | None,
     where: str,
     width: Callable[[str], int] = lambda name: 1,
+    beside: bool = False,
 ) -> Layout:
     """Features and target among the columns of a table.
 
@@ -300,6 +353,7 @@ def table_layout(
         columns: features to use, in this order; all but the targets by default.
         where: the table in words.
         width: values in the rows of a column of lists.
+        beside: pass over columns that cannot be features; they are noted.
 
     Raises:
         DataError: columns that are not there, or cannot be features or target.
@@ -321,9 +375,13 @@ def table_layout(
             remedy="name fewer targets",
         )
     made = arrow_target(targets, types, where)
+    others: dict[str, str] = {}
+    if beside:
+        chosen, others = apart(chosen, types)
     vectors = [name for name in chosen if is_vector(types[name])]
     if not vectors:
-        return Layout(columns_of(chosen, types, where, text=columns is not None), tuple(targets), made)
+        features = columns_of(chosen, types, where, text=columns is not None)
+        return Layout(features, tuple(targets), made, others)
     name, kind = vectors[0], types[vectors[0]]
     if len(chosen) > 1 or pa.types.is_fixed_size_binary(kind):
         raise DataError(
@@ -334,7 +392,7 @@ def table_layout(
         )
     size = kind.list_size if pa.types.is_fixed_size_list(kind) else width(name)
     vector = Vector(name, size, number(kind.value_type, f"{where}, column {name!r}"), None, None)
-    return Layout(vector, tuple(targets), made)
+    return Layout(vector, tuple(targets), made, others)
 
 
 class FrameSource:
@@ -348,6 +406,7 @@ class FrameSource:
         columns: features to use, in this order.
         name: what to call it in messages.
         identity: JSON-serialisable, for the fingerprint.
+        beside: pass over columns that cannot be features.
 
     Attributes:
         nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
@@ -367,11 +426,13 @@ class FrameSource:
         columns: Sequence[str] | None,
         name: str,
         identity: Any,
+        beside: bool = False,
     ) -> None:
         empty = as_table(schema)
         self._schema = empty.schema
         types = {field.name: field.type for field in empty.schema}
-        self._layout = table_layout(types, target, columns, name)
+        self._layout = table_layout(types, target, columns, name, beside=beside)
+        self.beside = self._layout.beside
         self._name, self._identity = name, identity
         self._pieces = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
         self.bounds: IntArray = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
@@ -387,10 +448,19 @@ class FrameSource:
 
     def read(self, chunk: int) -> Rows:
         """Rows of one chunk; see ``Source.read``."""
+        a, _ = check_chunk(chunk, self.bounds)
+        return self._layout.rows(self._table(chunk, self._layout.stored), a, self.where(chunk), self.nulls)
+
+    def describe(self, chunk: int) -> list[Described]:
+        """What the columns beside the features hold in one chunk."""
+        table = self._table(chunk, list(self.beside))
+        return [described(table.column(name)) for name in self.beside]
+
+    def _table(self, chunk: int, names: list[str]) -> pa.Table:
         a, b = check_chunk(chunk, self.bounds)
-        table = as_table(self._pieces[chunk]()).select(self._layout.stored)
+        table = as_table(self._pieces[chunk]()).select(names)
         try:
-            table = table.cast(pa.schema([self._schema.field(name) for name in self._layout.stored]))
+            table = table.cast(pa.schema([self._schema.field(name) for name in names]))
         except (pa.ArrowInvalid, ValueError) as error:
             table, reason = None, str(error)
         if table is None or table.num_rows != b - a:
@@ -400,7 +470,7 @@ class FrameSource:
                 expected=f"{b - a} rows of the declared types",
                 remedy="correct the frame's declared types (its meta), or its divisions",
             )
-        return self._layout.rows(table, a, self.where(chunk), self.nulls)
+        return table
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""
@@ -417,7 +487,9 @@ def as_table(frame: Any) -> pa.Table:
     return pa.table(frame)
 
 
-def frame_source(frame: Any, target: str | Sequence[str] | None, columns: Sequence[str] | None) -> FrameSource:
+def frame_source(
+    frame: Any, target: str | Sequence[str] | None, columns: Sequence[str] | None, beside: bool = False
+) -> FrameSource:
     """Rows of a pandas frame, a polars frame or an Arrow table in memory.
 
     Raises:
@@ -434,7 +506,7 @@ def frame_source(frame: Any, target: str | Sequence[str] | None, columns: Sequen
     pieces = [partial(table.slice, start, rows) for start in starts]
     lengths = [min(rows, table.num_rows - start) for start in starts]
     name = f"{type(frame).__name__} in memory"
-    return FrameSource(pieces, lengths, table.slice(0, 0), target, columns, name, content.hexdigest())
+    return FrameSource(pieces, lengths, table.slice(0, 0), target, columns, name, content.hexdigest(), beside)
 
 
 class ArrowSource:
@@ -444,6 +516,7 @@ class ArrowSource:
         file: the file.
         target: the column of targets, or several.
         columns: features to use, in this order.
+        beside: pass over columns that cannot be features.
 
     Attributes:
         nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
@@ -455,7 +528,13 @@ class ArrowSource:
 
     nulls = False
 
-    def __init__(self, file: TableFile, target: str | Sequence[str] | None, columns: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        file: TableFile,
+        target: str | Sequence[str] | None,
+        columns: Sequence[str] | None,
+        beside: bool = False,
+    ) -> None:
         self._file = file
         with file.explaining("an Arrow IPC file (Feather version 2)"), file.open() as stream:
             opened = pa.ipc.open_file(stream)
@@ -467,7 +546,8 @@ class ArrowSource:
                 first = next((i for i in batches if lengths[i]), None)
                 return 1 if first is None else max(1, len(opened.get_batch(first).column(name).slice(0, 1).flatten()))
 
-            self._layout = table_layout(types, target, columns, file.path, width)
+            self._layout = table_layout(types, target, columns, file.path, width, beside)
+        self.beside = self._layout.beside
         self._batches = [i for i in batches if lengths[i]]
         self.bounds: IntArray = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
         self.dtype = self._layout.features.dtype
@@ -483,11 +563,19 @@ class ArrowSource:
     def read(self, chunk: int) -> Rows:
         """Rows of one chunk; see ``Source.read``."""
         a, _ = check_chunk(chunk, self.bounds)
+        return self._layout.rows(self._table(chunk, self._layout.stored), a, self.where(chunk), self.nulls)
+
+    def describe(self, chunk: int) -> list[Described]:
+        """What the columns beside the features hold in one chunk."""
+        table = self._table(chunk, list(self.beside))
+        return [described(table.column(name)) for name in self.beside]
+
+    def _table(self, chunk: int, names: list[str]) -> pa.Table:
+        check_chunk(chunk, self.bounds)
         with self._file.explaining("record batches as they were written"), self._file.open() as stream:
             options = pa.ipc.IpcReadOptions(use_threads=False)
             batch = pa.ipc.open_file(stream, options=options).get_batch(self._batches[chunk])
-        table = pa.Table.from_batches([batch.select(self._layout.stored)])
-        return self._layout.rows(table, a, self.where(chunk), self.nulls)
+        return pa.Table.from_batches([batch.select(names)])
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""

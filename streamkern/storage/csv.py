@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +12,9 @@ import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError
-from streamkern.storage.arrow import Columns, Layout, table_layout
+from streamkern.storage.arrow import Columns, described, table_layout
 from streamkern.storage.base import digest
+from streamkern.storage.described import Described
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.table_file import TableFile
 from streamkern.types import IntArray, Rows
@@ -35,6 +37,7 @@ class CsvSource:
         target: the column of targets, or several.
         columns: features to use, in this order.
         header: whether the first record names the columns; else they are called f0, f1, ...
+        beside: pass over columns that cannot be features.
 
     Attributes:
         nulls: whether a missing value of a feature is read as NaN; else it is an error.
@@ -52,6 +55,7 @@ class CsvSource:
         target: str | Sequence[str] | None,
         columns: Sequence[str] | None,
         header: bool = True,
+        beside: bool = False,
     ) -> None:
         self._file = file
         with file.explaining("a text table with one record a line"):
@@ -89,19 +93,20 @@ class CsvSource:
             )
         if wanted is None or set(wanted) <= set(self._names):
             types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
-        layout = table_layout(types, target, columns, file.path)
+        layout = table_layout(types, target, columns, file.path, beside=beside)
         names = layout.features.stored
         if missing & set(names):
             whole = Columns(tuple(names), np.dtype(np.float64), layout.features.text)
-            layout = Layout(whole, layout.targets, layout.target)
+            layout = replace(layout, features=whole)
         elif layout.features.dtype.kind == "i":
             fits = [
                 np.dtype(code)
                 for code in _NARROW
                 if all(np.iinfo(code).min <= low[name] and high[name] <= np.iinfo(code).max for name in names)
             ]
-            layout = Layout(Columns(tuple(names), fits[0]), layout.targets, layout.target)
-        self._layout, self._types, self._spans = layout, {name: types[name] for name in layout.stored}, spans
+            layout = replace(layout, features=Columns(tuple(names), fits[0]))
+        self._layout, self._spans, self.beside = layout, spans, layout.beside
+        self._types = {name: types[name] for name in (*layout.stored, *layout.beside)}
         self.bounds: IntArray = np.cumsum([0, *lengths], dtype=np.int64)
         self.dtype, self.n_features = layout.features.dtype, layout.features.n_features
         self.columns, self.target = layout.features.columns, layout.target
@@ -115,9 +120,19 @@ class CsvSource:
     def read(self, chunk: int) -> Rows:
         """Rows of one chunk; see ``Source.read``."""
         a, _ = check_chunk(chunk, self.bounds)
+        return self._layout.rows(self._table(chunk, self._layout.stored), a, self.where(chunk), self.nulls)
+
+    def describe(self, chunk: int) -> list[Described]:
+        """What the columns beside the features hold in one chunk; an empty text is a missing one."""
+        table = self._table(chunk, list(self.beside))
+        return [described(_given(table.column(name))) for name in self.beside]
+
+    def _table(self, chunk: int, names: list[str]) -> pa.Table:
+        check_chunk(chunk, self.bounds)
         with self._file.explaining("the text that was there when it was opened"):
-            table = self._parse(self._file.read(*self._spans[chunk]), self._types, list(self._types))
-        return self._layout.rows(table, a, self.where(chunk), self.nulls)
+            types = {name: self._types[name] for name in names}
+            # Without a column to read, all are: one tells how many rows there are.
+            return self._parse(self._file.read(*self._spans[chunk]), types, names or self._names[:1])
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""
@@ -180,6 +195,13 @@ def _record_end(text: bytes, first: bool = False) -> int:
         ends = lines[np.searchsorted(np.flatnonzero(values == ord('"')), lines) % 2 == 0]
         found = int(ends[0 if first else -1]) if len(ends) else -1
     return len(text) if first and found < 0 else found + 1
+
+
+def _given(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values with empty texts as nulls."""
+    if not pa.types.is_string(values.type):
+        return values
+    return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -119,7 +119,9 @@ def require_known(array: da.Array, name: str) -> None:
         )
 
 
-def dask_frame(frame: Any, target: str | Sequence[str] | None, columns: Sequence[str] | None) -> FrameSource:
+def dask_frame(
+    frame: Any, target: str | Sequence[str] | None, columns: Sequence[str] | None, beside: bool = False
+) -> FrameSource:
     """Rows of a Dask frame, a partition a chunk. Lengths of partitions are counted once, by computing them.
 
     Raises:
@@ -139,7 +141,7 @@ def dask_frame(frame: Any, target: str | Sequence[str] | None, columns: Sequence
         ) from error
     pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]
     name = f"Dask frame {frame._name}"
-    return FrameSource(pieces, [int(n) for n in lengths], frame._meta, target, columns, name, frame._name)
+    return FrameSource(pieces, [int(n) for n in lengths], frame._meta, target, columns, name, frame._name, beside)
 
 
 def _compute_partition(frame: Any, i: int) -> Any:

@@ -7,7 +7,8 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,8 +19,19 @@ import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_rows
-from streamkern.storage.arrow import Columns, Vector, arrow_target, columns_of, is_vector, number, plain
+from streamkern.storage.arrow import (
+    Columns,
+    Vector,
+    apart,
+    arrow_target,
+    columns_of,
+    described,
+    is_vector,
+    number,
+    plain,
+)
 from streamkern.storage.base import digest
+from streamkern.storage.described import Described
 from streamkern.storage.layout import (
     FORMAT,
     as_rows,
@@ -48,6 +60,7 @@ def open_parquet(
     storage_options: dict[str, Any] | None = None,
     *,
     retry: Retry | None = None,
+    beside: bool = False,
 ) -> ParquetSource:
     """Open a parquet file, a directory of them (with hive partitions), or a glob as rows.
 
@@ -61,6 +74,7 @@ def open_parquet(
         columns: features to use, in this order; partition keys are features only if they are named here.
         storage_options: for fsspec.
         retry: how patient to be with a remote store.
+        beside: pass over columns that cannot be features; they can be described.
 
     Raises:
         StorageError: no files, a file without a whole footer, or a store that does not answer.
@@ -100,6 +114,9 @@ def open_parquet(
             expected="at least one column that is no target",
             remedy="name fewer targets",
         )
+    others: dict[str, str] = {}
+    if beside and chosen != ["X"]:
+        chosen, others = apart(chosen, types)
     vectors = [name for name in chosen if is_vector(types[name])]
     if vectors and len(chosen) > 1:
         raise DataError(
@@ -108,14 +125,15 @@ def open_parquet(
             expected="one column of lists or binaries, or columns of numbers",
             remedy=f"pass columns=[{vectors[0]!r}], and target= for the column of targets",
         )
-    _require_alike(files.files, [*chosen, *targets] if columns is not None else None, [*chosen, *targets], partitions)
+    used = [*chosen, *targets, *others]
+    _require_alike(files.files, used if columns is not None else None, used, partitions)
     layout: Columns | Vector
     if vectors:
         layout = _vector(files, vectors[0], types[vectors[0]], marks, wanted)
     else:
         layout = columns_of(chosen, types, first.path, text=columns is not None)
     source = ParquetSource(files, layout, targets, arrow_target(targets, types, first.path), partitions)
-    source.noted_weight = marks.get("weight")
+    source.noted_weight, source.beside = marks.get("weight"), others
     return source
 
 
@@ -126,6 +144,7 @@ class ParquetSource:
         shuffled: whether the rows are recorded to be in a uniformly random order.
         nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
         noted_weight: the column that the training layout names as sample weights, or None.
+        beside: types of columns that are neither features nor targets, where they were asked for.
     """
 
     shuffled = False
@@ -144,6 +163,7 @@ class ParquetSource:
         self.target, self.dtype = target, layout.dtype
         self.columns: tuple[str, ...] | None = layout.columns
         self.text: tuple[str, ...] = layout.text
+        self.beside: dict[str, str] = {}
         self.n_features: int = layout.n_features
         row_bytes = layout.row_bytes
         self._reads: list[tuple[int, range]] = []
@@ -198,6 +218,23 @@ class ParquetSource:
         values = [plain(column(name)).to_numpy() for name in self._targets]
         y = np.stack(values, axis=1) if self.target.outputs else values[0]
         return Rows(X, as_target(y, self.target))
+
+    def describe(self, chunk: int) -> list[Described]:
+        """What the columns beside the features hold in one chunk, a row group at a time."""
+        i, groups = self._reads[chunk]
+        file, found = self._files.files[i], []
+        stored = [name for name in self.beside if name not in self._partitions]
+        for group in groups:
+            table = self._files.read(file, range(group, group + 1), stored)
+            for name in self.beside:
+                if name in self._partitions:
+                    value = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
+                    column = pa.chunked_array([pa.repeat(pa.scalar(value, pa.string()), file.rows[group])])
+                else:
+                    column = table.column(name)
+                found.append(described(column))
+        width = len(self.beside)
+        return [reduce(add, found[j::width]) for j in range(width)]
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""

@@ -39,6 +39,7 @@ def open_tables(
     storage_options: dict[str, Any] | None = None,
     nulls: bool = False,
     weight: str | None = None,
+    beside: bool = False,
 ) -> Source:
     """Open tables and join their rows, in the order given.
 
@@ -51,6 +52,8 @@ def open_tables(
         storage_options: for fsspec.
         nulls: read a null among features of a floating dtype as NaN; else it is an error.
         weight: the column of sample weights; another ``.npy`` file for one.
+        beside: pass over columns that cannot be features, such as text; ``beside`` of the source names them with their
+            types, and ``describe(chunk)`` tells what they hold.
 
     Raises:
         StorageError: nothing there, or nothing that is known.
@@ -60,11 +63,11 @@ def open_tables(
     target = target[0] if target is not None and not isinstance(target, str) and len(target) == 1 else target
     opened: list[Source] = []
     for place in _expanded(sources, storage_options):
-        source = _open_weighted(place, target, columns, header, storage_options, weight)
+        source = _open_weighted(place, target, columns, header, storage_options, weight, beside)
         if nulls and hasattr(source, "nulls"):
             source.nulls = True
         if columns is None and source.columns is not None and not opened:
-            columns = source.columns  # the next may have them in another order
+            columns = (*source.columns, *getattr(source, "beside", ()))  # the next may have them in another order
         if opened:
             _require_alike(opened[0], source)
         opened.append(source)
@@ -86,6 +89,7 @@ class JoinedSource:
         self.n_features, self.columns = first.n_features, first.columns
         self.weight = weight_of(first)
         self.text: tuple[str, ...] = getattr(first, "text", ())
+        self.beside: dict[str, str] = getattr(first, "beside", {})
         self.dtype: np.dtype[Any] = np.result_type(*(part.dtype for part in parts))
         self.target: Target | None = None
         if first.target is not None:
@@ -109,6 +113,11 @@ class JoinedSource:
         X, y, w = part.read(inside)
         X = X.astype(self.dtype, copy=False)
         return Rows(X, None if y is None or self.target is None else y.astype(self.target.dtype, copy=False), w)
+
+    def describe(self, chunk: int) -> Any:
+        """What the columns beside the features hold in one chunk."""
+        part, inside = self._find(chunk)
+        return part.describe(inside)  # type: ignore[attr-defined]
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""
@@ -136,14 +145,15 @@ def _open_weighted(
     header: bool,
     storage_options: dict[str, Any] | None,
     weight: str | None,
+    beside: bool,
 ) -> Source:
     """A table with its weights, if it has any."""
     if isinstance(place, tuple) and len(place) == 3:
-        rows = _open(place[:2], target, columns, header, storage_options)
+        rows = _open(place[:2], target, columns, header, storage_options, beside)
         return with_weights(rows, place[2], weight or "sample_weight")
     kind = kind_of(place) if isinstance(place, str) else None
     if weight is None or isinstance(place, tuple):
-        return _open(place, target, columns, header, storage_options)
+        return _open(place, target, columns, header, storage_options, beside)
     if isinstance(place, str) and kind is None:
         return open_source(place, target=target, columns=columns, weight=weight, storage_options=storage_options)
 
@@ -163,17 +173,18 @@ def _open(
     columns: Sequence[str] | None,
     header: bool,
     storage_options: dict[str, Any] | None,
+    beside: bool = False,
 ) -> Source:
     if not isinstance(place, str):
-        return _open_object(place, target, columns)
+        return _open_object(place, target, columns, beside)
     kind = kind_of(place)
     if kind is None:
-        return open_source(place, target=target, columns=columns, storage_options=storage_options)
+        return open_source(place, target=target, columns=columns, storage_options=storage_options, beside=beside)
     file = TableFile(place, storage_options)
     if kind == "csv":
-        return CsvSource(file, target, columns, header)
+        return CsvSource(file, target, columns, header, beside)
     if kind == "arrow":
-        return ArrowSource(file, target, columns)
+        return ArrowSource(file, target, columns, beside)
     if not (target is None or isinstance(target, str)):
         raise UsageError(
             f"{len(target)} targets are named",
@@ -186,7 +197,7 @@ def _open(
     return open_npz(file, target, columns) if kind == "npz" else open_hdf5(file, target, columns)
 
 
-def _open_object(value: Any, target: str | Sequence[str] | None, columns: Sequence[str] | None) -> Source:
+def _open_object(value: Any, target: str | Sequence[str] | None, columns: Sequence[str] | None, beside: bool) -> Source:
     if isinstance(value, Source):
         return value
     if isinstance(value, tuple):
@@ -196,9 +207,9 @@ def _open_object(value: Any, target: str | Sequence[str] | None, columns: Sequen
     if type(value).__module__.startswith("dask.dataframe"):
         from streamkern.storage.dask import dask_frame
 
-        return dask_frame(value, target, columns)
+        return dask_frame(value, target, columns, beside)
     if hasattr(value, "__arrow_c_stream__") or type(value).__module__.startswith("pandas"):
-        return frame_source(value, target, columns)
+        return frame_source(value, target, columns, beside)
     if target is not None:
         raise UsageError(
             f"a target {target!r} is named, and the source is an array",
@@ -253,6 +264,8 @@ def _require_alike(first: Source, other: Source) -> None:
     what = None
     if other.n_features != first.n_features or other.columns != first.columns:
         what = f"{other.n_features} features ({_names(other)}) and {first.n_features} ({_names(first)})"
+    elif list(getattr(other, "beside", ())) != list(getattr(first, "beside", ())):
+        what = f"columns {', '.join(getattr(other, 'beside', ()))} and {', '.join(getattr(first, 'beside', ()))}"
     elif (other.target is None) != (first.target is None):
         what = "one has a target and the other has none"
     elif (weight_of(other) is None) != (weight_of(first) is None):

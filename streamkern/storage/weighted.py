@@ -47,6 +47,7 @@ class WeightedSource:
         self.target: Target | None = rows.target
         self.shuffled = bool(getattr(rows, "shuffled", False))
         self.text: tuple[str, ...] = getattr(rows, "text", ())
+        self.beside: dict[str, str] = getattr(rows, "beside", {})
         self.distant = bool(getattr(rows, "distant", False))
 
     @property
@@ -82,6 +83,10 @@ class WeightedSource:
                 remedy="correct the weights; a row of weight 0 counts for nothing",
             )
         return Rows(X, y, w)
+
+    def describe(self, chunk: int) -> Any:
+        """What the columns beside the features hold in one chunk."""
+        return self.rows.describe(chunk)  # type: ignore[attr-defined]
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""

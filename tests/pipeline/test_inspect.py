@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
 import pytest
 
 import streamkern as sk
 from streamkern.cli import main
+from streamkern.pipeline import inspect as inspection
 from streamkern.pipeline.inspect import inspect
-from streamkern.storage import layout, write_parquet
+from streamkern.storage import arrow, csv, described, layout, write_parquet
 
 
 @pytest.fixture
@@ -102,3 +109,88 @@ def test_a_model_is_told_to_be_one(tmp_path, capsys):
     sk.KernelRegressor(centers=sk.Uniform(5)).fit(X, X[:, 0]).save(tmp_path / "model.zarr")
     assert main(["inspect", str(tmp_path / "model.zarr")]) == 1
     assert "this is a saved model, not rows" in capsys.readouterr().err
+
+
+def table(n: int = 600) -> tuple[pa.Table, list[str | None]]:
+    rng = np.random.default_rng(0)
+    city = [None if i % 97 == 0 else ["Rome", "São Paulo", "x" * 100 + "a", "x" * 100 + "b"][i % 4] for i in range(n)]
+    first = datetime(2020, 1, 1, tzinfo=UTC)
+    columns = {
+        "id": [f"r{i}" for i in range(n)],
+        "city": city,
+        "a": rng.normal(size=n),
+        "when": pa.array([first + timedelta(hours=i) for i in range(n)], pa.timestamp("ns", "Europe/Rome")),
+        "price": pa.array([Decimal(i) / 4 for i in range(n)], pa.decimal128(10, 2)),
+        "kind": pa.array(["u", "v"] * (n // 2)).dictionary_encode(),
+        "tags": [["p", "q"]] * n,
+        "b": np.arange(n),
+    }
+    return pa.table(columns), city
+
+
+@pytest.mark.parametrize("limit", [1000, 100])
+def test_columns_that_are_no_features_are_described_beside_those_that_are(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(described, "DISTINCT", limit)
+    monkeypatch.setattr(arrow, "DISTINCT", limit)
+    monkeypatch.setattr(inspection, "DISTINCT", limit)
+    rows, city = table()
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=90)
+    pa.feather.write_feather(rows, tmp_path / "rows.feather", chunksize=70)
+    found = inspect(tmp_path / "rows.parquet").to_json()
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    for other in (inspect(tmp_path / "rows.feather"), inspect(rows), inspect(rows.to_pandas())):
+        mine = {o["name"]: o for o in other.to_json()["others"]}
+        assert all(mine[o["name"]]["frequent"] == o["frequent"] for o in found["others"] if o["name"] != "when")
+    assert [c["name"] for c in found["columns"]] == ["a", "b"]
+    by = {o["name"]: o for o in found["others"]}
+    assert list(by) == ["id", "city", "when", "price", "kind", "tags"]
+    assert (by["id"]["distinct"], by["id"]["more_than"]) == ((600, None) if limit == 1000 else (None, 100))
+    assert (by["id"]["shortest"], by["id"]["longest"], len(by["id"]["frequent"])) == ("r0", "r599", 100 * (limit > 600))
+    counts = Counter(value for value in city if value)
+    assert by["city"]["missing"] == city.count(None)
+    assert by["city"]["distinct"] == 4  # two of which begin alike
+    assert [n for _, n in by["city"]["frequent"]] == sorted(counts.values(), reverse=True)
+    assert dict(by["city"]["frequent"])["Rome"] == counts["Rome"]
+    assert (by["city"]["shortest"], by["city"]["longest"]) == ("Rome", "x" * 60 + "...")
+    assert (by["when"]["min"], by["when"]["max"][:13]) == ("2020-01-01 00:00:00.000000000", "2020-01-25 23")
+    assert (by["price"]["min"], by["price"]["max"]) == ("0.00", "149.75")
+    assert by["kind"] == {"name": "kind", "type": "string", "missing": 0, "distinct": 2, "more_than": None,
+                          "frequent": [["u", 300], ["v", 300]], "shortest": "u", "longest": "v"}  # fmt: skip
+    assert (by["tags"]["type"], by["tags"]["distinct"], by["tags"]["more_than"]) == (
+        "list<element: string>",
+        None,
+        None,
+    )
+    assert "6 column(s) are no features as they stand: id, city" in found["advice"][-1]
+    assert "--columns a,b; or name those to encode too, as 'city'" in found["advice"][-1]
+
+
+def test_text_in_a_text_table_is_described_even_where_nothing_else_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(csv, "BLOCK_BYTES", 500)
+    lines = [f"r{i},{'' if i % 50 == 0 else ['river', 'city'][i % 2]}" for i in range(200)]
+    (tmp_path / "rows.csv").write_text("\n".join(["id,kind", *lines]))
+    whole, parts = tmp_path / "rows.csv", tmp_path / "part-*.csv"
+    (tmp_path / "part-0.csv").write_text("\n".join(["id,kind", *lines[:120]]))
+    (tmp_path / "part-1.csv").write_text("\n".join(["id,kind", *lines[120:]]))
+    one, other = inspect(whole).to_json(), inspect(parts).to_json()
+    assert one["chunks"]["count"] > 2
+    assert one["others"] == other["others"]
+    assert one["columns"] == []
+    assert one["others"][1]["missing"] == 4
+    assert one["others"][1]["frequent"] == [["city", 100], ["river", 96]]
+    assert main(["inspect", str(whole), "--target", "kind", "--threads", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "200 of 0 features" in text
+    assert "classes   3: city 50.0%" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("  id ")]
+    assert line.split()[1:4] == ["string", "0", "200"]
+    assert line.endswith("lengths 2 to 4, 'r0' to 'r199'")
+
+
+def test_named_text_is_described_and_a_partition_is_when_it_is_named(tmp_path):
+    rows, _ = table(60)
+    pq.write_to_dataset(rows.select(["id", "a", "kind"]), tmp_path / "rows", partition_cols=["kind"])
+    assert [o["name"] for o in inspect(tmp_path / "rows").to_json()["others"]] == ["id"]
+    found = inspect(tmp_path / "rows", columns=["kind", "a"])
+    assert found.to_json()["others"][0]["frequent"] == [["u", 30], ["v", 30]]
+    assert "u 50.0%, v 50.0%; length 1, 'u' to 'v'" in found.text()
