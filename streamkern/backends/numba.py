@@ -377,9 +377,7 @@ def _exp(x: Any) -> Any:
 
 @overload(_exp, strict=False)
 def _overload_exp(x: Any) -> Any:
-    if x == types.float32:
-        return lambda x: _exp32(x)
-    return lambda x: _exp64(x)
+    return (lambda x: _exp32(x)) if x == types.float32 else (lambda x: _exp64(x))
 
 
 def _power(x: Any, y: Any) -> Any:

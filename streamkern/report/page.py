@@ -42,6 +42,7 @@ h3 { font-size: 1.05rem; margin: 1.2rem 0 .3rem; }
 nav ul, .legend { list-style: none; margin: .4rem 0; padding: 0; display: flex; flex-wrap: wrap; gap: .15rem 1.1rem; }
 .legend li { display: flex; align-items: center; gap: .4rem; font-size: .9rem; }
 figure { margin: .6rem 0; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 figcaption, .note { color: var(--dim); font-size: .92rem; margin: .3rem 0; max-width: 48rem; }
 details { margin: .4rem 0; }
 summary { cursor: pointer; color: var(--link); padding: .2rem 0; }

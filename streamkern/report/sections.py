@@ -150,10 +150,10 @@ def _learning(records: Sequence[Record], names_: Sequence[str], plots: Plots) ->
         "Squared error summed over the outputs, mean over rows. The training loss is that of the steps as they came, "
         "smoothed, on augmented rows and before any averaging of iterates; validation and test rows are as stored."
     )
-    html = _figure("learning", legend(entries), caption, table("By pass", _PASSES, rows) if rows else "")
+    html = framed("learning", legend(entries), caption, table("By pass", _PASSES, rows) if rows else "")
     if scores:
         plots["scores"] = plot(scores, "training rows seen", "validation accuracy, %", words="rows")
-        html += _figure("scores", "", "Share of validation rows whose largest output is their class.", "")
+        html += framed("scores", "", "Share of validation rows whose largest output is their class.", "")
     return html
 
 
@@ -219,7 +219,7 @@ def _spectrum(records: Sequence[Record], names_: Sequence[str], plots: Plots) ->
     plots["spectrum"] = plot(lines, "number of the eigenvalue", "eigenvalue", log_x=True, log_y=True, levels=levels)
     scale = "Eigenvalues of the kernel matrix of a subsample, divided by its rows. "
     head = ("number", "eigenvalue", "the first is so many times larger")
-    return _figure("spectrum", legend(entries), scale + " ".join(said), table("Eigenvalues", head, rows))
+    return framed("spectrum", legend(entries), scale + " ".join(said), table("Eigenvalues", head, rows))
 
 
 def _solver_report(record: Record) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def _residuals(record: Record, plots: Plots) -> str:
             f"target{of}",
             "prediction",
         )
-        html += _figure(
+        html += framed(
             f"scatter{j}",
             legend([Entry("a row", 0, None, "circle"), Entry("prediction equal to target", 6, 1)]),
             f"A sample of {len(actual):,} {word} rows: on the dashed line, predictions are exact.",
@@ -309,7 +309,7 @@ def _residuals(record: Record, plots: Plots) -> str:
         edges, counts = bins(error)
         plots[f"residuals{j}"] = histogram(edges, counts, f"prediction less target{of}")
         counted = [[f"{a:.4g} to {b:.4g}", f"{n:,}"] for a, b, n in zip(edges, edges[1:], counts, strict=False)]
-        html += _figure(
+        html += framed(
             f"residuals{j}", "", "Residuals of the same rows; the outermost bins take in what lies beyond.",
             table("Rows by residual", ("residual", "rows"), counted),
         )  # fmt: skip
@@ -481,7 +481,7 @@ def _memory(records: Sequence[Record], names_: Sequence[str], plots: Plots) -> s
     if lines:
         plots["memory"] = plot(lines, "seconds", "memory held", levels=levels, words="bytes", zero=True)
         above = f" What is allowed lies above the plot: {', '.join(beyond)}." if beyond else ""
-        html = _figure("memory", legend(entries), f"Resident memory of the process that leads the run.{above}", "")
+        html = framed("memory", legend(entries), f"Resident memory of the process that leads the run.{above}", "")
     html += table("Memory of the process that leads the run", ("", "at the peak", "projected", "allowed"), rows)
     if not many:
         planned = records[0].of("memory")
@@ -573,7 +573,7 @@ def _differences(records: Sequence[Record], names_: Sequence[str]) -> str:
 # --------------------------------------------------------------------------------------------------------- the page
 
 
-def _figure(name: str, key: str, caption: str, numbers: str) -> str:
+def framed(name: str, key: str, caption: str, numbers: str = "") -> str:
     """A plot with its legend above, what it says below, and its numbers as a table."""
     text = escape(caption[:1].upper() + caption[1:])
     drawn = f'<div class="plot" role="img" aria-label="{text}">{place(name)}</div>'

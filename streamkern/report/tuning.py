@@ -10,7 +10,7 @@ from typing import Any
 from streamkern.report.figures import Level, Line, Plot, plain, plot
 from streamkern.report.markup import Entry, legend, table
 from streamkern.report.page import shell, write_page
-from streamkern.report.sections import Section, place
+from streamkern.report.sections import Section, framed
 from streamkern.report.status import duration
 
 _MARKS = ("circle", "square", "diamond")
@@ -53,12 +53,16 @@ def _verdict(told: dict[str, Any]) -> str:
     width = "" if sigma is None else f" of bandwidth {sigma:.4g}, {sigma / told['median']:.2g} median distances"
     return (
         f"{_family(choice['kernel'])} kernel{width}, with {choice['centers']:,} centers and ridge "
-        f"{choice['ridge']:.0e}: {_score(told, choice)} on rows held out."
+        f"{plain(choice['ridge'])}: {_metric(told)} {_score(told, choice)} on rows held out."
     )
 
 
+def _metric(told: dict[str, Any]) -> str:
+    return "accuracy" if told["metric"] == "accuracy" else "R²"
+
+
 def _score(told: dict[str, Any], trial: Trial) -> str:
-    return f"accuracy {trial['score']:.2%}" if told["metric"] == "accuracy" else f"R² {trial['score']:.4f}"
+    return f"{trial['score']:.2%}" if told["metric"] == "accuracy" else f"{trial['score']:.4f}"
 
 
 def _kernels(told: dict[str, Any], plots: dict[str, Plot]) -> str:
@@ -75,16 +79,17 @@ def _kernels(told: dict[str, Any], plots: dict[str, Plot]) -> str:
         entries.append(Entry(family, number, number, mark))
     rows = [
         (
-            _family(trial["kernel"]),
+            _family(trial["kernel"]) + (", chosen" if trial["kernel"] == told["choice"]["kernel"] else ""),
             plain(trial["kernel"]["bandwidth"]) if "bandwidth" in trial["kernel"] else "–",
-            f"{trial['ridge']:.0e}",
-            _score(told, trial),
             f"{trial['mse']:.4g}",
-            "chosen" if trial["kernel"] == told["choice"]["kernel"] else "",
+            _score(told, trial),
+            plain(trial["ridge"]),
         )
         for trial in best
     ]
-    text = table("Each kernel at its best ridge", ("kernel", "bandwidth", "ridge", "score", "squared error", ""), rows)
+    text = table(
+        "Each kernel at its best ridge", ("kernel", "bandwidth", "squared error", _metric(told), "ridge"), rows
+    )
     if not scores:
         return text
     sigma = told["choice"]["kernel"].get("bandwidth")
@@ -93,11 +98,9 @@ def _kernels(told: dict[str, Any], plots: dict[str, Plot]) -> str:
     plots["score"] = plot(scores, "bandwidth", _label(told), log_x=True, levels=levels)
     plots["error"] = plot(errors, "bandwidth", "squared error", log_x=True, levels=levels)
     note = "Each point is the best ridge of a kernel at a bandwidth, on rows that it was not fitted to."
-    return (
-        f"<p>{note}</p>{legend(entries)}<figure>{place('score')}<figcaption>Score. It goes up and down by chance where "
-        f"few rows are held out.</figcaption></figure><figure>{place('error')}<figcaption>Squared error, which the "
-        f"choice goes by.</figcaption></figure>{text}"
-    )
+    score = f"{_metric(told)}: it goes up and down by chance where few rows are held out."
+    error = framed("error", "", "Squared error, which the choice goes by.")
+    return f"<p>{note}</p>{framed('score', legend(entries), score)}{error}{text}"
 
 
 def _ridges(told: dict[str, Any], plots: dict[str, Plot]) -> str:
@@ -114,11 +117,15 @@ def _ridges(told: dict[str, Any], plots: dict[str, Plot]) -> str:
         entries.append(Entry(name + (", chosen" if shown == kernel else ""), number, number, mark))
     plots["ridge"] = plot(lines, f"ridge, for {told['rows']:,} rows", "squared error", log_x=True)
     note = "One decomposition gives every ridge. Where the curve is flat to the left, none is needed."
-    return f"<p>{note}</p>{legend(entries)}<figure>{place('ridge')}</figure>"
+    return f"<p>{note}</p>{framed('ridge', legend(entries), 'Squared error on rows held out, by ridge.')}"
 
 
 def _centers(told: dict[str, Any], plots: dict[str, Plot]) -> str:
     curve, chosen = told["curve"], told["choice"]["centers"]
+    kept = told["pipeline"]["centers"].get(
+        "p", chosen
+    )  # where the pipeline keeps its own, the score is of the most tried
+    word = "chosen" if kept == chosen else "of the score above"
     x = [trial["centers"] for trial in curve]
     plots["centers"] = plot(
         [Line(x, [_percent(told, t) for t in curve], "held out", 0, 0, "circle")], "centers", _label(told),
@@ -126,23 +133,24 @@ def _centers(told: dict[str, Any], plots: dict[str, Plot]) -> str:
     )  # fmt: skip
     rows = [
         (
-            f"{trial['centers']:,}",
-            _score(told, trial),
+            f"{trial['centers']:,}" + (f", {word}" if trial["centers"] == chosen else ""),
             f"{trial['mse']:.4g}",
-            f"{trial['ridge']:.0e}",
+            _score(told, trial),
+            plain(trial["ridge"]),
             "–" if trial["seconds"] is None else duration(trial["seconds"]),
-            "chosen" if trial["centers"] == chosen else "",
         )
         for trial in curve
     ]
     text = table(
         "What each number of centers would give, and take",
-        ("centers", "score", "squared error", "ridge", "run, predicted", ""),
+        ("centers", "squared error", _metric(told), "ridge", "run, predicted"),
         rows,
     )
-    entries = [Entry("rows held out", 0, 0, "circle"), Entry("chosen", 1, 2)]
+    entries = [Entry("rows held out", 0, 0, "circle"), Entry(word, 1, 2)]
     note = "Each has the first centers of one draw. With more rows than the subsample's, more centers are worth it."
-    return f"<p>{note}</p>{legend(entries)}<figure>{place('centers')}</figure>{text}"
+    more = "" if kept == chosen else f" The pipeline keeps its own {kept:,}."
+    figure = framed("centers", legend(entries), f"{_metric(told)} by the number of centers.")
+    return f"<p>{note}{more}</p>{figure}{text}"
 
 
 def _listed(reasons: Sequence[str]) -> str:

@@ -85,8 +85,8 @@ class NormalProduct:
 class NormalEquations:
     """Contributes φ(X)ᵀ W φ(X) and φ(X)ᵀ W y in float64, Σ w‖y‖² and the rows, with sample weights W.
 
-    Of the matrix, tiles on the diagonal and below it: see ``dense.mirror``. float32 sums of it are not positive definite
-    at n = 60,000 and p = 5,000.
+    Of the matrix, tiles on the diagonal and below it: see ``dense.mirror``. float32 sums of it are not positive
+    definite at n = 60,000 and p = 5,000.
 
     Args:
         basis: the functions φ.

@@ -9,7 +9,7 @@ from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.kernels.device import device_bytes
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import STEPS_AHEAD, Solver
-from streamkern.solvers.eigenpro import EigenPro
+from streamkern.solvers.eigenpro import EigenPro, exact_bytes
 from streamkern.solvers.footprint import Footprint
 
 OUTPUTS = 16
@@ -58,7 +58,7 @@ def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int,
     """Bytes of the solver's own matrices: the host's, less than an exact projection takes where it fits no device."""
     if device is None or fits_exactly(device, p, d, projected.cost.batch, itemsize):
         return projected.solver_bytes
-    return min(projected.solver_bytes, p * p * (8 + itemsize) - 1)
+    return min(projected.solver_bytes, exact_bytes(p) - 1)
 
 
 def require_room(device: Device | None, solver: Solver, projected: Footprint, p: int, d: int, itemsize: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkern.backends import product
-from streamkern.backends.product import WIDTH, add_transposed, inner, pack, padded, times
+from streamkern.backends.product import WIDTH, Factor, add_transposed, inner, pack, padded, times
 
 EPS = np.finfo(np.float32).eps
 
@@ -105,9 +106,32 @@ def test_a_prediction_depends_on_its_row_alone(cut: int, c: int):
         assert np.array_equal(np.concatenate(parts), times(A, right))
 
 
-def test_float64_is_left_to_blas():
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "m", "d"), [(1, 1, 1), (9, 31, 20), (21, 97, 1300), (256, 260, 64)])
+def test_a_factor_multiplies_adds_and_travels(dtype: type, n: int, m: int, d: int):
+    A, B = normal(12, n, d).astype(dtype), normal(13, m, d).astype(dtype)
+    factor = Factor(B)
+    assert np.array_equal(factor.B, B)
+    buffer = np.full((n, m + 2), 7, dtype)
+    out = buffer[:, 1:-1]
+    factor.product(A, out)
+    exact = A.astype(np.float64) @ B.T.astype(np.float64)
+    bound = np.finfo(dtype).eps * (d + 2) * (np.abs(A).astype(np.float64) @ np.abs(B).T)
+    assert (np.abs(out - exact) <= bound).all()
+    once = out.copy()
+    pickle.loads(pickle.dumps(factor)).product(A, out, add=True)
+    assert (np.abs(out - 2 * exact) <= 2 * bound).all()
+    assert (buffer[:, [0, -1]] == 7).all()
+    parts = np.empty_like(once)
+    for rows in (slice(0, n // 3), slice(n // 3, n)):
+        if rows.stop > rows.start:
+            factor.product(np.asfortranarray(A[rows]), parts[rows])
+    assert np.array_equal(parts, once) or not product.VECTORS
+
+
+def test_few_columns_of_float64_are_left_to_blas():
     A, W = normal(10, 9, 20).astype(np.float64), normal(11, 20, 3).astype(np.float64)
-    assert pack(A) is None
+    assert (pack(A) is None) == (product.VECTORS < 2)
     assert padded(W) is W
     assert np.array_equal(times(A, W), A @ W)
     g = np.ones((20, 3))

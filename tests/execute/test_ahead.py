@@ -93,10 +93,11 @@ def test_workers_begin_two_blocks_of_the_next_step_each(scheduler):
 
 
 def test_what_has_not_begun_when_the_step_comes_is_left_to_it():
-    gate = threading.Event()
+    begun, gate = threading.Event(), threading.Event()
 
     class Gated(Counting):
         def warm(self, block):
+            begun.set()
             gate.wait()
             super().warm(block)
 
@@ -104,6 +105,7 @@ def test_what_has_not_begun_when_the_step_comes_is_left_to_it():
         pool = LanePool(Gated(), range(4), 4, threads)
         pool.step((0, 0), 1.5, [(0, 1)])
         pool.warm((0, 1), 1)
+        begun.wait()
         with ThreadPoolExecutor(1) as driver:
             step = driver.submit(pool.step, (0, 1), 1.5)
             while pool._ahead is not None:
