@@ -128,7 +128,7 @@ def plot(
             )
         )
     # The numeral format writes 1e-9 as 0.
-    tiny = {"@x": "printf"} if log_x and min(xs, default=1.0) < 1e-3 else {}
+    tiny: dict[str, Any] = {"@x": "printf"} if log_x and min(xs, default=1.0) < 1e-3 else {}
     at = "@x{%.3g}" if tiny else "@x{0,0.[0000]}"
     p.add_tools(HoverTool(tooltips=[("", "@name"), (x_label, at), (y_label, "@y{0,0.[000000]}")], formatters=tiny))
     _dress(p, x_label, y_label, log_x, log_y, words)

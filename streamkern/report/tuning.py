@@ -133,7 +133,7 @@ def _centers(told: dict[str, Any], plots: dict[str, Plot]) -> str:
     )  # fmt: skip
     rows = [
         (
-            f"{trial['centers']:,}" + (f", {word}" if trial["centers"] == chosen else ""),
+            f"{trial['centers']:,}" + (", chosen" if trial["centers"] == chosen == kept else ""),
             f"{trial['mse']:.4g}",
             _score(told, trial),
             plain(trial["ridge"]),
