@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy.spatial.distance import pdist
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly
@@ -44,6 +43,8 @@ def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) 
     Raises:
         DataError: the rows looked at are all the same.
     """
+    from scipy.spatial.distance import pdist  # a tenth of a second that only this needs
+
     data = dataset.plain()
     ids = data.draw(min(ROWS, data.base_rows), _DRAW)
     X, _ = gather(executor, Assembly(data, dtype=dtype), ids)

@@ -272,10 +272,16 @@ def center_eigensystem(
     # In float32: what comes of it is a basis, and the eigenpairs are taken anew.
     start = top_eigensystem(kernel_matrix(expansion, s, parallel, imap).astype(np.float32), more, floor)
     landmarks = Expansion(expansion.kernel, expansion.Z[:s], expansion.backend)
-    coefficients = (start.vectors / start.values).astype(expansion.Z.dtype)
-    V = np.concatenate(
-        parallel(lambda rows: landmarks.predict(expansion.Z[rows], coefficients).astype(np.float64), _tiles(p, 256))
-    )
+    right = Factor((start.vectors / start.values).T.astype(expansion.Z.dtype))
+    V = np.empty((p, len(start.values)))
+
+    def extend(rows: slice) -> None:
+        block = landmarks.block(expansion.Z[rows])
+        out = np.empty((len(block), V.shape[1]), block.dtype)
+        right.product(block, out)
+        V[rows] = out
+
+    parallel(extend, _tiles(p, 256))
     for _ in range(2):  # twice: the first time leaves rounding errors of the condition number
         gram = np.linalg.cholesky(_transposed(V, V, parallel))
         V = matmul(V, np.ascontiguousarray(np.linalg.inv(gram).T), parallel)
@@ -336,7 +342,7 @@ class ProjectedKernel:
         blocks = (imap or on_host(parallel))(_block, [rows[part] for part in tiles], (expansion,))
         K = np.concatenate(list(blocks))
         E = np.empty((0, 0)) if projection.nystrom is None else projection.nystrom.eigensystem.vectors
-        self.phi = np.concatenate(parallel(lambda part: K[part, : len(E)] @ E, tiles))
+        self.phi = matmul(K[:, : len(E)], E.astype(K.dtype), parallel, tile=256).astype(np.float64)
         A = times_lower(K, projection.W, parallel)
         self.diagonal = np.concatenate(
             parallel(lambda part: np.einsum("ij,ij->i", A[part], A[part], dtype=np.float64), tiles)
