@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.quality import BATCH, WARN_ABOVE, Spread, stored_ratio
-from streamkern.data.sketch import Columns, ColumnSums, Histogram, finish
+from streamkern.data.sketch import BINS, Columns, ColumnSums, Histogram, finish
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
 from streamkern.execute import Executor, open_executor
@@ -94,6 +94,8 @@ class Inspection:
         order = facts["order"]
         if order["ratio"] is not None:
             lines.append(f"  order     labels of {BATCH} neighbours vary {order['ratio']:.2f} times as in random order")
+        elif target is None and self.names:
+            lines.append("  order     not known without the labels: --target NAME, target=NAME")
         if order["recorded"] is not None:
             lines.append(f"            recorded: {order['recorded']} shuffle")
         if facts["ingested"] is not None:
@@ -107,7 +109,7 @@ class Inspection:
         for j, name in enumerate(shown):
             found = (c.mean[j], c.std[j], c.low[j], c.high[j])
             numbers = "  ".join(f"{value:>10.4g}" if math.isfinite(value) else f"{'-':>10}" for value in found)
-            lines.append(f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(c.histogram[j])}|")
+            lines.append(f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(self._counts(j)):<{BINS}}|")
         if len(self.names) > SHOWN:
             lines.append(f"  and {len(self.names) - SHOWN:,} more columns: --json has them")
         if self.others:
@@ -118,6 +120,13 @@ class Inspection:
             if len(self.others) > SHOWN:
                 lines.append(f"  and {len(self.others) - SHOWN:,} more of them: --json has them")
         return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
+
+    def _counts(self, j: int) -> Any:
+        """The histogram of a column; of few whole numbers without the bins between them."""
+        counts, span = self.columns.histogram[j], float(self.columns.high[j] - self.columns.low[j])
+        if self.facts["dtype"].startswith(("int", "uint", "bool")) and 0 < span < BINS:
+            return counts[np.clip(np.arange(span + 1) * (BINS / span), 0, BINS - 1).astype(np.int64)]
+        return counts
 
 
 def inspect(

@@ -505,14 +505,16 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
         return {k: v for i, part in enumerate(value) for k, v in _flat(part, f"{name}[{i}]").items()}
     if value is None or value == []:
         return {name: _NONE}
+    if name.endswith("fingerprint"):
+        return {name: str(value)[:12]}  # enough to tell two apart; the whole of it stands under Fingerprints
+    if name == "memory" and isinstance(value, int):
+        return {name: format_bytes(value)}
     return {name: f"{value:,}" if type(value) is int and abs(value) > 9999 else str(value)}
 
 
 def _settings(record: Record) -> str:
     manifest = dict(record.manifest)
     versions = manifest.pop("versions", {})
-    if isinstance(manifest.get("memory"), int):
-        manifest["memory"] = format_bytes(manifest["memory"])
     fingerprint = (manifest.get("train") or {}).get("fingerprint")
     found = {k: v for k, v in _solver_report(record).items() if k not in _BESIDE}
     shown = {name: plain(v) if isinstance(v, float) else str(v) for name, v in _scalars(found).items()}

@@ -194,3 +194,14 @@ def test_named_text_is_described_and_a_partition_is_when_it_is_named(tmp_path):
     found = inspect(tmp_path / "rows", columns=["kind", "a"])
     assert found.to_json()["others"][0]["frequent"] == [["u", 30], ["v", 30]]
     assert "u 50.0%, v 50.0%; length 1, 'u' to 'v'" in found.text()
+
+
+@pytest.mark.parametrize("most", [1, 3, 7, 9, 11, 13, 15])
+def test_few_whole_numbers_are_drawn_without_gaps_and_an_order_needs_labels(most):
+    X = np.repeat(np.arange(5, 6 + most, dtype=np.uint8), 3)[:, None]
+    text = inspect(X).text()
+    assert "order     not known without the labels" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("  f0 ")]
+    drawn = line[-17:-1]
+    assert drawn == ("@" * (most + 1)).ljust(16)
+    assert "order     labels of" in inspect((X, np.arange(len(X)) % 2)).text()
