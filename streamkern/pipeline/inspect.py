@@ -182,7 +182,9 @@ def inspect(
     if beside:
         found = sweep(executor, Work(_Chunks(source), _as_they_are))
         others = [(name, kind, what) for (name, kind), what in zip(beside.items(), found, strict=True)]
-    facts["advice"] = _advice(sketches, names, facts) + _advice_on(others, names, facts["rows"])
+    facts["advice"] = _advice(sketches, names, facts) + _advice_on(
+        others, [] if source.columns is None else names, facts["rows"]
+    )
     return Inspection(facts, sketches, names, others)
 
 

@@ -173,6 +173,7 @@ class Columns:
     columns: tuple[str, ...]
     dtype: np.dtype[Any]
     text: tuple[str, ...] = ()  # those of the columns that hold text
+    loose: bool = False  # whether whole numbers come as float64 where some are missing: to be looked at, not trained on
 
     @property
     def n_features(self) -> int:
@@ -195,11 +196,12 @@ class Columns:
 
     def takes_nulls(self, name: str) -> bool:
         """Whether a null of this column can be read as NaN."""
-        return name in self.columns and self.dtype.kind == "f"
+        return name in self.columns and (self.loose or self.dtype.kind == "f")
 
     def rows(self, column: Callable[[str], pa.ChunkedArray], n: int, fail: Callable[[str, int, str], None]) -> Array:
         """Rows, shape (n, d), from columns by name; ``fail(column, row, what)`` raises."""
-        X = np.empty((n, self.n_features), dtype=self.dtype)
+        holes = self.loose and any(column(name).null_count for name in self.columns)
+        X = np.empty((n, self.n_features), dtype=np.result_type(self.dtype, np.float64) if holes else self.dtype)
         for j, name in enumerate(self.columns):
             values = plain(column(name))
             if is_text(values.type):
@@ -209,7 +211,9 @@ class Columns:
         return X
 
 
-def columns_of(names: Sequence[str], types: dict[str, pa.DataType], where: str, text: bool) -> Columns:
+def columns_of(
+    names: Sequence[str], types: dict[str, pa.DataType], where: str, text: bool, loose: bool = False
+) -> Columns:
     """Columns as features, in this order.
 
     Args:
@@ -217,13 +221,14 @@ def columns_of(names: Sequence[str], types: dict[str, pa.DataType], where: str, 
         types: every column's type.
         where: the table in words.
         text: whether they may be text: where they were named, and not taken because they are there.
+        loose: give whole numbers as float64 where some are missing.
 
     Raises:
         DataError: one cannot be a feature.
     """
     kinds = [number(types[name], f"{where}, column {name!r}", text) for name in names]
     dtype = np.result_type(*kinds) if kinds else np.dtype(np.float64)
-    return Columns(tuple(names), dtype, tuple(name for name in names if is_text(types[name])))
+    return Columns(tuple(names), dtype, tuple(name for name in names if is_text(types[name])), loose)
 
 
 @dataclass(frozen=True)
@@ -319,7 +324,9 @@ class Layout:
                 f"column {name!r} {what}",
                 where=f"{where}, row {first + row}",
                 expected="a value in every row, as many in each row",
-                remedy=f"fill or drop such rows first, leave the column {name!r} out with columns=[...], or ingest "
+                remedy="fill or drop such rows first"
+                if name in self.targets
+                else f"fill or drop such rows first, leave the column {name!r} out with columns=[...], or ingest "
                 'them as NaN: missing="nan", --missing nan',
             )
 
@@ -380,7 +387,7 @@ def table_layout(
         chosen, others = apart(chosen, types)
     vectors = [name for name in chosen if is_vector(types[name])]
     if not vectors:
-        features = columns_of(chosen, types, where, text=columns is not None)
+        features = columns_of(chosen, types, where, text=columns is not None, loose=beside)
         return Layout(features, tuple(targets), made, others)
     name, kind = vectors[0], types[vectors[0]]
     if len(chosen) > 1 or pa.types.is_fixed_size_binary(kind):

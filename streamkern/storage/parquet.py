@@ -131,7 +131,7 @@ def open_parquet(
     if vectors:
         layout = _vector(files, vectors[0], types[vectors[0]], marks, wanted)
     else:
-        layout = columns_of(chosen, types, first.path, text=columns is not None)
+        layout = columns_of(chosen, types, first.path, text=columns is not None, loose=beside)
     source = ParquetSource(files, layout, targets, arrow_target(targets, types, first.path), partitions)
     source.noted_weight, source.beside = marks.get("weight"), others
     return source
@@ -254,7 +254,8 @@ class ParquetSource:
             f"column {name!r} {what}",
             where=f"{file.path}, row group {group}, row {inside} of it (row {self.bounds[chunk] + row} of the dataset)",
             expected="a value in every row, as many in each row",
-            remedy=f"fill or drop such rows before training, or leave the column {name!r} out with columns=[...]",
+            remedy="fill or drop such rows before training"
+            + ("" if name in self._targets else f", or leave the column {name!r} out with columns=[...]"),
         )
 
 

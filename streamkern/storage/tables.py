@@ -111,7 +111,7 @@ class JoinedSource:
         """Rows of one chunk; see ``Source.read``."""
         part, inside = self._find(chunk)
         X, y, w = part.read(inside)
-        X = X.astype(self.dtype, copy=False)
+        X = X.astype(np.result_type(X.dtype, self.dtype), copy=False)
         return Rows(X, None if y is None or self.target is None else y.astype(self.target.dtype, copy=False), w)
 
     def describe(self, chunk: int) -> Any:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -205,3 +206,31 @@ def test_few_whole_numbers_are_drawn_without_gaps_and_an_order_needs_labels(most
     drawn = line[-17:-1]
     assert drawn == ("@" * (most + 1)).ljust(16)
     assert "order     labels of" in inspect((X, np.arange(len(X)) % 2)).text()
+
+
+@pytest.mark.parametrize("form", ["rows.parquet", "rows.feather", "memory"])
+def test_missing_whole_numbers_are_counted_and_a_missing_label_is_named(tmp_path, form):
+    whole = pa.array([None if i % 50 == 0 else i % 7 for i in range(200)], pa.int64())
+    rows = pa.table({"a": whole, "b": np.arange(200), "y": pa.array([None if i == 70 else i % 2 for i in range(200)])})
+    place: Any = rows if form == "memory" else tmp_path / form
+    if form == "rows.parquet":
+        pq.write_table(rows, place, row_group_size=30)
+    elif form == "rows.feather":
+        pa.feather.write_feather(rows, place, chunksize=30)
+    found = inspect(place, columns=["a", "b"]).to_json()
+    assert found["dtype"] == "int64"
+    assert [c["missing"] for c in found["columns"]] == [4, 0]
+    assert [c["max"] for c in found["columns"]] == [6, 199]
+    assert sum(found["columns"][0]["histogram"]) == 196
+    with pytest.raises(sk.DataError, match="column 'y' is null") as error:
+        inspect(place, "y")
+    assert "leave the column" not in str(error.value)
+
+
+def test_columns_beside_a_list_of_features_are_described(tmp_path):
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    rows = pa.table({"X": X.tolist(), "id": [str(i) for i in range(40)]})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    found = inspect(tmp_path / "rows.parquet").to_json()
+    np.testing.assert_allclose([c["mean"] for c in found["columns"]], X.mean(axis=0))
+    assert [(o["name"], o["distinct"]) for o in found["others"]] == [("id", 40)]
