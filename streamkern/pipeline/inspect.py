@@ -79,7 +79,7 @@ class Inspection:
             f"  bytes     {format_bytes(size['decoded'])} decoded{stored}",
             f"  chunks    {chunks['count']:,} of {chunks['min_rows']:,} to {chunks['max_rows']:,} rows "
             f"({format_bytes(chunks['max_bytes'])})",
-            f"  range     {_range(c)}",
+            f"  range     {_range(c, self._numbers())}",
             f"  missing   {int(c.missing.sum()):,} values in {int((c.missing > 0).sum()):,} columns"
             + (f", {int(c.infinite.sum()):,} infinite" if c.infinite.any() else ""),
         ]
@@ -107,6 +107,9 @@ class Inspection:
         if shown:
             lines.append(f"  {'column':<{width}}  {heads}  {'missing':>8}  sketch")
         for j, name in enumerate(shown):
+            if self.names[j] in facts["text"]:
+                lines.append(f"  {name:<{width}}  {'text, for which numbers stand':<46}  {int(c.missing[j]):>8,}")
+                continue
             found = (c.mean[j], c.std[j], c.low[j], c.high[j])
             numbers = "  ".join(f"{value:>10.4g}" if math.isfinite(value) else f"{'-':>10}" for value in found)
             lines.append(f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(self._counts(j)):<{BINS}}|")
@@ -120,6 +123,10 @@ class Inspection:
             if len(self.others) > SHOWN:
                 lines.append(f"  and {len(self.others) - SHOWN:,} more of them: --json has them")
         return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
+
+    def _numbers(self) -> list[int]:
+        """Columns that hold numbers, and not what stands for text."""
+        return [j for j, name in enumerate(self.names) if name not in self.facts["text"]]
 
     def _counts(self, j: int) -> Any:
         """The histogram of a column; of few whole numbers without the bins between them."""
@@ -242,6 +249,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
             "max_bytes": int(sizes.max()) * row,
         },
         "bytes": {"decoded": len(dataset) * row, "stored": _stored_bytes(path) if named else None},
+        "text": list(getattr(source, "text", ())),
         "classes": classes,
         "order": {
             "ratio": stored_ratio(labels) if labels else None,
@@ -268,7 +276,8 @@ def _advice(columns: Columns, names: list[str], facts: dict[str, Any]) -> list[s
     ratio = facts["order"]["ratio"]
     if ratio is not None and ratio > WARN_ABOVE:
         advice.append("the rows are stored in an order that tells their labels: streamkern ingest --shuffle")
-    scales = columns.std[columns.std > 0]
+    stds = columns.std[[name not in facts["text"] for name in names]]
+    scales = stds[stds > 0]
     if len(scales) and scales.max() > 1e3 * scales.min():
         advice.append("the scales of columns differ more than a thousandfold: standardise them")
     return advice
@@ -336,8 +345,8 @@ def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
     return sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) if place.is_dir() else None
 
 
-def _range(columns: Columns) -> str:
-    low, high = float(columns.low.min(initial=math.inf)), float(columns.high.max(initial=-math.inf))
+def _range(columns: Columns, which: list[int]) -> str:
+    low, high = columns.low[which].min(initial=math.inf), columns.high[which].max(initial=-math.inf)
     return "no finite value" if low > high else f"{low:.6g} to {high:.6g}"
 
 

@@ -32,12 +32,8 @@ from streamkern.types import Array, IntArray, Rows, Target
 def is_vector(kind: pa.DataType) -> bool:
     """Whether a column of this type holds all features of a row."""
     is_type = pa.types
-    return bool(
-        is_type.is_fixed_size_binary(kind)
-        or is_type.is_fixed_size_list(kind)
-        or is_type.is_list(kind)
-        or is_type.is_large_list(kind)
-    )
+    listed = is_type.is_fixed_size_list(kind) or is_type.is_list(kind) or is_type.is_large_list(kind)
+    return bool(is_type.is_fixed_size_binary(kind) or (listed and is_number(kind.value_type)))
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -57,7 +53,7 @@ def apart(names: Sequence[str], types: dict[str, pa.DataType]) -> tuple[list[str
     features = [name for name in names if is_number(types[name])]
     if not features:
         lists = [name for name in names if is_vector(types[name]) and not pa.types.is_fixed_size_binary(types[name])]
-        features = [name for name in lists if is_number(types[name].value_type)][:1]
+        features = lists[:1]
     others = {}
     for name in names:
         if name not in features:

@@ -234,3 +234,21 @@ def test_columns_beside_a_list_of_features_are_described(tmp_path):
     found = inspect(tmp_path / "rows.parquet").to_json()
     np.testing.assert_allclose([c["mean"] for c in found["columns"]], X.mean(axis=0))
     assert [(o["name"], o["distinct"]) for o in found["others"]] == [("id", 40)]
+
+
+def test_numbers_that_stand_for_text_are_not_shown_as_numbers(tmp_path):
+    rows, _ = table(60)
+    sk.ingest(rows, tmp_path / "rows.zarr", columns=["a", "kind", "b"])
+    found = inspect(tmp_path / "rows.zarr")
+    text = found.text()
+    assert found.to_json()["text"] == ["kind"]
+    assert "  kind    text, for which numbers stand" in text
+    assert "to 59\n" in text  # the range
+    assert "scales" not in text
+
+
+def test_a_list_of_text_is_told_to_be_no_feature(tmp_path):
+    rows, _ = table(60)
+    pq.write_table(rows.select(["tags", "a"]), tmp_path / "rows.parquet")
+    with pytest.raises(sk.DataError, match=r"a column of list<element: string> cannot be a feature"):
+        sk.open_dataset(tmp_path / "rows.parquet")

@@ -79,7 +79,7 @@ def test_a_feature_that_is_no_number_is_named_with_a_way_out(tmp_path, values):
 
 def test_lists_of_text_are_no_features(tmp_path):
     assert "column 'x'" in fails(
-        write(tmp_path / "a.parquet", x=[["a"], ["b"]]), "column of string cannot be a feature"
+        write(tmp_path / "a.parquet", x=[["a"], ["b"]]), "column of list<element: string> cannot be a feature"
     )
 
 
