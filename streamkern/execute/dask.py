@@ -45,6 +45,11 @@ _TICK = 1.0  # seconds between looks at the workers while an answer is awaited
 _LOOK = 5.0  # seconds between looks at the workers while answers keep coming
 _CONNECT = 5.0  # seconds that a scheduler may take to answer the first time
 _CLOSE = 5.0  # seconds that an actor may take to let go
+_QUIET = {  # of workers started here: by default each spends a thirtieth of a core on watching itself
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.tick.interval": "1s",
+}
 _ATTEMPTS = 5  # times in a row that work may lose its workers: after that, it is the work that kills them
 
 
@@ -70,12 +75,13 @@ def local(processes: int | None = None, threads: int | None = None) -> Iterator[
         threads: threads of this process, for host-side linear algebra.
     """
     try:
-        cluster = LocalCluster(  # type: ignore[no-untyped-call]
-            n_workers=processes or default_threads(),
-            threads_per_worker=1,
-            memory_limit=0,
-            dashboard_address="127.0.0.1:0",
-        )
+        with dask.config.set(_QUIET):
+            cluster = LocalCluster(  # type: ignore[no-untyped-call]
+                n_workers=processes or default_threads(),
+                threads_per_worker=1,
+                memory_limit=0,
+                dashboard_address="127.0.0.1:0",
+            )
     except RuntimeError as error:  # a worker's process ended before it was one
         raise UsageError(
             "The worker processes did not start.",

@@ -26,7 +26,8 @@ class Costs:
 
     Attributes:
         lane: computing one lane's block.
-        warm: of it, what can be done before the state is known.
+        warm: of it, what can be done before the state is known; of two lanes a worker at most.
+        build: reading and assembling one lane's block, by another thread of the worker.
         update: the update on the host, one core; shared by the driver's cores.
         message: handling one message, request or answer, on the driver.
         answer: the same on a worker.
@@ -43,6 +44,7 @@ class Costs:
 
     lane: float
     warm: float = 0.0
+    build: float = 0.0
     update: float = 0.0
     message: float = 0.0
     answer: float = 0.0
@@ -234,13 +236,19 @@ class _Run:
         costs = self.costs
         seconds = sum(costs.lane * self.straggler() for _ in range(self.lanes[w]))
         job = self.warming[w]
-        begun = 0.0 if job is None else costs.warm - self.machines[w].stop(job)
+        begun = 0.0 if job is None else self.ahead(w) - self.machines[w].stop(job)
+        if costs.build:
+            self.machines[w].run(costs.build * self.lanes[w], lambda: None)
         self.machines[w].run(max(0.0, seconds - begun) + costs.answer, partial(self.answer, w))
+
+    def ahead(self, w: int) -> float:
+        """Seconds of a step that a worker may do before its state comes."""
+        return self.costs.warm * min(2, self.lanes[w])
 
     def answer(self, w: int) -> None:
         costs = self.costs
         if costs.warm:
-            self.warming[w] = self.machines[w].run(costs.warm, lambda: None)
+            self.warming[w] = self.machines[w].run(self.ahead(w), lambda: None)
         if self.depth(w):
             self.clock.after(self.relay(w, costs.message + costs.add) + costs.latency, self.arrived)
         else:

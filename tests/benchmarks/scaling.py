@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -78,57 +78,70 @@ def calibrate(rounds: int) -> Costs:
     lane, contention = lane_seconds(P, D, ROWS, rounds)
     W = np.tril(np.random.default_rng(1).random((P, P), dtype=np.float32))
     projection, times = ExactProjection(W, None), []
-    with open_executor("threads", 1) as executor:
-        for _ in range(2 * rounds + 1):
-            start = time.process_time()
-            projection.apply(state, executor.host_map)
-            times.append(time.process_time() - start)
+    work = rows_and_work()
+    with open_executor("processes:1", 1) as executor, ThreadPoolExecutor(1) as aside:
+        placement = executor.place(work, LANES)
+        placement.step((0, 0), state)
+        for step in range(1, 2 * rounds + 1):  # while a worker computes, as it does ahead
+            computing = aside.submit(placement.step, (0, step), state)
+            while not computing.done():
+                start = time.process_time()
+                projection.apply(state, executor.host_map)
+                times.append(time.process_time() - start)
+        placement.close()
     update = statistics.median(times)
+    for lane_number in range(LANES):
+        work.build(0, lane_number, 0)
+    start = time.process_time()
+    for lane_number in range(LANES):
+        work.build(0, lane_number, 1)
+    build = (time.process_time() - start) / LANES
     one, two = messages(1, 200, state), messages(2, 200, state)
     message = max(0.0, two[1] - one[1]) / 2
     fixed = max(0.0, one[1] - 2 * message)
     answer = one[2]
     latency = max(0.0, one[0] - one[1] - one[2]) / 2
     costs = Costs(
-        lane=lane, warm=lane * ahead(P), update=update, message=message, answer=answer, fixed=fixed,
+        lane=lane, warm=lane * ahead(P), build=build, update=update, message=message, answer=answer, fixed=fixed,
         latency=latency, size=4.0 * P * OUTPUTS, contention=contention,
     )  # fmt: skip
     print(f"  a lane of {ROWS} rows {1e3 * lane:8.2f} ms; {contention:.3f} times that while the other core computes")
-    print(f"  update on the host {1e3 * update:8.2f} ms of one core")
+    print(f"  reading its rows   {1e3 * build:8.2f} ms")
+    print(f"  update on the host {1e3 * update:8.2f} ms of one core, while a worker computes")
     print(f"  driver, a step     {1e3 * fixed:8.2f} ms, and {1e3 * message:.2f} a message of {costs.size / 1e6:.1f} MB")
     print(f"  worker, a step     {1e3 * answer:8.2f} ms")
     print(f"  on the way         {1e3 * latency:8.2f} ms a message")
     return costs
 
 
-def measured(workers: list[int], steps: int, rounds: int) -> dict[int, float]:
-    """Seconds of whole steps on each number of workers, taking turns."""
+def rows_and_work() -> Work:
+    """What a step does with rows in memory."""
     rng = np.random.default_rng(0)
     X = rng.random((STEPS_A_PASS * LANES * ROWS, D), dtype=np.float32)
     stream = Stream(
         Assembly(from_arrays(X, rng.integers(0, OUTPUTS, len(X))), Classes(np.arange(OUTPUTS))), LANES, ROWS
     )
-    work = Work(stream, Gradient(Expansion(sk.Laplace(20.0), X[:P] - X[:P].mean(axis=0))))
+    return Work(stream, Gradient(Expansion(sk.Laplace(20.0), X[:P] - X[:P].mean(axis=0))))
+
+
+def measured(workers: list[int], steps: int, rounds: int) -> dict[int, float]:
+    """Seconds of whole steps on each number of workers, taking turns; one cluster at a time: idle workers cost too."""
+    rng, work = np.random.default_rng(1), rows_and_work()
     projection = ExactProjection(np.tril(rng.random((P, P), dtype=np.float32)), None)
     state = np.zeros((P, OUTPUTS), dtype=np.float32)
     found: dict[int, list[float]] = {number: [] for number in workers}
-    with ExitStack() as stack:
-        sides = {}
-        for number in workers:
-            executor = stack.enter_context(open_executor(f"processes:{number}", default_threads()))
-            placement = executor.place(work, LANES)
-            stack.callback(placement.close)
-            sides[number] = executor, placement
-        for turn in range(rounds + 1):
-            for number in workers if turn % 2 else workers[::-1]:
-                executor, placement = sides[number]
-                for step in range(steps):
+    for turn in range(rounds):
+        for number in workers if turn % 2 else workers[::-1]:
+            with open_executor(f"processes:{number}", default_threads()) as executor:
+                placement = executor.place(work, LANES)
+                for step in range(steps + 3):
                     position, *ahead = (divmod(turn * steps + step + i, STEPS_A_PASS) for i in range(3))
                     start = time.perf_counter()
                     result = placement.step(position, state, ahead)
                     projection.apply(result.parts[0], executor.host_map)
-                    if turn and step:
+                    if step >= 3:
                         found[number].append(time.perf_counter() - start)
+                placement.close()
     return {number: statistics.median(times) for number, times in found.items()}
 
 

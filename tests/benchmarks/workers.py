@@ -58,7 +58,7 @@ def watched(title: str) -> Iterator[None]:
         own = 0.0
         for process in (mine, *mine.children(recursive=True)):
             spent = process.cpu_times()
-            own += spent.user + spent.system
+            own += spent.user + spent.system + spent.children_user + spent.children_system  # those that have ended too
         return sum(times) - times.idle - times.iowait - getattr(times, "guest", 0.0), own
 
     print(title)
