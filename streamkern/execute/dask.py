@@ -13,6 +13,9 @@ answer a step within ``step_timeout``, is removed from the cluster and counts as
 from __future__ import annotations
 
 import logging
+import os
+import platform
+import threading
 import time
 from asyncio import CancelledError
 from collections import deque
@@ -429,7 +432,15 @@ class Lanes:
         spread, deadline = executor.spread(self.payload), time.monotonic() + executor.step_timeout
         self._futures = [
             executor.client.submit(
-                LaneActor, spread, mine, self.lanes, threads[address], actor=True, workers=[address], pure=False
+                LaneActor,
+                spread,
+                mine,
+                self.lanes,
+                threads[address],
+                platform.node(),
+                actor=True,
+                workers=[address],
+                pure=False,
             )
             for address, mine in parts.items()
         ]
@@ -514,12 +525,15 @@ class LaneActor:
         mine: the lanes held here.
         lanes: how many there are.
         threads: how many may compute here.
+        driver: name of the driver's machine.
     """
 
-    def __init__(self, shared: Shared, mine: range, lanes: int, threads: int) -> None:
+    def __init__(self, shared: Shared, mine: range, lanes: int, threads: int, driver: str) -> None:
         keep_heap()
         self._slots = threads
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streamkern")
+        self._threads = ThreadPoolExecutor(
+            threads, thread_name_prefix="streamkern", initializer=_give_way, initargs=(driver,)
+        )
         self._pool = LanePool(shared.value, mine, lanes, self._threads)
 
     def step(self, message: bytes) -> bytes:
@@ -534,6 +548,14 @@ class LaneActor:
         """Stop the threads."""
         self._pool.close()
         self._threads.shutdown()
+
+
+def _give_way(driver: str) -> None:
+    """Have this thread run after those of the driver, if it is on this machine: messages and updates are waited for."""
+    if driver != platform.node():
+        return
+    with suppress(OSError, AttributeError):  # on Linux a thread has a niceness of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + 5)
 
 
 def _run(shared: Shared, message: bytes) -> bytes:
