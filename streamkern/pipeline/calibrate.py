@@ -8,6 +8,7 @@ second more, and the next one none.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import platform
 import tempfile
@@ -28,12 +29,15 @@ from threadpoolctl import threadpool_limits
 from streamkern import backends
 from streamkern.backends import get_backend
 from streamkern.backends.product import Factor
+from streamkern.centers import CenterSet
+from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Moments
 from streamkern.data.stream import Assembly, Block, Raw
-from streamkern.execute.base import Parts
-from streamkern.execute.threads import LanePool
+from streamkern.data.targets import Classes
+from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, Laplace
+from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.cost import Work, eigh
 from streamkern.solvers.dense import gram_matmul
 from streamkern.solvers.gradient import Gradient
@@ -82,6 +86,7 @@ class Prices:
         row: of the assembly of a row, one thread at work.
         moments: of a row's part in the statistics.
         byte: of reading and decoding a stored byte, one thread at work.
+        page: of a byte of memory that is touched for the first time.
     """
 
     work: Work
@@ -89,6 +94,7 @@ class Prices:
     row: float
     moments: float
     byte: float
+    page: float = 0.0
 
 
 class Calibration:
@@ -152,17 +158,18 @@ class Calibration:
             thin64=self.measured(f"thin float64 {c}", lambda: self._thin(c)),
             vector64=self.measured("vector float64", lambda: self._thin(1)),
             serial64=self.measured("serial float64", self._serial),
-            eigen=self.measured("eigen", _eigen),
+            eigen=self.measured("top eigenpairs", _eigen),
             numbers=self.measured("numbers", _numbers),
         )
         augmentations = [a.to_json() for a in dataset.augmentations]
         row = digest(shapes.d, dataset.source.dtype.name, dtype.name, augmentations)[:16]
         return Prices(
             work,
-            self.measured(f"step {shapes.lanes}", lambda: self._step(shapes.lanes)),
+            self.measured(f"step of training {shapes.lanes}", lambda: self._step(shapes.lanes)),
             self.measured(f"row {row}", lambda: _row(dataset, dtype)),
             self.measured(f"moments {row}", lambda: self._moments(dataset)),
             self.measured("byte", _byte),
+            self.measured("page", _page),
         )
 
     def _timed(self, make: Callable[[], Callable[[], Any]], threads: int | None = None) -> float:
@@ -233,33 +240,22 @@ class Calibration:
         return self._timed(make, 1) / (2.0 * 512 * 8192 * c)
 
     def _step(self, lanes: int) -> float:
-        state = np.zeros(1)
-        with ThreadPoolExecutor(self.slots) as pool:
-            placed = LanePool(_Nothing(), range(lanes), lanes, pool)
-            numbers = iter(range(1 << 62))
-            try:
-                return _repeated(lambda: placed.step((0, next(numbers)), state), time.process_time)
-            finally:
-                placed.close()
+        """A step of a training with next to no arithmetic."""
+        X = _rows(256 * lanes, 16, np.dtype(np.float32))
+        codes, passes = np.arange(len(X)) % 10, 10
+        with ThreadsExecutor(self.slots) as executor:
+            centers = CenterSet(X[:256], None)
+            problem = Problem(
+                from_arrays(X, codes), Classes(np.arange(10)), Laplace(1.0), centers, executor, lanes=lanes
+            )
+            iteration = EigenPro(epochs=passes, batch=16 * lanes).setup(problem)
+            steps = passes * iteration.stream.steps
+            return _repeated(lambda: train(problem, iteration), time.process_time) / steps
 
     def _moments(self, dataset: Dataset) -> float:
         raw = _raw(dataset)
         moments = Moments(np.zeros(dataset.source.n_features), None, get_backend().finite_rows)
         return self._timed(lambda: lambda: moments((raw, ""), None)) / len(raw.X)
-
-
-class _Nothing:
-    """Lanes that do nothing."""
-
-    def build(self, *key: int) -> None:
-        """No block."""
-
-    def warm(self, block: Any) -> None:
-        """Nothing to do ahead."""
-
-    def contribute(self, block: Any, state: Any) -> Parts:
-        """A number."""
-        return (1.0,)
 
 
 def _machine() -> list[Any]:
@@ -322,10 +318,10 @@ def _row(dataset: Dataset, dtype: np.dtype[Any]) -> float:
 
 
 def _eigen() -> float:
-    size = 768
+    size = 1024
     X = _rows(size, 32, np.dtype(np.float64))
     K = np.exp(-0.05 * np.square(X[:, None, :4] - X[None, :, :4]).sum(axis=2))
-    return _repeated(lambda: scipy.linalg.eigh(K, subset_by_index=(size // 2, size - 1))) / eigh(size)
+    return _repeated(lambda: scipy.linalg.eigh(K, subset_by_index=(3 * size // 4, size - 1))) / eigh(size)
 
 
 def _numbers() -> float:
@@ -341,6 +337,17 @@ def _byte() -> float:
         write_zarr(path, X, np.zeros(len(X)), target="y")
         source = open_source(path, target="y")
         return _repeated(lambda: source.read(0), time.process_time) / X[: int(source.bounds[1])].nbytes
+
+
+def _page() -> float:
+    """Touching memory that the process has from the system, which clears it first."""
+    size = 32 << 20
+
+    def touch() -> None:
+        with mmap.mmap(-1, size) as memory:
+            np.frombuffer(memory, dtype=np.uint8)[:: mmap.PAGESIZE] = 1
+
+    return _repeated(touch) / size
 
 
 def gemm_rate() -> float:

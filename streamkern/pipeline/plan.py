@@ -26,7 +26,7 @@ LIKELY_CLASSES = 10
 """Outputs of a classifier that seconds are predicted for, before the labels are known."""
 
 _HASHED = 4e-8  # seconds in which the draw hashes and sorts a row id
-_LOADED = 0.2  # seconds in which compiled code and libraries load on first use
+_LOADED = 0.4  # seconds in which compiled code and libraries load on first use, and threads start
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _stages(pipeline: Pipeline, fits: Footprint, cost: Cost, size: Size, prices:
             setup_sweeps,
             cost.setup,
             whole * setup_sweeps,
-            seconds(cost.setup, cost.setup_reads * n, whole * setup_sweeps),
+            seconds(cost.setup, cost.setup_reads * n, whole * setup_sweeps) + cost.setup_bytes * prices.page,
         ),
         stage("train", cost.passes * n, cost.passes, training, read, trained),
         stage(
