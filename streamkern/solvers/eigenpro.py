@@ -43,6 +43,7 @@ from streamkern.solvers.projection import (
     measure_unprojected,
     project_exactly,
     project_inexactly,
+    wide_bytes,
 )
 from streamkern.solvers.score import residual, weigh
 from streamkern.solvers.weighting import measured_rows, weighted_size
@@ -173,7 +174,7 @@ class EigenPro:
         likely = self.batch or default_batch(self.affordable_batch(kind, size.n, p), size.n, size.lanes)
         held, diagonal = min(HELD_OUT, size.n), min(_DIAGONAL, p)
         beyond = min(HELD_OUT, size.n - p if size.n - p >= 64 else size.n)  # of them, those that are not centers
-        eigen = 3 * s * s * 8 + 2 * s * q * 8  # the matrix, LAPACK's copy and its work space
+        eigen = 3 * s * s * 8 + 2 * s * q * 8 + wide_bytes(s, size.d)  # the matrix, LAPACK's copy and its work space
         more = min(s - 1, q + max(1, q // 10)) if q else 0
         setup = Work(values64=triangle(s), eigen=eigh(s)) if q else Work()
         if s < p:
@@ -186,7 +187,9 @@ class EigenPro:
         if kind == "exact":
             factor, rows = p * p * b, held + diagonal
             measured = factor + 2 * rows * p * b + rows * 2 * q * 8 + 2 * held * held * 8
-            under_way = max(2 * size.slots * KERNEL_TILE * p * 8, factoring_bytes(p, size.slots))
+            under_way = max(
+                2 * size.slots * KERNEL_TILE * p * 8 + wide_bytes(p, size.d), factoring_bytes(p, size.slots)
+            )
             setup_bytes = p * q * 8 + max(eigen, exact_bytes(p) + under_way, measured)
             resident = factor + p * q * (8 + b) + gram_bytes(p, c, b)
             setup += Work(

@@ -30,7 +30,7 @@ from streamkern.precondition.nystrom import Nystrom, StepSize
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work, eigh, triangle
 from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch, largest_batch
-from streamkern.solvers.projection import eigen_floor, kernel_matrix, measure_unprojected
+from streamkern.solvers.projection import eigen_floor, kernel_matrix, measure_unprojected, wide_bytes
 from streamkern.solvers.score import residual, weigh
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.records import record
@@ -97,7 +97,10 @@ class EigenPro2:
             vector64=2.0 * POWER_STEPS * held * (held + 2 * q),
         )
         return Cost(
-            setup_bytes=s * q * 8 + max(3 * s * s * 8 + 2 * s * q * 8, measured) + 2 * s * d * b + 4 * n * 8,
+            setup_bytes=s * q * 8
+            + max(3 * s * s * 8 + 2 * s * q * 8 + wide_bytes(s, d), measured)
+            + 2 * s * d * b
+            + 4 * n * 8,
             resident_bytes=s * q * 8
             + s * d * b
             + 4 * n * 8

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from streamkern.backends.product import Factor
+from streamkern.backends.product import Factor, packed_bytes
 from streamkern.kernels import Expansion
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize, measure
@@ -82,6 +82,11 @@ def kernel_matrix(expansion: Expansion, s: int, parallel: Map, imap: Imap | None
     mirror(K, parallel)
     np.fill_diagonal(K, wide.kernel.diag(Z))
     return K
+
+
+def wide_bytes(s: int, d: int) -> int:
+    """Bytes of s centers in float64, as they are and packed, while ``kernel_matrix`` is evaluated."""
+    return s * d * 8 + packed_bytes(s, d, 8)
 
 
 @dataclass(frozen=True, eq=False)
