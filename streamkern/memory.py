@@ -87,7 +87,7 @@ def keep_heap() -> None:
     """Let this process keep what it frees, up to 64 MiB, for what it allocates next.
 
     Dask's nannies start workers with MALLOC_TRIM_THRESHOLD_, which makes glibc hand every block of rows back to the
-    system; each step then pays for fresh pages, a sixth of its time at d = 784.
+    system; each step then pays for fresh pages.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):  # glibc

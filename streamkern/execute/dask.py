@@ -48,7 +48,7 @@ _TICK = 1.0  # seconds between looks at the workers while an answer is awaited
 _LOOK = 5.0  # seconds between looks at the workers while answers keep coming
 _CONNECT = 5.0  # seconds that a scheduler may take to answer the first time
 _CLOSE = 5.0  # seconds that an actor may take to let go
-_QUIET = {  # of workers started here: by default each spends a thirtieth of a core on watching itself
+_QUIET = {  # of workers started here, which share their cores with arithmetic: they watch themselves less
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.admin.tick.interval": "1s",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +16,7 @@ import pytest
 from streamkern.errors import DataError
 from streamkern.execute import open_executor
 from streamkern.execute.base import Stack
+from streamkern.execute.dask import _give_way
 from streamkern.execute.threads import LanePool
 from streamkern.kernels import Expansion, Laplace
 from streamkern.solvers.base import BYTES_AHEAD, row_bytes, steps_ahead
@@ -156,3 +160,14 @@ def test_narrow_rows_are_read_further_ahead_within_a_bound(batch: int, d: int, s
     width = row_bytes(d, 4)
     assert steps_ahead(batch, width) == steps
     assert steps <= 2 or steps * batch * width <= BYTES_AHEAD
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux a thread has a niceness of its own")
+def test_lanes_give_way_to_a_driver_on_their_machine_and_to_no_other():
+    def niceness(driver):
+        with ThreadPoolExecutor(1, initializer=_give_way, initargs=(driver,)) as pool:
+            return pool.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
+
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert niceness("elsewhere") == here
+    assert niceness(platform.node()) == min(19, here + 5)
