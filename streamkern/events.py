@@ -30,6 +30,9 @@ class EventLog:
         path: the file; None keeps nothing.
         listeners: told of every event.
         facts: asked for fields that every line of the file gets, such as the memory held.
+
+    Attributes:
+        facts: as above; may be exchanged.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class EventLog:
         self._file = None if path is None else path.open("a", encoding="utf-8")
         self._listeners = listeners
         self._lock = threading.RLock()  # checkpoints are told of from the thread that writes them
-        self._facts = facts
+        self.facts = facts
         self._first_step, self._last_step = math.inf, -math.inf
         self._step: dict[str, Any] | None = None  # seen, and not written yet
         if path is not None and _is_torn(path):
@@ -77,7 +80,7 @@ class EventLog:
             self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
-        self._write_text(json.dumps({**line, **self._facts()}, default=str) + "\n")
+        self._write_text(json.dumps({**line, **self.facts()}, default=str) + "\n")
 
     def _write_text(self, text: str) -> None:
         if self._file is None:

@@ -16,6 +16,7 @@ import numpy as np
 from streamkern.data.stream import Assembly, Block, Key, Scan
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor, Parts, Stack, Tree, add
+from streamkern.storage.records import record
 from streamkern.types import Array, IntArray
 
 Contribution = Callable[[Any, Any], Parts]
@@ -59,13 +60,39 @@ class Work:
         return self.contribution(block, state)
 
 
-def sweep(executor: Executor, work: Work, state: Any = None) -> Parts:
+@record
+@dataclass(frozen=True, eq=False)
+class Partial:
+    """A sweep under way: all that going on with it takes. Its arrays are never written over.
+
+    Attributes:
+        done: tasks whose blocks are in the sums.
+        nodes: (level, index, sums) of the tree's nodes that wait for their siblings.
+    """
+
+    done: int
+    nodes: tuple[tuple[int, int, Parts], ...]
+
+    def total(self, part: int) -> Any:
+        """One of the parts, a number, summed so far."""
+        return sum(parts[part] for _, _, parts in self.nodes)
+
+
+def sweep(
+    executor: Executor,
+    work: Work,
+    state: Any = None,
+    start: Partial | None = None,
+    on_part: Callable[[Partial], None] | None = None,
+) -> Parts:
     """Sum a contribution over all blocks, in the tree's order.
 
     Args:
         executor: where blocks run.
         work: over blocks that have a length, as a ``Scan`` has.
         state: passed to every contribution.
+        start: where to go on; the sums are those of a sweep from the beginning.
+        on_part: told where the sweep stands after every task. After the last it holds the sums that are returned.
 
     Raises:
         DataError: there is no block.
@@ -78,10 +105,13 @@ def sweep(executor: Executor, work: Work, state: Any = None) -> Parts:
             expected="at least one row",
             remedy="check the path, the glob or the split",
         )
-    level, tree = task_level(n), Tree(n)
-    nodes = [(level, index, n) for index in range(-(-n >> level))]
+    level, start = task_level(n), start or Partial(0, ())
+    tree, tasks = Tree(n, {(level, index): parts for level, index, parts in start.nodes}), -(-n >> level)
+    nodes = [(level, index, n) for index in range(start.done, tasks)]
     for (_, index, _), parts in zip(nodes, executor.imap(run_node, nodes, (work, state)), strict=True):
         tree.put(level, index, parts)
+        if on_part is not None:
+            on_part(Partial(index + 1, tuple((*place, parts) for place, parts in tree.nodes.items())))
     return tree.total()
 
 

@@ -659,14 +659,14 @@ memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
 model.py: The columns differ from those of training:
     test_model.py::test_other_columns_are_refused
+pipeline/folder.py: ... could not be written:
+    pipeline/test_run.py::small_disk
 pipeline/pipeline.py: The parameter
     pipeline/test_pipeline.py::test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words
 pipeline/predict.py: An id column cannot be called
     pipeline/test_predict.py::test_bad_usage_is_refused_before_anything_is_written
 pipeline/predict.py: The columns of training cannot be chosen:
     pipeline/test_predict.py::test_rows_without_the_names_of_training_are_refused
-pipeline/run.py: ... could not be written:
-    pipeline/test_run.py::small_disk
 pipeline/run.py: The working directory of this run is gone.
     pipeline/test_resume.py::test_a_working_directory_that_is_gone_is_told
 pipeline/warm.py: The classes are not those of the champion.

@@ -21,7 +21,9 @@ DOORS = {
     "distributed": {"execute/dask.py"},
     "h5py": {"storage/hdf5.py"},
     "mlflow": {"report/mlflow.py"},
-    "numba": {"backends/compiled.py", "backends/numba.py", "backends/product.py", "backends/cuda.py"},
+    "numba": {
+        *(f"backends/{name}.py" for name in ("compiled", "cuda", "lapack", "loops", "product")),
+    },
     "pyarrow": {
         "storage/arrow.py",
         "storage/csv.py",

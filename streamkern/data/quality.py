@@ -58,7 +58,7 @@ class Spread:
             values, codes = np.unique(y.astype(str) if y.dtype == object else y, return_inverse=True)
             if len(values) <= MAX_CLASSES:
                 cells = np.repeat(np.arange(len(starts)), sizes) * len(values) + codes
-                counts = np.bincount(cells, minlength=len(starts) * len(values)).reshape(len(starts), -1)
+                counts = np.bincount(cells, minlength=len(starts) * len(values)).reshape(len(starts), len(values))
                 between = float((np.square(counts, dtype=np.float64).sum(axis=1) / np.maximum(sizes, 1)).sum())
                 labels = Labels(Counter(dict(zip(values.tolist(), counts.sum(axis=0).tolist(), strict=True))))
             else:
@@ -66,7 +66,7 @@ class Spread:
         zero = np.zeros(1)
         if self.pivot is None:
             return len(starts), n, labels, between, 0.0, zero, 0.0
-        centred = np.where(np.isfinite(y), y, 0).astype(np.float64).reshape(n, -1) - self.pivot
+        centred = np.where(np.isfinite(y), y, 0).astype(np.float64).reshape(n, len(self.pivot)) - self.pivot
         sums = np.add.reduceat(centred, starts, axis=0) if n else np.zeros((0, len(self.pivot)))
         ahead = float((np.square(sums).sum(axis=1) / np.maximum(sizes, 1)).sum())
         return len(starts), n, labels, between, ahead, centred.sum(axis=0), float(np.square(centred).sum())

@@ -12,11 +12,14 @@ from streamkern.data.stream import Raw
 from streamkern.types import Array, IntArray
 
 BINS = 16
+"""Of a histogram, at most."""
 
 
 @dataclass(eq=False)
 class ColumnSums:
-    """Contributes, for each column: missing values, infinite ones, and of all others extremes, Σ(x − c) and Σ(x − c)².
+    """Contributes, for each column: missing values, infinite ones; of all others extremes, Σ(x − c) and Σ(x − c)².
+
+    Between extremes and sums stands whether any value is no whole number, as a count that is 0 or not.
 
     Args:
         pivot: c, shape (d,): sums about a value of the column keep float64's digits.
@@ -31,7 +34,7 @@ class ColumnSums:
         missing = infinite = np.zeros(d, dtype=np.int64)
         nothing = Extremes(np.full(d, np.inf), np.full(d, -np.inf))
         if not n:
-            return 0, missing, infinite.copy(), nothing, np.zeros(d), np.zeros(d)
+            return 0, missing, infinite.copy(), nothing, missing.copy(), np.zeros(d), np.zeros(d)
         values = X.astype(np.float64)
         low, high = values.min(axis=0), values.max(axis=0)
         if X.dtype.kind == "f" and not np.isfinite(low + high).all():
@@ -41,28 +44,47 @@ class ColumnSums:
             low = np.where(usual, values, np.inf).min(axis=0)
             high = np.where(usual, values, -np.inf).max(axis=0)
             values = np.where(usual, values, self.pivot)
+        fractions = np.zeros(d, dtype=np.int64)
+        if X.dtype.kind == "f":
+            # Most columns have a fraction in the first row, and need no look at the others.
+            fractions[:] = values[0] != np.rint(values[0])
+            maybe = np.flatnonzero(fractions == 0)
+            fractions[maybe] = (values[:, maybe] != np.rint(values[:, maybe])).any(axis=0)
         values -= self.pivot
-        return n, missing, infinite.copy(), Extremes(low, high), values.sum(axis=0), np.square(values).sum(axis=0)
+        first, second = values.sum(axis=0), np.square(values).sum(axis=0)
+        return n, missing, infinite.copy(), Extremes(low, high), fractions, first, second
 
 
 @dataclass(eq=False)
 class Histogram:
-    """Contributes how many values of each column fall in each of ``BINS`` equal parts of its range, shape (d, BINS).
+    """Contributes how many values of each column fall in each of its ``BINS`` bins, shape (d, BINS).
 
     Args:
-        low: lowest values, shape (d,).
-        high: highest values, shape (d,).
+        low: lowest values, where the first bins begin, shape (d,).
+        width: of the bins, shape (d,).
     """
 
     low: Array
-    high: Array
+    width: Array
+
+    @classmethod
+    def of(cls, sums: tuple[Any, ...]) -> Histogram:
+        """Bins for the columns of which ``ColumnSums`` has found these sums.
+
+        ``BINS`` of them make the range. Of whole numbers each bin has room for as many as any other, so that none is
+        empty or low only because of where it lies; they may take fewer bins.
+        """
+        ranges, fractions = sums[3], sums[4]
+        empty = ranges.low > ranges.high
+        low, high = np.where(empty, 0.0, ranges.low), np.where(empty, 0.0, ranges.high)
+        span = high - low
+        return cls(low, np.where(fractions == 0, np.ceil((span + 1) / BINS), np.where(span > 0, span, 1.0) / BINS))
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[IntArray]:
         """Counts over one block."""
         X = block[0].X
-        width = self.high - self.low
         with np.errstate(invalid="ignore"):
-            places = (X - self.low) * (BINS / np.where(width > 0, width, 1.0))
+            places = (X - self.low) / self.width
         usual = np.isfinite(places)
         bins = np.clip(np.where(usual, places, 0), 0, BINS - 1).astype(np.int64)
         bins += np.arange(X.shape[1]) * BINS
@@ -81,6 +103,7 @@ class Columns:
         high: highest finite value.
         mean: of the finite values.
         std: over their number.
+        bin_width: of the histogram, whose first bin begins at the lowest value, shape (d,).
         histogram: counts, shape (d, BINS).
     """
 
@@ -91,15 +114,21 @@ class Columns:
     high: Array
     mean: Array
     std: Array
+    bin_width: Array
     histogram: IntArray
 
+    def counts(self, j: int) -> IntArray:
+        """Counts of the bins of column j that its range reaches; none where it has no finite value."""
+        span = self.high[j] - self.low[j]
+        return self.histogram[j, : int(np.fmin(span // self.bin_width[j], BINS - 1)) + 1 if span >= 0 else 0]
 
-def finish(sums: tuple[Any, ...], pivot: Array, histogram: IntArray) -> Columns:
-    """Sketches from the sums of ``ColumnSums`` and ``Histogram``."""
-    n, missing, infinite, ranges, first, second = sums
+
+def finish(sums: tuple[Any, ...], pivot: Array, histogram: Histogram, counts: IntArray) -> Columns:
+    """Sketches from the sums of ``ColumnSums``, and the counts of a histogram."""
+    n, missing, infinite, ranges, _, first, second = sums
     count = np.maximum(n - missing - infinite, 1)
     shift = first / count
     std = np.sqrt(np.maximum(second / count - shift**2, 0.0))
     empty = n - missing - infinite == 0
-    mean = np.where(empty, np.nan, pivot + shift)
-    return Columns(n, missing, infinite, ranges.low, ranges.high, mean, np.where(empty, np.nan, std), histogram)
+    mean, std = np.where(empty, np.nan, pivot + shift), np.where(empty, np.nan, std)
+    return Columns(n, missing, infinite, ranges.low, ranges.high, mean, std, histogram.width, counts)

@@ -7,16 +7,21 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+
+from streamkern.execute.asked import Asked
 
 Parts = tuple[Any, ...]
 """What a block contributes: values that add with ``+``, each to its like."""
 
 Position = tuple[int, int]
 """(pass, step)."""
+
+PIPELINE_FILE = "streamkern_pipeline_"
+"""How the names of modules begin that are pipeline files: no worker can import them, so what they define is sent."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -136,6 +141,11 @@ class Executor(Protocol):
         """Where workers can be watched, or None."""
         ...
 
+    @property
+    def asked(self) -> Asked:
+        """What workers have asked of remote stores, beside this process."""
+        ...
+
     def doubts(self) -> list[str]:
         """Why results might not be those of this process, one sentence each."""
         ...
@@ -160,9 +170,9 @@ class Executor(Protocol):
 
 
 def add(a: Parts, b: Parts) -> Parts:
-    """Sum of two contributions; arrays of ``a`` may be overwritten."""
+    """Sum of two contributions; arrays of ``b`` may be overwritten."""
     return tuple(
-        np.add(x, y, out=x) if isinstance(x, np.ndarray) and x.ndim and x.dtype == y.dtype else x + y
+        np.add(x, y, out=y) if isinstance(x, np.ndarray) and x.ndim and x.dtype == y.dtype else x + y
         for x, y in zip(a, b, strict=True)
     )
 
@@ -170,13 +180,17 @@ def add(a: Parts, b: Parts) -> Parts:
 class Tree:
     """Sums nodes of the tree in whatever order they arrive.
 
+    A sum that waits for its sibling is never written over by one that comes after it in the tree's order: where nodes
+    arrive in that order, what ``nodes`` holds at a moment stays the sum of those that had arrived by then.
+
     Args:
         leaves: number n of leaves.
+        nodes: sums to go on from, by level and index.
     """
 
-    def __init__(self, leaves: int) -> None:
+    def __init__(self, leaves: int, nodes: Mapping[tuple[int, int], Parts] | None = None) -> None:
         self.leaves = leaves
-        self.nodes: dict[tuple[int, int], Parts] = {}
+        self.nodes: dict[tuple[int, int], Parts] = dict(nodes or {})
 
     def put(self, level: int, index: int, parts: Parts) -> None:
         """Add a node, and every node that this completes."""

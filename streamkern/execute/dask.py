@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import sys
 import threading
 import time
 from asyncio import CancelledError
@@ -26,22 +27,23 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+import cloudpickle
 import dask
-from distributed import Client, Future, KilledWorker, LocalCluster
+from distributed import Client, Future, KilledWorker, LocalCluster, get_worker
 from distributed.client import FutureCancelledError
 from distributed.protocol import pickle
 from threadpoolctl import threadpool_limits
 
 from streamkern.errors import StorageError, UsageError
-from streamkern.execute.base import LaneWork, Parts, Position, Share, StepResult, Tree
+from streamkern.execute.asked import Asked, Told, tell
+from streamkern.execute.base import PIPELINE_FILE, LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.threads import LanePool, Nodes, blas_kernels, default_threads
 from streamkern.memory import keep_heap
+from streamkern.storage.remote import COUNTS
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Plain pickle, and cloudpickle for what it cannot do: functions and classes of a user's script.
-dumps: Callable[[Any], bytes] = pickle.dumps
 loads: Callable[[bytes], Any] = pickle.loads
 
 _TICK = 1.0  # seconds between looks at the workers while an answer is awaited
@@ -58,6 +60,16 @@ _ATTEMPTS = 5  # times in a row that work may lose its workers: after that, it i
 
 class LostError(Exception):
     """Whoever was to answer is gone."""
+
+
+def dumps(value: Any) -> bytes:
+    """Plain pickle, and cloudpickle for what no worker can import: what scripts and pipeline files define."""
+    payload = bytes(pickle.dumps(value))  # type: ignore[no-untyped-call]
+    if PIPELINE_FILE.encode() not in payload:
+        return payload
+    for module in [module for name, module in list(sys.modules.items()) if name.startswith(PIPELINE_FILE)]:
+        cloudpickle.register_pickle_by_value(module)
+    return bytes(cloudpickle.dumps(value))
 
 
 class _Seen(NamedTuple):
@@ -114,6 +126,7 @@ class DaskExecutor:
 
     Attributes:
         losses: workers that went away so far.
+        asked: what workers have asked of remote stores.
     """
 
     name = "dask"
@@ -133,6 +146,7 @@ class DaskExecutor:
         self.stall_timeout = stall_timeout
         self.step_timeout = step_timeout
         self.losses = 0
+        self.asked = Asked()
         self._workers: dict[str, _Seen] = {}
         self._looked = 0.0
         self._open: ExitStack | None = None
@@ -140,7 +154,7 @@ class DaskExecutor:
     def __enter__(self) -> DaskExecutor:
         with ExitStack() as stack:
             if isinstance(self._given, str):
-                stack.enter_context(_silent("distributed.client"))
+                stack.enter_context(_silent("distributed.client", "distributed.batched"))
                 self.client = stack.enter_context(_connect(self._given))
             elif self._given.asynchronous:
                 raise UsageError("The client is asynchronous.", where="client", expected="Client(asynchronous=False)")
@@ -240,7 +254,7 @@ class DaskExecutor:
                 else:
                     flying.popleft()
                     losses = 0
-                    yield _opened(answer)
+                    yield self.opened(answer)
         finally:
             flying.clear()  # Dask drops tasks that nobody waits for
 
@@ -257,6 +271,21 @@ class DaskExecutor:
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60}):
             spread: Future[Shared] = self.client.submit(Shared, payload, pure=False)
             return spread
+
+    def opened(self, answer: bytes, worker: str | None = None) -> Any:
+        """What was returned; what was raised is raised."""
+        done, value, told = loads(answer)
+        self.asked.note(told)
+        if done:
+            return value
+        if isinstance(value, MemoryError):
+            raise StorageError(
+                f"A worker has no memory left: {value}",
+                where=worker,
+                expected="room for its lanes within --memory",
+                remedy="give it more, start workers with fewer threads, or lower --memory",
+            ) from value
+        raise value
 
     def _submit(self, spread: Future[Shared], message: bytes) -> Future[bytes]:
         task: Future[bytes] = self.client.submit(_run, spread, message, pure=False)
@@ -408,7 +437,7 @@ class Lanes:
         with self.executor.client.as_current():
             for placed in self._actors:
                 with suppress(Exception, CancelledError):  # whoever cannot be told is gone
-                    placed.actor.close().result(timeout=_CLOSE)
+                    self.executor.asked.note(placed.actor.close().result(timeout=_CLOSE))
         self._drop()
 
     def _drop(self) -> None:
@@ -455,7 +484,7 @@ class Lanes:
         deadline = time.monotonic() + executor.step_timeout
         calls = [(placed, _ask(placed, message)) for placed in self._actors]
         for placed, call in calls:
-            done: Nodes = _opened(self._answer(placed, call, deadline), placed.address)
+            done: Nodes = executor.opened(self._answer(placed, call, deadline), placed.address)
             for (level, index), parts in done.sums.items():
                 tree.put(level, index, parts)
             shares.append(Share(placed.address, len(placed.mine), done.wait, done.compute))
@@ -506,6 +535,7 @@ class Shared:
     """What tasks or actors of a worker share: unpickled there once, and pickled again for a worker that copies it."""
 
     def __init__(self, payload: bytes) -> None:
+        self.before = COUNTS.now()
         self.value = loads(payload)
         self._bytes = len(payload)
         threadpool_limits(1, user_api="blas")  # here, after every library in use was imported by unpickling
@@ -530,7 +560,7 @@ class LaneActor:
 
     def __init__(self, shared: Shared, mine: range, lanes: int, threads: int, driver: str) -> None:
         keep_heap()
-        self._slots = threads
+        self._shared, self._slots = shared, threads
         self._threads = ThreadPoolExecutor(
             threads, thread_name_prefix="streamkern", initializer=_give_way, initargs=(driver,)
         )
@@ -539,15 +569,16 @@ class LaneActor:
     def step(self, message: bytes) -> bytes:
         """Sums of the largest complete subtrees held here, and the seconds they took; or what was raised."""
         position, state, ahead = loads(message)
-        answer = _packed(lambda: self._pool.nodes(position, state, ahead))
+        answer = _packed(self._shared, lambda: self._pool.nodes(position, state, ahead))
         if ahead:  # while the sums travel and the host updates
-            self._pool.warm(ahead[0], self._slots)
+            self._pool.warm(ahead[0], 2 * self._slots)
         return answer
 
-    def close(self) -> None:
-        """Stop the threads."""
+    def close(self) -> Told | None:
+        """Stop the threads; tell what was asked of stores."""
         self._pool.close()
         self._threads.shutdown()
+        return _tell(self._shared)
 
 
 def _give_way(driver: str) -> None:
@@ -560,33 +591,22 @@ def _give_way(driver: str) -> None:
 
 def _run(shared: Shared, message: bytes) -> bytes:
     fn, args = shared.value
-    return _packed(lambda: fn(loads(message), *args))
+    return _packed(shared, lambda: fn(loads(message), *args))
 
 
-def _packed(compute: Callable[[], Any]) -> bytes:
-    """What ``compute`` returns or raises, pickled."""
+def _packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
+    """What ``compute`` returns or raises, and what was asked of stores, pickled."""
     try:
-        return dumps((True, compute()))
+        return dumps((True, compute(), _tell(shared)))
     except Exception as error:
         try:
-            return dumps((False, error))
+            return dumps((False, error, _tell(shared)))
         except Exception:
-            return dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+            return dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), _tell(shared)))
 
 
-def _opened(answer: bytes, worker: str | None = None) -> Any:
-    """What was returned; what was raised is raised."""
-    done, value = loads(answer)
-    if done:
-        return value
-    if isinstance(value, MemoryError):
-        raise StorageError(
-            f"A worker has no memory left: {value}",
-            where=worker,
-            expected="room for its lanes within --memory",
-            remedy="give it more, start workers with fewer threads, or lower --memory",
-        ) from value
-    raise value
+def _tell(shared: Shared) -> Told | None:
+    return tell(get_worker().address, shared.before)
 
 
 def _gives_up(what: str) -> StorageError:
@@ -599,15 +619,16 @@ def _gives_up(what: str) -> StorageError:
 
 
 @contextmanager
-def _silent(logger: str) -> Iterator[None]:
-    """Without its messages: a client that loses its scheduler prints tracebacks beside our one error."""
-    log = logging.getLogger(logger)
-    before = log.level
-    log.setLevel(logging.CRITICAL + 1)
+def _silent(*loggers: str) -> Iterator[None]:
+    """Without their messages: a client that loses its scheduler prints tracebacks beside our one error."""
+    before = [(log, log.level) for log in map(logging.getLogger, loggers)]
+    for log, _ in before:
+        log.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        log.setLevel(before)
+        for log, level in before:
+            log.setLevel(level)
 
 
 def _connect(address: str) -> Client:

@@ -42,12 +42,17 @@ class Prefetch:
         block = future.result()
         return block, time.perf_counter() - start
 
-    def peek(self, key: tuple[Hashable, ...]) -> Any:
-        """The block once it is made, which ``take`` still hands out; None where it is not announced, or fails."""
+    def peek(self, key: tuple[Hashable, ...], wait: bool = True) -> Any:
+        """The block once it is made, which ``take`` still hands out; None where it is not announced, or fails.
+
+        Args:
+            key: of the block.
+            wait: until it is made; else None where it is not.
+        """
         with self._lock:
             future = self._ready.get(key)
         try:
-            return None if future is None else future.result()
+            return None if future is None or not (wait or future.done()) else future.result()
         except (Exception, CancelledError):  # told when the block is taken
             return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from streamkern.execute.asked import Asked
 from streamkern.execute.base import LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.prefetch import Prefetch
 
@@ -45,6 +47,7 @@ class ThreadsExecutor:
 
     def __init__(self, threads: int | None = None) -> None:
         self.slots = threads or default_threads()
+        self.asked = Asked()
         self._pool: ThreadPoolExecutor | None = None
         self._limits: threadpool_limits | None = None
 
@@ -92,7 +95,7 @@ class ThreadsExecutor:
 
     def place(self, work: LaneWork, lanes: int) -> LanePool:
         """All lanes in the pool."""
-        return LanePool(work, range(lanes), lanes, self.pool)
+        return LanePool(work, range(lanes), lanes, self.pool, self.slots)
 
 
 class Nodes(NamedTuple):
@@ -121,47 +124,76 @@ class LanePool:
         mine: the lanes held here.
         lanes: how many lanes the run has.
         pool: the threads.
+        begin: lanes of the next step that are begun before this one's sums are returned.
     """
 
-    def __init__(self, work: LaneWork, mine: Sequence[int], lanes: int, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, work: LaneWork, mine: Sequence[int], lanes: int, pool: ThreadPoolExecutor, begin: int = 0
+    ) -> None:
         self.work = work
         self.mine = mine
         self.lanes = lanes
         self.pool = pool
+        self.begin = begin
         self.prefetch = Prefetch(work.build)
+        self._lock = threading.Lock()
         self._ahead: Position | None = None
+        self._begun: dict[tuple[Position, int], threading.Event] = {}  # set once nobody works on the block
 
     def nodes(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> Nodes:
         """Sums over the lanes held here; blocks of ``ahead`` are read meanwhile."""
-        begin, self._ahead = time.perf_counter(), None
+        started, todo = time.perf_counter(), list(self.mine)
+        with self._lock:
+            self._ahead = None
+            begun = {lane: ended for (at, lane), ended in self._begun.items() if at == position}
+            self._begun.clear()
         self.prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in self.mine)
 
-        def run(lane: int) -> tuple[Parts, float, float]:
+        def run(_: int) -> tuple[int, Parts, float, float]:
+            with self._lock:  # last those that a thread is still beginning
+                lane = min(todo, key=lambda lane: lane in begun and not begun[lane].is_set())
+                todo.remove(lane)
             block, wait = self.prefetch.take((position[0], lane, position[1]))
             start = time.perf_counter()
+            if lane in begun:
+                begun[lane].wait()
             parts = self.work.contribute(block, state)
-            return parts, wait, time.perf_counter() - start
+            return lane, parts, wait, time.perf_counter() - start
 
+        results = self.pool.map(run, self.mine)
+        if self.begin and ahead:  # by threads that have no lane of this step left to do
+            self.warm(ahead[0], self.begin, wait=False)
         tree, wait, compute, adding = Tree(self.lanes), 0.0, 0.0, 0.0
-        for lane, (parts, waited, computed) in zip(self.mine, self.pool.map(run, self.mine), strict=True):
+        for lane, parts, waited, computed in results:
             start = time.perf_counter()
             tree.put(0, lane, parts)
             wait, compute, adding = wait + waited, compute + computed, adding + time.perf_counter() - start
-        return Nodes(tree.nodes, wait, compute, time.perf_counter() - begin, adding)
+        return Nodes(tree.nodes, wait, compute, time.perf_counter() - started, adding)
 
-    def warm(self, position: Position, slots: int) -> None:
-        """Have every thread begin blocks of the step at ``position``, as far as that goes without the state.
+    def warm(self, position: Position, count: int, wait: bool = True) -> None:
+        """Have threads begin blocks of the step at ``position``, as far as that goes without the state.
 
-        Until the step comes; and two a thread at most, because what is begun is held.
+        Args:
+            position: the step; once it comes nothing more is begun.
+            count: blocks at most: what is begun is held.
+            wait: for blocks that are not made yet.
         """
-        self._ahead = position
+        with self._lock:
+            self._ahead = position
 
         def begin(lane: int) -> None:
-            block = self.prefetch.peek((position[0], lane, position[1])) if self._ahead == position else None
-            if block is not None:
-                self.work.warm(block)
+            with self._lock:
+                if self._ahead != position:
+                    return
+                ended = self._begun[position, lane] = threading.Event()
+            try:
+                block = self.prefetch.peek((position[0], lane, position[1]), wait)
+                if block is not None:
+                    self.work.warm(block)
+            finally:
+                ended.set()
 
-        for lane in self.mine[: 2 * slots]:
+        for lane in self.mine[:count]:
             self.pool.submit(begin, lane)
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
@@ -171,5 +203,9 @@ class LanePool:
         return StepResult(parts, (Share("here", self.lanes, done.wait, done.compute),), done.adding)
 
     def close(self) -> None:
-        """Stop reading ahead."""
+        """Stop reading ahead and beginning blocks."""
+        with self._lock:
+            self._ahead, begun = None, list(self._begun.values())
+        for ended in begun:
+            ended.wait()
         self.prefetch.close()

@@ -18,6 +18,9 @@ from streamkern.storage.records import pack, unpack
 INTERVAL = 30.0
 """Seconds between checkpoints."""
 
+SHARE = 0.02
+"""Of the time of a sweep over all rows, at most this goes into waiting for them to be written."""
+
 KEPT = 2
 """Checkpoints of a training that are kept."""
 
@@ -36,8 +39,8 @@ class Checkpoints:
     Args:
         folder: their directory; its siblings are those of other trainings.
         events: told of what is written, and of what cannot be.
-        seconds: between two checkpoints.
-        steps: between two checkpoints, as well; None for no such bound.
+        seconds: between two checkpoints; longer in a sweep over all rows whose sums take long to write.
+        steps: between two checkpoints, as well; None for no such bound. Parts of a sweep over all rows count as steps.
 
     Attributes:
         written: how many were written.
@@ -85,13 +88,18 @@ class Checkpoints:
         """Directories of checkpoints, oldest first."""
         return sorted(self.folder.glob("[0-9]*"))
 
-    def offer(self, checkpoint: Checkpoint) -> None:
-        """Hand over a checkpoint that is due, unless one is still being written."""
+    def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
+        """Hand over a checkpoint that is due, unless one is still being written; ``wait`` until this one is."""
         self._taken += 1
         due = time.monotonic() >= self._due or (self.steps is not None and self._taken >= self.steps)
         if due and (self._writing is None or self._writing.done()):
             self._due, self._taken = time.monotonic() + self.seconds, 0
             self._writing = self._writer.submit(self._write, checkpoint)
+            if wait:
+                started = time.monotonic()
+                self._writing.result()
+                ended = time.monotonic()
+                self._due = max(self._due, ended + (ended - started) / SHARE)
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint before returning."""
@@ -99,6 +107,7 @@ class Checkpoints:
 
     def _write(self, checkpoint: Checkpoint) -> None:
         (pass_, step), begun = checkpoint.position, int(checkpoint.begun)
+        step += sum(partial.done for partial in checkpoint.swept)
         name = f"{pass_:06}-{begun}-{step:09}"
         if name == self._last:
             return
@@ -115,9 +124,8 @@ class Checkpoints:
             return
         self._last = name
         self.written += 1
-        self.events.emit(
-            "checkpoint", pass_=pass_, step=step, rows=checkpoint.rows, seconds=time.perf_counter() - started
-        )
+        took = time.perf_counter() - started
+        self.events.emit("checkpoint", pass_=pass_, step=step, rows=checkpoint.rows, seconds=took)
         self._prune()
 
     @staticmethod

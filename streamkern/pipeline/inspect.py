@@ -23,6 +23,7 @@ from streamkern.storage.described import DISTINCT, Described, shown
 from streamkern.storage.record import ingest_record
 from streamkern.storage.tables import open_tables
 from streamkern.sweep import Work, sweep
+from streamkern.types import Array, Target
 
 SHOWN = 24
 """Columns and classes that the text shows; JSON has all."""
@@ -50,7 +51,7 @@ class Inspection:
     others: list[tuple[str, str, Described]]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything; numbers that do not exist are null."""
+        """Everything; numbers that do not exist are null. The bins of a histogram begin at the column's ``min``."""
         c = self.columns
         sketches = [
             {
@@ -61,7 +62,8 @@ class Inspection:
                 "max": _number(c.high[j]),
                 "missing": int(c.missing[j]),
                 "infinite": int(c.infinite[j]),
-                "histogram": c.histogram[j].tolist(),
+                "bin_width": _number(c.bin_width[j]),
+                "histogram": c.counts(j).tolist(),
             }
             for j, name in enumerate(self.names)
         ]
@@ -85,10 +87,12 @@ class Inspection:
         ]
         target = facts["target"]
         if target is not None:
-            lines.append(f"  target    {target['name']} ({target['dtype']}{target['outputs'] or ''})")
-        if facts["classes"] is not None:
+            none = f", missing in {target['missing']:,} rows" if target["missing"] else ""
+            lines.append(f"  target    {target['name']} ({target['dtype']}{target['outputs'] or ''}){none}")
+        if facts["classes"]:
             counts = sorted(facts["classes"], key=lambda pair: -pair[1])
-            listed = [f"{_shown(label)} {count / facts['rows']:.1%}" for label, count in counts[:SHOWN]]
+            given = sum(count for _, count in counts)
+            listed = [f"{_shown(label)} {count / given:.1%}" for label, count in counts[:SHOWN]]
             more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
             lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{more}")
         order = facts["order"]
@@ -112,7 +116,7 @@ class Inspection:
                 continue
             found = (c.mean[j], c.std[j], c.low[j], c.high[j])
             numbers = "  ".join(f"{value:>10.4g}" if math.isfinite(value) else f"{'-':>10}" for value in found)
-            lines.append(f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(self._counts(j)):<{BINS}}|")
+            lines.append(f"  {name:<{width}}  {numbers}  {int(c.missing[j]):>8,}  |{_drawn(c.counts(j)):<{BINS}}|")
         if len(self.names) > SHOWN:
             lines.append(f"  and {len(self.names) - SHOWN:,} more columns: --json has them")
         if self.others:
@@ -127,13 +131,6 @@ class Inspection:
     def _numbers(self) -> list[int]:
         """Columns that hold numbers, and not what stands for text."""
         return [j for j, name in enumerate(self.names) if name not in self.facts["text"]]
-
-    def _counts(self, j: int) -> Any:
-        """The histogram of a column; of few whole numbers without the bins between them."""
-        counts, span = self.columns.histogram[j], float(self.columns.high[j] - self.columns.low[j])
-        if self.facts["dtype"].startswith(("int", "uint", "bool")) and 0 < span < BINS:
-            return counts[np.clip(np.arange(span + 1) * (BINS / span), 0, BINS - 1).astype(np.int64)]
-        return counts
 
 
 def inspect(
@@ -173,18 +170,13 @@ def inspect(
     scan = RawScan(Scan(Assembly(dataset), int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))))
     first = scan.block((0,))[0]
     pivot = np.where(np.isfinite(first.X[0]), first.X[0], 0).astype(np.float64)
-    pivots = None
-    if first.y is not None and first.y.dtype != object:
-        pivots = np.where(np.isfinite(first.y[0]), first.y[0], 0).astype(np.float64).reshape(-1)
-    look = _Both(ColumnSums(pivot), None if first.y is None else Spread(pivots))
+    look = _Both(ColumnSums(pivot), source.target, None if source.target is None else _spread(source.target, first.y))
     sums = sweep(executor, Work(scan, look))
-    low, high = sums[3].low, sums[3].high
-    empty = low > high
-    histogram = Histogram(np.where(empty, 0.0, low), np.where(empty, 0.0, high))
+    histogram = Histogram.of(sums)
     (counts,) = sweep(executor, Work(scan, histogram))
-    sketches = finish(sums[:6], pivot, counts)
+    sketches = finish(sums[:7], pivot, histogram, counts)
     names = [f"f{j}" for j in range(d)] if source.columns is None else list(source.columns)
-    facts = _facts(dataset, path, sums[6:])
+    facts = _facts(dataset, path, sums[7:])
     others = []
     if beside:
         found = sweep(executor, Work(_Chunks(source), _as_they_are))
@@ -212,16 +204,39 @@ def _as_they_are(parts: tuple[Described, ...], state: Any) -> tuple[Described, .
     return parts
 
 
+def _spread(target: Target, y: Array | None) -> Spread:
+    """Of labels such as those of the first block, numbers about one of them."""
+    assert y is not None
+    y = y[_given(y)].astype(target.dtype)
+    if y.dtype == object:
+        return Spread(None)
+    return Spread(np.where(np.isfinite(y[:1]), y[:1], 0).astype(np.float64).sum(axis=0).reshape(-1))
+
+
+def _given(y: Array) -> Array:
+    """Rows whose labels are all there, shape (n,)."""
+    if y.dtype.kind not in "fO":
+        return np.ones(len(y), dtype=bool)
+    missing = np.isnan(y) if y.dtype.kind == "f" else (y == None) | (y != y)  # noqa: E711
+    return np.asarray(~missing.reshape(len(y), -1).any(axis=1))
+
+
 @dataclass(eq=False)
 class _Both:
-    """Contributes sums over columns, and over labels where there are any."""
+    """Contributes sums over columns; and where there are labels, rows without one, and sums over the other labels."""
 
     columns: ColumnSums
+    target: Target | None
     labels: Spread | None
 
     def __call__(self, block: Any, state: Any) -> tuple[Any, ...]:
         sums = self.columns(block, state)
-        return sums if self.labels is None else (*sums, *self.labels(block, state))
+        if self.labels is None or self.target is None:
+            return sums
+        raw, where = block
+        given = _given(raw.y)
+        rest = raw._replace(y=raw.y[given].astype(self.target.dtype, copy=False))
+        return *sums, len(given) - int(given.sum()), *self.labels((rest, where), state)
 
 
 def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, Any]:
@@ -231,9 +246,9 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
     named = isinstance(path, str | os.PathLike)
     record = ingest_record(path) if named else None
     classes = None
-    if labels and labels[2].counts is not None and source.target is not None and source.target.dtype.kind != "f":
-        classes = [[label, count] for label, count in sorted(labels[2].counts.items())]
-    target = source.target
+    target, spread = source.target, labels[1:]
+    if target is not None and spread[2].counts is not None and target.dtype.kind != "f":
+        classes = [[label, count] for label, count in sorted(spread[2].counts.items())]
     return {
         "path": os.fspath(path) if named else f"{type(path).__name__} in memory",
         "rows": len(dataset),
@@ -241,7 +256,12 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
         "dtype": source.dtype.name,
         "target": None
         if target is None
-        else {"name": target.name, "dtype": target.dtype.name, "outputs": list(target.outputs)},
+        else {
+            "name": target.name,
+            "dtype": target.dtype.name,
+            "outputs": list(target.outputs),
+            "missing": labels[0],
+        },
         "chunks": {
             "count": len(sizes),
             "min_rows": int(sizes.min()),
@@ -252,7 +272,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
         "text": list(getattr(source, "text", ())),
         "classes": classes,
         "order": {
-            "ratio": stored_ratio(labels) if labels else None,
+            "ratio": stored_ratio(spread) if spread else None,
             "batch": BATCH,
             "recorded": None if record is None else record.get("shuffle"),
         },
@@ -273,6 +293,11 @@ def _advice(columns: Columns, names: list[str], facts: dict[str, Any]) -> list[s
         advice.append(f"{len(empty)} column(s) have no finite value: {shown}")
     if columns.missing.any() or columns.infinite.any():
         advice.append("missing and infinite values are errors in training: fill them first")
+    if facts["target"] is not None and facts["target"]["missing"]:
+        advice.append("rows without a label are errors in training: fill or drop them first")
+    unnamed = dict(facts["classes"] or ()).get("", 0)
+    if unnamed:
+        advice.append(f"{unnamed:,} labels are empty texts, which training takes for a class of its own")
     ratio = facts["order"]["ratio"]
     if ratio is not None and ratio > WARN_ABOVE:
         advice.append("the rows are stored in an order that tells their labels: streamkern ingest --shuffle")
@@ -353,7 +378,7 @@ def _range(columns: Columns, which: list[int]) -> str:
 def _shown(label: Any) -> str:
     """A label or name on one line."""
     text = str(label)
-    return text if text.isprintable() else repr(text)
+    return text if text and text.isprintable() else repr(text)
 
 
 def _number(value: float) -> float | None:
@@ -362,5 +387,5 @@ def _number(value: float) -> float | None:
 
 def _drawn(counts: Any) -> str:
     """Counts as a line of marks; any that is not zero is seen."""
-    top = max(1, int(counts.max()))
+    top = max(1, int(counts.max(initial=0)))
     return "".join(_RAMP[0 if not n else 1 + (len(_RAMP) - 2) * int(n) // top] for n in counts)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import BusyError, StorageError, StreamkernError
-from streamkern.pipeline.run import _locked, _make, _write_json
+from streamkern.pipeline.folder import locked, make_folder, write_json
 from streamkern.storage.objects import Objects
 from streamkern.storage.remote import is_remote
 
@@ -131,7 +131,7 @@ class DirectoryStore(ModelStore):
 
     def make(self) -> None:
         """Make the directory."""
-        _make(self.place / "versions")
+        make_folder(self.place / "versions")
 
     def numbers(self) -> list[int]:
         """Complete versions, ascending."""
@@ -151,7 +151,7 @@ class DirectoryStore(ModelStore):
 
     def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
         """By one rename."""
-        _write_json(self.place / name, content)
+        write_json(self.place / name, content)
         _sync(self.place)
 
     def folder(self, number: int, part: str) -> Path:
@@ -314,7 +314,7 @@ class ObjectStore(ModelStore):
         if run_dir is None:
             yield
             return
-        _make(run_dir)
+        make_folder(run_dir)
         with _hold(run_dir, ".registry.lock", f"{self.where}, trained in {run_dir}"):
             yield
 
@@ -346,7 +346,7 @@ class ObjectStore(ModelStore):
 
 @contextmanager
 def _hold(folder: Path, name: str, where: str) -> Iterator[None]:
-    lock = _locked(folder, name)
+    lock = locked(folder, name)
     try:
         lock.__enter__()
     except BusyError as error:

@@ -18,6 +18,7 @@ from streamkern.centers import Centers
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import Step, require_steps
 from streamkern.errors import UsageError
+from streamkern.execute.base import PIPELINE_FILE
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO
@@ -195,7 +196,7 @@ def _function(file: Path) -> Callable[..., Any]:
             expected="a Python file that defines pipeline()",
             remedy="check the path",
         )
-    spec = importlib.util.spec_from_file_location(f"streamkern_pipeline_{file.stem}", file)
+    spec = importlib.util.spec_from_file_location(PIPELINE_FILE + file.stem, file)
     if spec is None or spec.loader is None:
         raise UsageError("This is not a Python file.", where=str(file), expected="a file that ends in .py")
     module = importlib.util.module_from_spec(spec)

@@ -90,16 +90,17 @@ class Plan:
 
     def text(self) -> str:
         """The plan as a table for a terminal."""
-        names = f"{'stage':<12}{'rows':>15}{'passes':>8}{'GFLOP':>13}{'read':>12}{'memory':>12}"
+        width = max([12, *(len(stage.name) + 1 for stage in self.stages)])
+        names = f"{'stage':<{width}}{'rows':>15}{'passes':>8}{'GFLOP':>13}{'read':>12}{'memory':>12}"
         lines = [f"{names}{'device':>12}{'seconds':>10}"]
         for stage in self.stages:
             device = "none" if stage.device_memory is None else format_bytes(stage.device_memory)
             lines.append(
-                f"{stage.name:<12}{stage.rows:>15,}{stage.passes:>8,}{stage.flops / 1e9:>13,.1f}"
+                f"{stage.name:<{width}}{stage.rows:>15,}{stage.passes:>8,}{stage.flops / 1e9:>13,.1f}"
                 f"{format_bytes(stage.bytes_read):>12}{format_bytes(stage.memory):>12}{device:>12}{stage.seconds:>10,.1f}"
             )
         lines.append(
-            f"{'total':<12}{'':>15}{'':>8}{sum(s.flops for s in self.stages) / 1e9:>13,.1f}"
+            f"{'total':<{width}}{'':>15}{'':>8}{sum(s.flops for s in self.stages) / 1e9:>13,.1f}"
             f"{format_bytes(sum(s.bytes_read for s in self.stages)):>12}{format_bytes(self.footprint.peak):>12}"
             f"{'':>12}{self.seconds:>10,.1f}"
         )
@@ -115,7 +116,7 @@ def plan(
     prices: Prices | None = None,
     device: str = "auto",
 ) -> Plan:
-    """Cost of a pipeline on this machine, with threads. Reads no row.
+    """Cost of a pipeline on this machine, with threads. Of the rows it reads the first chunk, to time that.
 
     Args:
         pipeline: the definition.
@@ -224,7 +225,9 @@ def _stages(pipeline: Pipeline, fits: Footprint, cost: Cost, size: Size, prices:
     predicting = Work(values=size.p, panel=2.0 * size.p * size.outputs)
     validation = 0 if pipeline.validation is None else cost.passes * len(pipeline.validation)
     training = cost.training(n) + float(validation) * predicting
-    scored = min(n, TRAIN_SAMPLE) + (0 if pipeline.test is None else len(pipeline.test))
+    tested = 0 if pipeline.test is None else len(pipeline.test)
+    scored = min(n, TRAIN_SAMPLE) + tested
+    looked_up = whole + tested * row_bytes  # the training rows among them lie in every chunk
     choosing = _choosing(pipeline, size)
     scanned = _LOADED + stored * prices.moments + whole * prices.byte / slots
     trained = seconds(training, reads * n + validation, read, ahead=cost.likely_batch > 0)
@@ -253,8 +256,8 @@ def _stages(pipeline: Pipeline, fits: Footprint, cost: Cost, size: Size, prices:
             scored,
             1,
             float(scored) * predicting,
-            scored * row_bytes,
-            seconds(float(scored) * predicting, scored, scored * row_bytes),
+            looked_up,
+            seconds(float(scored) * predicting, scored, looked_up),
         ),
     )
 

@@ -27,8 +27,8 @@ import numpy as np
 
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
 from streamkern.model import KernelMachine, load_model
+from streamkern.pipeline.folder import write_json
 from streamkern.pipeline.model_store import CHAMPION, RECORD, DirectoryStore, open_store
-from streamkern.pipeline.run import _write_json
 from streamkern.storage.base import digest
 from streamkern.storage.remote import is_remote
 
@@ -290,7 +290,7 @@ class Registry:
             facts = {"format": FORMAT, "version": number, "created": _now(), **record}
             facts = json.loads(json.dumps(facts, default=str))
             fill(staging)
-            _write_json(staging / RECORD, facts | {"sha256": digest(facts)})
+            write_json(staging / RECORD, facts | {"sha256": digest(facts)})
             self._store.add(number, staging)
         except OSError as error:
             if staging is not None:

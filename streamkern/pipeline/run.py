@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -11,19 +10,21 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import chdir, contextmanager, suppress
+from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from streamkern.errors import BusyError, NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
+from streamkern.errors import NumericalError, PlanRefusedError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
+from streamkern.execute.asked import Asked
 from streamkern.memory import default_budget, parse_bytes, peak_resident, resident
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
+from streamkern.pipeline.folder import locked, make_folder, read_json, write_json
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.stages import Stages, version
 from streamkern.solvers.auto import AUTO, resolved
@@ -76,13 +77,13 @@ def run(
         raise UsageError(f"There are {checkpoint_seconds} seconds.", where="checkpoint_seconds", expected="0 or more")
     folder = Path(run_dir) if run_dir is not None else Path("runs") / (pipeline.name or "run")
     budget = default_budget() if memory is None else parse_bytes(memory)
-    _make(folder)
-    with _locked(folder), EventLog(folder / "events.jsonl", listeners, _held) as events:
+    make_folder(folder)
+    with locked(folder), EventLog(folder / "events.jsonl", listeners, _held) as events:
         _clear(folder)
         before = _last_done(folder / "result.json")
         manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds) | {"device": device}
         changed = _changed(folder, manifest)
-        _write_json(folder / "manifest.json", manifest)
+        write_json(folder / "manifest.json", manifest)
         events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
         if changed:
             events.emit(
@@ -108,12 +109,12 @@ def run(
                 "last_done": before,
             }
             # The disk may be what failed: the error that is on its way must not be replaced by a second one.
-            _write_json(folder / "result.json", failure, quietly=True)
+            write_json(folder / "result.json", failure, quietly=True)
             events.emit("run", state=status, error=failure["error"])
             raise
         result["run"] = manifest["run"]
         result["seconds"] = time.perf_counter() - started
-        _write_json(folder / "result.json", result)
+        write_json(folder / "result.json", result)
         events.emit("run", state="done", result=result)
         return result
 
@@ -143,7 +144,7 @@ def resume(
         StreamkernError: as ``run``.
     """
     folder = Path(run_dir)
-    told = _read_json(folder / "manifest.json")
+    told = read_json(folder / "manifest.json")
     if told is None:
         raise UsageError(
             "There is no run here: manifest.json cannot be read.",
@@ -165,8 +166,8 @@ def resume(
             expected="settings that can be kept",
             remedy="run it again with the same settings and --run-dir: it goes on where this one ended",
         )
-    with _locked(folder):
-        result = _read_json(folder / "result.json")
+    with locked(folder):
+        result = read_json(folder / "result.json")
     if result is not None and result.get("status") == "done" and result.get("run") == told.get("run"):
         return result
     place = Path(told.get("directory", ""))
@@ -207,6 +208,7 @@ def _train(
         events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
     computing = device_for(pipeline, device)
     with open_executor(scheduler, threads) as executor:
+        events.facts = partial(_held, executor.asked)
         if executor.dashboard is not None:
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
         for doubt in executor.doubts():
@@ -273,45 +275,14 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
 _STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (KeyboardInterrupt, "interrupted"))
 
 
-_GLANCE = 0.2  # seconds; whoever asks how a run stands shares its lock for a moment
-
-
-@contextmanager
-def _locked(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Hold the directory. The lock goes with the process, so that a dead run never leaves one behind."""
-    try:
-        handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    try:
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(_GLANCE)
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.read(handle, 20).decode() or "unknown"
-            raise BusyError(
-                f"Another run holds this directory (process {owner}).",
-                where=str(folder),
-                expected="one run at a time in a directory",
-                remedy="wait for it, or give another --run-dir",
-            ) from error
-        # Only a courtesy to whoever finds the directory busy; a full disk is told of where it matters.
-        with suppress(OSError):
-            os.ftruncate(handle, 0)
-            os.write(handle, str(os.getpid()).encode())
-        yield
-    finally:
-        os.close(handle)
-
-
-def _held() -> dict[str, Any]:
-    """What every line of the event log says: memory in bytes, and what this process has asked of remote stores."""
-    asked = COUNTS.now()
-    store = {"store": asked} if asked["requests"] else {}
-    return {"resident_bytes": resident(), "peak_bytes": peak_resident(), **store}
+def _held(asked: Asked | None = None) -> dict[str, Any]:
+    """What every line of the event log says: memory in bytes, and what remote stores were asked, by workers too."""
+    store: dict[str, Any] = COUNTS.now()
+    if workers := {} if asked is None else asked.by_worker():
+        store = {name: here + sum(each[name] for each in workers.values()) for name, here in store.items()}
+        store["workers"] = workers
+    memory = {"resident_bytes": resident(), "peak_bytes": peak_resident()}
+    return memory | ({"store": store} if store["requests"] else {})
 
 
 def _clear(folder: Path) -> None:
@@ -329,17 +300,9 @@ def _clear(folder: Path) -> None:
 
 def _last_done(path: Path) -> dict[str, Any] | None:
     """The last complete result: what ``model.zarr`` is. A failed run carries it on, so that it is not lost."""
-    found = _read_json(path) or {}
+    found = read_json(path) or {}
     done = found if found.get("status") == "done" else found.get("last_done")
     return done if isinstance(done, dict) else None
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _manifest(
@@ -380,47 +343,10 @@ _TRAINING = ("train", "kernel", "centers", "features", "solver", "preprocess", "
 
 def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """In what the run that is about to begin differs from one that was interrupted in its training here."""
-    before = _read_json(folder / "manifest.json")
-    last = _read_json(folder / "result.json") or {}
+    before = read_json(folder / "manifest.json")
+    last = read_json(folder / "result.json") or {}
     done = before is not None and last.get("status") == "done" and last.get("run") == before.get("run")
     if before is None or done or not any((folder / "checkpoints").glob("*/[0-9]*")):
         return []
     now = json.loads(json.dumps(manifest, default=str))
     return [name for name in _TRAINING if before.get(name) != now[name]]
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-
-
-def _unwritable(folder: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"The run directory cannot be written: {error.strerror}.",
-        where=str(folder),
-        expected="a directory that can be written",
-        remedy="give another --run-dir",
-    )
-
-
-def _write_json(path: Path, data: dict[str, Any], quietly: bool = False) -> None:
-    """Write by one rename, so that a reader sees the old file or the new one."""
-    staging = path.with_name(f".{path.name}.tmp")
-    try:
-        with staging.open("w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, default=str)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staging, path)
-    except OSError as error:
-        with suppress(OSError):
-            staging.unlink()
-        if not quietly:
-            raise StorageError(
-                f"{path.name} could not be written: {error.strerror}.",
-                where=str(path),
-                expected="a disk with room",
-                remedy="free space; earlier results are unchanged",
-            ) from error

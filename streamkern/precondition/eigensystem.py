@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
+from streamkern.backends.lapack import top_eigenpairs
 from streamkern.errors import NumericalError, UsageError
 from streamkern.rng import generator
 from streamkern.storage.records import record
@@ -64,7 +64,7 @@ def top_eigensystem(K: Array, q: int, floor: float = 0.0) -> Eigensystem:
         else None
     )
     if found is None:
-        found = scipy.linalg.eigh(K, subset_by_index=(s - q - 1, s - 1), check_finite=False)
+        found = top_eigenpairs(np.ascontiguousarray(K), q + 1)
     values, vectors = found
     if len(values) <= q:
         raise NumericalError(

@@ -60,9 +60,9 @@ thead th { border-bottom: 2px solid var(--line); font-weight: 600; white-space: 
 .bars { width: 100%; }
 .bars th { white-space: nowrap; }
 .bars td { width: 100%; white-space: nowrap; }
-.bar { display: inline-block; width: calc(100% - 5.5rem); height: .8rem; background: #ececec; vertical-align: middle; }
+.bar { display: inline-block; width: calc(100% - 7.5rem); height: .8rem; background: #ececec; vertical-align: middle; }
 .bar i { display: block; height: 100%; min-width: 1px; }
-.bars b { display: inline-block; width: 5.4rem; font-weight: 500; padding-left: .4rem; white-space: nowrap; }
+.bars b { display: inline-block; width: 7.4rem; font-weight: 500; padding-left: .4rem; white-space: nowrap; }
 .samples { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); gap: .8rem 1.4rem; }
 .samples figure { margin: 0; }
 .samples div { display: grid; grid-template-columns: repeat(4, 1fr); gap: .3rem; }

@@ -60,6 +60,12 @@ class Record:
         """The events of one kind."""
         return [e for e in self.events if e["event"] == kind and (state is None or e.get("state") == state)]
 
+    @property
+    def unfinished(self) -> dict[str, Any] | None:
+        """The event with which a stage began that has not ended; None where there is none."""
+        stages = self.of("stage")
+        return stages[-1] if stages and stages[-1].get("state") == "begin" else None
+
     @cached_property
     def evaluation(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Arrays and facts that the evaluation has kept; empty where there are none."""

@@ -393,15 +393,9 @@ def _augmentations(record: Record) -> str:
 
 def _time(records: Sequence[Record], names_: Sequence[str]) -> str:
     html = ""
-    longest = max((s["seconds"] for record in records for s in _stages(record)), default=0.0) or 1.0
+    longest = max((seconds for record in records for _, seconds, _ in _stages(record)), default=0.0) or 1.0
     for number, (record, name) in enumerate(zip(records, names_, strict=True)):
-        rows = [
-            [
-                s["name"],
-                bar(s["seconds"] / longest, "kept" if s.get("cached") else f"{s['seconds']:.2f} s", _colour(number)),
-            ]
-            for s in _stages(record)
-        ]
+        rows = [[stage, bar(seconds / longest, words, _colour(number))] for stage, seconds, words in _stages(record)]
         if rows:
             caption = f"Seconds by stage{f': {name}' if len(records) > 1 else ''}"
             html += table(caption, (), rows, "bars")
@@ -416,16 +410,24 @@ def _time(records: Sequence[Record], names_: Sequence[str]) -> str:
         elif found := _split(record):
             rows = [[part, bar(share, f"{share:.1%}", _colour(2))] for part, share in found.items()]
             html += table(f"Where training's time went{of}", (), rows, "bars")
-    return html or _nothing("No stage has ended.")
+    return html or _nothing("No stage has begun.")
 
 
 def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def _stages(record: Record) -> list[dict[str, Any]]:
-    """Stages that have ended, of the result or else of the events."""
-    return list((record.result or {}).get("stages") or record.of("stage", "end"))
+def _stages(record: Record) -> list[tuple[str, float, str]]:
+    """Stages with their seconds, and those in words: of the result or else of the events, and the unfinished one."""
+    ended = (record.result or {}).get("stages") or record.of("stage", "end")
+    stages = [(s["name"], s["seconds"], "kept" if s.get("cached") else f"{s['seconds']:.2f} s") for s in ended]
+    begun = record.unfinished
+    if begun is not None:
+        # A run that is alive or was killed says no more than that it got this far.
+        least = "" if record.events[-1]["event"] == "run" else "≥ "
+        seconds = max(0.0, record.events[-1]["time"] - begun["time"])
+        stages.append((f"{begun['name']}, unfinished", seconds, f"{least}{seconds:.2f} s"))
+    return stages
 
 
 def _timeline(record: Record) -> list[tuple[str, float]]:

@@ -138,9 +138,7 @@ def moment(when: float) -> str:
 
 def _stage(record: Record, now: float) -> dict[str, Any]:
     """The stage that has begun and not ended."""
-    at: dict[str, Any] | None = None
-    for event in record.of("stage"):
-        at = event if event.get("state") == "begin" else None
+    at = record.unfinished
     return {} if at is None else {"stage": at["name"], "stage_seconds": now - at["time"]}
 
 

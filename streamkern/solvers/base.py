@@ -178,7 +178,7 @@ class Failure:
 
 
 Sweep = Callable[[Contribution, Any], Parts]
-"""Sums a contribution over all training rows of a pass, under a state."""
+"""Sums a contribution over all training rows of a pass, under a state. Checkpoints hold the sums: change none."""
 
 
 class Iteration(Protocol):

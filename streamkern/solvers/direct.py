@@ -111,7 +111,7 @@ class DirectIteration(WholePasses):
         """Sum the normal equations and solve them."""
         gram, moment, _, n = sweep(self.contribution, None)
         parallel = self.problem.executor.host_map
-        A = mirror(gram, parallel) / n
+        A = mirror(gram / n, parallel)
         A += self.solver.ridge * regulariser(self.basis, self.problem.executor)
         # Rounding leaves eigenvalues of about -ε trace(A); each try stands ten thousand times further from them.
         floor = float(np.finfo(np.float64).eps * np.trace(A))

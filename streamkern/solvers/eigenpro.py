@@ -15,6 +15,7 @@ closely, once they number about p.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -39,6 +40,7 @@ from streamkern.solvers.projection import (
     InexactProjection,
     ProjectedKernel,
     center_eigensystem,
+    kernel_matrix,
     measure_inexact,
     measure_unprojected,
     project_exactly,
@@ -56,7 +58,7 @@ AVERAGING = 5.0
 """η of the polynomial-decay average (Shamir & Zhang 2013, eq. 5): iterate t enters with weight about (t/T)^η."""
 
 _SUBSAMPLE = 2000  # s: more costs s³
-_EIGENPAIRS = 500  # q at most: a step costs 4 p q c for them, a few percent of its kernel values
+_EIGENPAIRS = 500  # q at most, half as many of more centers than s: a step costs 4 p q c for them, the set-up 14 p q²
 HELD_OUT = 2000
 _DIAGONAL = 512  # rows that the preconditioned diagonal is measured on
 _PRODUCTS = {"inexact": 0, "delayed": 1}
@@ -76,7 +78,7 @@ class EigenPro:
         epochs: passes over the training rows.
         projection: ``exact``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else inexact.
         s: centers whose kernel matrix is decomposed to find them; min(p, 2000) by default.
-        q: eigenpairs of the preconditioner; s/4 by default, at most 500.
+        q: eigenpairs of the preconditioner; s/4 by default, at most 500, and 250 of more centers than s.
         batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger; up
             to 1,024 a lane where a run has so many rows that enough steps remain (``affordable_batch``).
         step: η of the mean gradient; by default what the measured spectrum allows.
@@ -130,7 +132,7 @@ class EigenPro:
     def sizes(self, p: int) -> tuple[int, int]:
         """(s, q) for p centers; q = 0 where there are too few for a preconditioner."""
         s = min(p, self.s or _SUBSAMPLE)
-        q = min(s - 1, self.q or max(1, min(s // 4, _EIGENPAIRS)))
+        q = min(s - 1, self.q or max(1, min(s // 4, _EIGENPAIRS if s == p else _EIGENPAIRS // 2)))
         return s, max(0, q)
 
     def chosen_projection(self, p: int, memory: int | None) -> str:
@@ -165,6 +167,18 @@ class EigenPro:
         """Products with K(Z, Z) in one projection of a kind."""
         return _PRODUCTS[kind] if self.projection_products is None else self.projection_products
 
+    def _eigen_bytes(self, p: int, d: int) -> int:
+        """Peak bytes of the eigensystem of p centers."""
+        s, q = self.sizes(p)
+        found = 3 * s * s * 8 + 2 * s * q * 8 + wide_bytes(s, d)  # the matrix, LAPACK's copy and its work space
+        # A basis, its product with K(Z, Z), and what comes of both.
+        return max(found, (3 * _more(s, q) + q) * p * 8 if s < p else 0)
+
+    def _beside(self, p: int, d: int, slots: int, memory: int | None) -> bool:
+        """Whether K(Z, Z) is evaluated while the eigensystem is: with half of the memory, and threads to do it."""
+        needed = matrix_bytes(p, d, slots) + self._eigen_bytes(p, d)
+        return slots > 1 and self.sizes(p)[0] < p and (memory is None or 2 * needed <= memory)
+
     def cost(self, size: Size) -> Cost:
         """Abedsoltan et al. 2023, Table 1, with the constants of this implementation."""
         p, c, b = size.p, size.outputs, size.itemsize
@@ -174,11 +188,9 @@ class EigenPro:
         likely = self.batch or default_batch(self.affordable_batch(kind, size.n, p), size.n, size.lanes)
         held, diagonal = min(HELD_OUT, size.n), min(_DIAGONAL, p)
         beyond = min(HELD_OUT, size.n - p if size.n - p >= 64 else size.n)  # of them, those that are not centers
-        eigen = 3 * s * s * 8 + 2 * s * q * 8 + wide_bytes(s, size.d)  # the matrix, LAPACK's copy and its work space
-        more = min(s - 1, q + max(1, q // 10)) if q else 0
+        eigen, more = self._eigen_bytes(p, size.d), _more(s, q)
         setup = Work(values64=triangle(s), eigen=eigh(s)) if q else Work()
         if s < p:
-            eigen = max(eigen, (3 * more + q) * p * 8)  # a basis, its product with K(Z, Z), and what comes of both
             gemm64 = 14.0 * p * more * more + 2.0 * p * more * q
             setup += Work(values=p * (s + p), gemm=2.0 * p * (s + p) * more, gemm64=gemm64)
             setup += Work(eigen=2.0 * eigh(more) - eigh(s) / 2)  # that of s rows is in float32
@@ -187,14 +199,13 @@ class EigenPro:
         if kind == "exact":
             factor, rows = p * p * b, held + diagonal
             measured = factor + 2 * rows * p * b + rows * 2 * q * 8 + 2 * held * held * 8
-            under_way = max(
-                2 * size.slots * KERNEL_TILE * p * 8 + wide_bytes(p, size.d), factoring_bytes(p, size.slots)
-            )
-            setup_bytes = p * q * 8 + max(eigen, exact_bytes(p) + under_way, measured)
+            matrix = matrix_bytes(p, size.d, size.slots)
+            both = matrix + eigen if self._beside(p, size.d, size.slots, size.memory) else max(matrix, eigen)
+            setup_bytes = p * q * 8 + max(both, exact_bytes(p) + factoring_bytes(p, size.slots), measured)
             resident = factor + p * q * (8 + b) + gram_bytes(p, c, b)
             setup += Work(
                 values=float(beyond + diagonal) * p,
-                values64=triangle(p),
+                values64=0.0 if q and s == p else triangle(p),  # that of the eigensystem is the same
                 gemm=1.0 * (beyond + diagonal) * p * p + 1.0 * beyond * beyond * p,
                 gemm64=2.0 / 3.0 * p**3 + 2.0 * (beyond + diagonal) * p * q,
                 vector64=2.0 * POWER_STEPS * beyond * (beyond + 2 * q),
@@ -250,9 +261,15 @@ class EigenPro:
         expansion, parallel, imap = problem.expansion(), problem.executor.host_map, problem.executor.imap
         p, (s, q) = expansion.p, self.sizes(expansion.p)
         kind = self.chosen_projection(p, problem.memory)
-        nystrom = None
-        if q:
-            nystrom = Nystrom(center_eigensystem(expansion, s, q, EIGEN_FLOOR, parallel, imap))
+        on_host = kind == "exact" and not isinstance(expansion, DeviceExpansion)
+        threads = problem.executor.slots if problem.executor.name == "threads" else 1  # others are asked by one thread
+        nystrom = matrix = None
+        with _Beside() as beside:
+            if on_host and (s == p or self._beside(p, expansion.Z.shape[1], threads, problem.memory)):
+                matrix = beside.submit(kernel_matrix, expansion, p, parallel, imap)
+            if q:
+                known = matrix.result() if matrix is not None and s == p else None
+                nystrom = Nystrom(center_eigensystem(expansion, s, q, EIGEN_FLOOR, parallel, imap, known))
         if nystrom is None and kind != "exact":
             raise UsageError(
                 f"{kind} projection needs a preconditioner, and {p} centers are too few for one.",
@@ -262,10 +279,10 @@ class EigenPro:
             )
         held, w = measured_rows(problem, held_out(problem))
         exact: ExactProjection | None = None
-        if kind == "exact" and isinstance(expansion, DeviceExpansion):
+        if on_host:
+            exact = project_exactly(expansion, nystrom, parallel, imap, None if matrix is None else matrix.result())
+        elif isinstance(expansion, DeviceExpansion) and kind == "exact":
             exact = project_on_device(expansion, nystrom)
-        elif kind == "exact":
-            exact = project_exactly(expansion, nystrom, parallel, imap)
         projected = None if exact is None else ProjectedKernel(expansion, exact, held, parallel, imap)
         bound = 0.0
         while True:
@@ -352,6 +369,26 @@ class Prepared:
     batch: int
     W: Array | None
     bound: float
+
+
+class _Beside(ThreadPoolExecutor):
+    """A thread beside this one. Whoever interrupts does not wait for it: it ends with the executor that it uses."""
+
+    def __init__(self) -> None:
+        super().__init__(1, "streamkern-beside")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        self.shutdown(wait=error is None or isinstance(error, Exception))
+
+
+def _more(s: int, q: int) -> int:
+    """Eigenpairs of s centers that those of more centers are sought from."""
+    return min(s - 1, q + max(1, q // 10)) if q else 0
+
+
+def matrix_bytes(p: int, d: int, slots: int) -> int:
+    """Peak bytes while K(Z, Z) is evaluated in float64, with tiles of it in flight."""
+    return exact_bytes(p) + 2 * slots * KERNEL_TILE * p * 8 + wide_bytes(p, d)
 
 
 def exact_bytes(p: int) -> int:

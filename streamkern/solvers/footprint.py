@@ -180,7 +180,8 @@ def _project(
         "statistics": scan + ids + learning_bytes,
         "centers": gather + ids + 4 * Z + centers_bytes,
         "eigensystem": fixed + gather + 3 * held * d * itemsize + cost.setup_bytes,
-        "train": fixed + cost.resident_bytes + slots * size.panel + sums + read + reading,
+        # Each thread's panel, and one of the next step that it has begun.
+        "train": fixed + cost.resident_bytes + 2 * slots * size.panel + sums + read + reading,
         "evaluate": fixed + sums + evaluation,
     }
     if validate:

@@ -15,7 +15,7 @@ from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, row_bytes, steps_ahead
 from streamkern.solvers.score import score
 from streamkern.storage.records import record
-from streamkern.sweep import Contribution, Work, sweep
+from streamkern.sweep import Contribution, Partial, Work, sweep
 from streamkern.types import Array
 
 SCAN_ROWS = 4096
@@ -85,6 +85,7 @@ class Checkpoint:
         state: the iteration's.
         position: the (pass, step) that comes next.
         begun: whether what precedes the steps of the pass is done.
+        swept: where its sweeps over all rows stand, one after another, while it is not.
         rows: rows seen.
         loss: mean squared residual a row, smoothed.
         scale: loss of the first step; where it had few rows, the largest of the first steps.
@@ -102,6 +103,7 @@ class Checkpoint:
     state: Any
     position: Position = (0, 0)
     begun: bool = False
+    swept: tuple[Partial, ...] = ()
     rows: int = 0
     loss: float = 0.0
     scale: float = 0.0
@@ -120,12 +122,22 @@ class Checkpoint:
         """Share of the slots' time spent waiting for rows."""
         return self.waited / max(1e-9, self.waited + self.computed)
 
+    @property
+    def swept_rows(self) -> int:
+        """Rows of the sweeps that are under way."""
+        return int(sum(partial.total(-1) for partial in self.swept))
+
 
 class Keeper(Protocol):
     """Keeps checkpoints."""
 
-    def offer(self, checkpoint: Checkpoint) -> None:
-        """Told after every step; keeps what is due, without making the step wait."""
+    def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
+        """Told after every step and every part of a sweep; keeps what is due, without making the step wait.
+
+        Args:
+            checkpoint: where training stands.
+            wait: return when it is kept: sums of a sweep may be large, and are held once.
+        """
         ...
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
@@ -219,12 +231,25 @@ class _Loop:
 
     def begin(self) -> Failure | None:
         """What precedes the steps of a pass."""
-        now, position = self.now, self.now.position
-        loss, seen = 0.0, 0
+        now = replace(self.now, swept=(), rows=self.now.rows - self.now.swept_rows)
+        position, unfinished = now.position, list(self.now.swept)
+        loss, seen, swept = 0.0, 0, list[Partial]()
 
         def whole(contribution: Contribution, shared: Any) -> Parts:
             nonlocal loss, seen
-            parts = sweep(self.problem.executor, Work(self.scan, contribution), shared)
+            last = unfinished.pop(0) if unfinished else None
+
+            def on_part(partial: Partial) -> None:
+                nonlocal last
+                last = partial
+                rows = seen + int(partial.total(-1))
+                mean = (loss + float(partial.total(-2))) / max(1, rows)
+                there = (*swept, partial)
+                self._advance(replace(now, swept=there, rows=now.rows + rows, loss=mean, seconds=self.seconds))
+
+            parts = sweep(self.problem.executor, Work(self.scan, contribution), shared, last, on_part)
+            assert last is not None
+            swept.append(last)
             loss, seen = loss + float(parts[-2]), seen + int(parts[-1])
             return parts
 
@@ -310,7 +335,7 @@ class _Loop:
             )
         )
         if self.keeper is not None:
-            self.keeper.offer(now)
+            self.keeper.offer(now, wait=bool(now.swept))
 
     def close(self) -> None:
         """Let go of what is resident on the workers."""

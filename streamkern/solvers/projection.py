@@ -130,14 +130,22 @@ class ExactProjection:
 
 
 def project_exactly(
-    expansion: Expansion, nystrom: Nystrom | None, parallel: Map, imap: Imap | None = None
+    expansion: Expansion, nystrom: Nystrom | None, parallel: Map, imap: Imap | None = None, A: Array | None = None
 ) -> ExactProjection:
     """Factor K(Z, Z) + ε I, in float64. The jitter ε changes the speed and not the fixed point.
+
+    Args:
+        expansion: kernel and centers.
+        nystrom: the preconditioner, or None.
+        parallel: runs tiles on the host.
+        imap: runs tiles of kernel values; ``parallel`` by default.
+        A: K(Z, Z) in float64 where it is known; it is used up.
 
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
     """
-    A = kernel_matrix(expansion, expansion.p, parallel, imap)
+    if A is None:
+        A = kernel_matrix(expansion, expansion.p, parallel, imap)
     scale = float(np.mean(np.diag(A)) * len(A))
     if nystrom is not None:
         scale = float(nystrom.eigensystem.values[0]) * len(A) / len(nystrom.eigensystem.vectors)
@@ -251,7 +259,7 @@ def kernel_product(expansion: Expansion, V: Array, imap: Imap) -> Array:
 
 
 def center_eigensystem(
-    expansion: Expansion, s: int, q: int, floor: float, parallel: Map, imap: Imap | None = None
+    expansion: Expansion, s: int, q: int, floor: float, parallel: Map, imap: Imap | None = None, K: Array | None = None
 ) -> Eigensystem:
     """Top eigenpairs of K(Z, Z): exact where s >= p, else of the Nyström approximation K V (Vᵀ K V)⁻¹ Vᵀ K.
 
@@ -266,13 +274,14 @@ def center_eigensystem(
         floor: see ``top_eigensystem``.
         parallel: runs tiles on the host.
         imap: runs tiles of kernel values; ``parallel`` by default.
+        K: K(Z, Z) in float64 where it is known, if s >= p.
 
     Raises:
         NumericalError: no eigenvalue is positive.
     """
     p = expansion.p
     if s >= p:
-        return top_eigensystem(kernel_matrix(expansion, p, parallel, imap), q, floor)
+        return top_eigensystem(kernel_matrix(expansion, p, parallel, imap) if K is None else K, q, floor)
     more = min(s - 1, q + max(1, q // 10))  # the next ones make the q-th good, and σ_{q+1} known
     # In float32: what comes of it is a basis, and the eigenpairs are taken anew.
     start = top_eigensystem(kernel_matrix(expansion, s, parallel, imap).astype(np.float32), more, floor)
@@ -297,7 +306,8 @@ def center_eigensystem(
     F = matmul(product, vectors[:, clear] / np.sqrt(values[clear]), parallel)
     values, vectors = scipy.linalg.eigh(_transposed(F, F, parallel), check_finite=False)
     values, vectors = values[::-1], vectors[:, ::-1]
-    rank = int(np.count_nonzero(values[:q] > floor * values[0]))
+    # Where V has no more than these, what follows the last of them is not known, and may be as large.
+    rank = min(int(np.count_nonzero(values[:q] > floor * values[0])), max(1, len(values) - 1))
     tail = max(float(values[rank]) if rank < len(values) else 0.0, floor * float(values[0]))
     return Eigensystem(values[:rank].copy(), matmul(F, vectors[:, :rank] / np.sqrt(values[:rank]), parallel), tail)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -162,6 +163,15 @@ def arrow_target(names: Sequence[str], types: dict[str, pa.DataType], where: str
     return target_of(",".join(names), np.result_type(*dtypes), (len(names),) if len(names) > 1 else (), where)
 
 
+def target_values(columns: Sequence[pa.ChunkedArray], target: Target) -> Array:
+    """Targets of rows, shape (n,) or (n, c), of the target's dtype; objects with None for nulls, if there are any."""
+    if any(values.null_count for values in columns):
+        made = [np.array(plain(values).to_pylist(), dtype=object) for values in columns]
+    else:
+        made = [as_target(plain(values).to_numpy(), target) for values in columns]
+    return np.stack(made, axis=1) if target.outputs else made[0]
+
+
 @dataclass(frozen=True)
 class Columns:
     """One column a feature."""
@@ -298,6 +308,7 @@ class Layout:
     targets: tuple[str, ...]
     target: Target | None
     beside: dict[str, str] = field(default_factory=dict)  # types of columns that are neither
+    loose: bool = False  # whether labels may be missing: to be looked at, not trained on
 
     @property
     def stored(self) -> list[str]:
@@ -310,6 +321,8 @@ class Layout:
 
     def rows(self, table: pa.Table, first: int, where: str, nulls: bool) -> Rows:
         """Rows of a table whose first row has number ``first``; with ``nulls``, one in a float's place is NaN.
+
+        Targets are as ``target_values`` gives them.
 
         Raises:
             DataError: a value is missing.
@@ -328,16 +341,15 @@ class Layout:
 
         def column(name: str) -> pa.ChunkedArray:
             values = table.column(name)
-            if values.null_count and not (nulls and self.features.takes_nulls(name)):
+            taken = self.loose if name in self.targets else nulls and self.features.takes_nulls(name)
+            if values.null_count and not taken:
                 fail(name, pc.index(pc.is_null(values), True).as_py(), "is null")
             return values
 
         X = self.features.rows(column, table.num_rows, fail)
         if self.target is None:
             return Rows(X, None)
-        values = [plain(column(name)).to_numpy() for name in self.targets]
-        y = np.stack(values, axis=1) if self.target.outputs else values[0]
-        return Rows(X, as_target(y, self.target))
+        return Rows(X, target_values([column(name) for name in self.targets], self.target))
 
 
 def table_layout(
@@ -356,7 +368,7 @@ def table_layout(
         columns: features to use, in this order; all but the targets by default.
         where: the table in words.
         width: values in the rows of a column of lists.
-        beside: pass over columns that cannot be features; they are noted.
+        beside: pass over columns that cannot be features; they are noted. Labels may be missing then.
 
     Raises:
         DataError: columns that are not there, or cannot be features or target.
@@ -384,7 +396,7 @@ def table_layout(
     vectors = [name for name in chosen if is_vector(types[name])]
     if not vectors:
         features = columns_of(chosen, types, where, text=columns is not None, loose=beside)
-        return Layout(features, tuple(targets), made, others)
+        return Layout(features, tuple(targets), made, others, beside)
     name, kind = vectors[0], types[vectors[0]]
     if len(chosen) > 1 or pa.types.is_fixed_size_binary(kind):
         raise DataError(
@@ -395,10 +407,49 @@ def table_layout(
         )
     size = kind.list_size if pa.types.is_fixed_size_list(kind) else width(name)
     vector = Vector(name, size, number(kind.value_type, f"{where}, column {name!r}"), None, None)
-    return Layout(vector, tuple(targets), made, others)
+    return Layout(vector, tuple(targets), made, others, beside)
 
 
-class FrameSource:
+class TableSource(ABC):
+    """Rows of tables that are read a chunk at a time, of which a layout says what they are.
+
+    Args:
+        layout: which columns are features, and which make the target.
+        lengths: rows of each piece; one that has none is no chunk.
+
+    Attributes:
+        nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
+    """
+
+    nulls = False
+
+    def __init__(self, layout: Layout, lengths: Sequence[int]) -> None:
+        self._layout, self.beside, self.target = layout, layout.beside, layout.target
+        self.bounds: IntArray = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
+        features = layout.features
+        self.dtype, self.n_features, self.columns = features.dtype, features.n_features, features.columns
+        self.text: tuple[str, ...] = features.text
+
+    def read(self, chunk: int) -> Rows:
+        """Rows of one chunk; see ``Source.read``."""
+        a, _ = check_chunk(chunk, self.bounds)
+        return self._layout.rows(self._table(chunk, self._layout.stored), a, self.where(chunk), self.nulls)
+
+    def describe(self, chunk: int) -> list[Described]:
+        """What the columns beside the features hold in one chunk."""
+        table = self._table(chunk, list(self.beside))
+        return [described(table.column(name)) for name in self.beside]
+
+    @abstractmethod
+    def where(self, chunk: int) -> str:
+        """The chunk in words."""
+
+    @abstractmethod
+    def _table(self, chunk: int, names: list[str]) -> pa.Table:
+        """Columns of one chunk."""
+
+
+class FrameSource(TableSource):
     """Rows of a table that is made piece by piece: pandas frames, or whatever ``pyarrow.table`` takes.
 
     Args:
@@ -411,14 +462,9 @@ class FrameSource:
         identity: JSON-serialisable, for the fingerprint.
         beside: pass over columns that cannot be features.
 
-    Attributes:
-        nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
-
     Raises:
         DataError: columns that cannot be features or target.
     """
-
-    nulls = False
 
     def __init__(
         self,
@@ -434,30 +480,15 @@ class FrameSource:
         empty = as_table(schema)
         self._schema = empty.schema
         types = {field.name: field.type for field in empty.schema}
-        self._layout = table_layout(types, target, columns, name, beside=beside)
-        self.beside = self._layout.beside
+        layout = table_layout(types, target, columns, name, beside=beside)
         self._name, self._identity = name, identity
         self._pieces = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
-        self.bounds: IntArray = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
-        self.dtype = self._layout.features.dtype
-        self.n_features, self.columns = self._layout.features.n_features, self._layout.features.columns
-        self.text: tuple[str, ...] = self._layout.features.text
-        self.target = self._layout.target
+        super().__init__(layout, lengths)
 
     @property
     def fingerprint(self) -> str:
         """Digest of what the pieces are, and of the choice of columns."""
         return digest("frame", self._identity, self.bounds.tolist(), self._layout.identity())
-
-    def read(self, chunk: int) -> Rows:
-        """Rows of one chunk; see ``Source.read``."""
-        a, _ = check_chunk(chunk, self.bounds)
-        return self._layout.rows(self._table(chunk, self._layout.stored), a, self.where(chunk), self.nulls)
-
-    def describe(self, chunk: int) -> list[Described]:
-        """What the columns beside the features hold in one chunk."""
-        table = self._table(chunk, list(self.beside))
-        return [described(table.column(name)) for name in self.beside]
 
     def _table(self, chunk: int, names: list[str]) -> pa.Table:
         a, b = check_chunk(chunk, self.bounds)
@@ -512,7 +543,7 @@ def frame_source(
     return FrameSource(pieces, lengths, table.slice(0, 0), target, columns, name, content.hexdigest(), beside)
 
 
-class ArrowSource:
+class ArrowSource(TableSource):
     """Rows of an Arrow IPC file (Feather version 2); a chunk is a record batch.
 
     Args:
@@ -521,15 +552,10 @@ class ArrowSource:
         columns: features to use, in this order.
         beside: pass over columns that cannot be features.
 
-    Attributes:
-        nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
-
     Raises:
         StorageError: it is not an Arrow IPC file.
         DataError: columns that cannot be features or target.
     """
-
-    nulls = False
 
     def __init__(
         self,
@@ -549,29 +575,14 @@ class ArrowSource:
                 first = next((i for i in batches if lengths[i]), None)
                 return 1 if first is None else max(1, len(opened.get_batch(first).column(name).slice(0, 1).flatten()))
 
-            self._layout = table_layout(types, target, columns, file.path, width, beside)
-        self.beside = self._layout.beside
+            layout = table_layout(types, target, columns, file.path, width, beside)
         self._batches = [i for i in batches if lengths[i]]
-        self.bounds: IntArray = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
-        self.dtype = self._layout.features.dtype
-        self.n_features, self.columns = self._layout.features.n_features, self._layout.features.columns
-        self.text: tuple[str, ...] = self._layout.features.text
-        self.target = self._layout.target
+        super().__init__(layout, lengths)
 
     @property
     def fingerprint(self) -> str:
         """Digest of the file's name, size and time, and of the choice of columns."""
         return digest("arrow", self._file.identity(), self._layout.identity())
-
-    def read(self, chunk: int) -> Rows:
-        """Rows of one chunk; see ``Source.read``."""
-        a, _ = check_chunk(chunk, self.bounds)
-        return self._layout.rows(self._table(chunk, self._layout.stored), a, self.where(chunk), self.nulls)
-
-    def describe(self, chunk: int) -> list[Described]:
-        """What the columns beside the features hold in one chunk."""
-        table = self._table(chunk, list(self.beside))
-        return [described(table.column(name)) for name in self.beside]
 
     def _table(self, chunk: int, names: list[str]) -> pa.Table:
         check_chunk(chunk, self.bounds)

@@ -12,12 +12,11 @@ import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError
-from streamkern.storage.arrow import Columns, described, table_layout
+from streamkern.storage.arrow import Columns, TableSource, described, table_layout
 from streamkern.storage.base import digest
 from streamkern.storage.described import Described
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.table_file import TableFile
-from streamkern.types import IntArray, Rows
 
 BLOCK_BYTES = 4 << 20
 """Bytes of text in a chunk."""
@@ -26,7 +25,7 @@ _DELIMITERS = ",\t;|"
 _NARROW = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
 
 
-class CsvSource:
+class CsvSource(TableSource):
     """Rows of a text table; a chunk is about 4 MiB of whole records.
 
     Opening reads the text once: it has no metadata. Whole numbers come in the narrowest dtype that holds every feature,
@@ -39,15 +38,10 @@ class CsvSource:
         header: whether the first record names the columns; else they are called f0, f1, ...
         beside: pass over columns that cannot be features.
 
-    Attributes:
-        nulls: whether a missing value of a feature is read as NaN; else it is an error.
-
     Raises:
         StorageError: it does not parse.
         DataError: columns that cannot be features or target.
     """
-
-    nulls = False
 
     def __init__(
         self,
@@ -105,22 +99,14 @@ class CsvSource:
                 if all(np.iinfo(code).min <= low[name] and high[name] <= np.iinfo(code).max for name in names)
             ]
             layout = replace(layout, features=Columns(tuple(names), fits[0]))
-        self._layout, self._spans, self.beside = layout, spans, layout.beside
+        super().__init__(layout, lengths)
+        self._spans = spans
         self._types = {name: types[name] for name in (*layout.stored, *layout.beside)}
-        self.bounds: IntArray = np.cumsum([0, *lengths], dtype=np.int64)
-        self.dtype, self.n_features = layout.features.dtype, layout.features.n_features
-        self.columns, self.target = layout.features.columns, layout.target
-        self.text: tuple[str, ...] = layout.features.text
 
     @property
     def fingerprint(self) -> str:
         """Digest of the file's name, size and time, and of the choice of columns."""
         return digest("csv", self._file.identity(), self._names, self._layout.identity())
-
-    def read(self, chunk: int) -> Rows:
-        """Rows of one chunk; see ``Source.read``."""
-        a, _ = check_chunk(chunk, self.bounds)
-        return self._layout.rows(self._table(chunk, self._layout.stored), a, self.where(chunk), self.nulls)
 
     def describe(self, chunk: int) -> list[Described]:
         """What the columns beside the features hold in one chunk; an empty text is a missing one."""

@@ -28,14 +28,13 @@ from streamkern.storage.arrow import (
     described,
     is_vector,
     number,
-    plain,
+    target_values,
 )
 from streamkern.storage.base import digest
 from streamkern.storage.described import Described
 from streamkern.storage.layout import (
     FORMAT,
     as_rows,
-    as_target,
     blocks_of,
     check_chunk,
     feature_dtype,
@@ -74,7 +73,7 @@ def open_parquet(
         columns: features to use, in this order; partition keys are features only if they are named here.
         storage_options: for fsspec.
         retry: how patient to be with a remote store.
-        beside: pass over columns that cannot be features; they can be described.
+        beside: pass over columns that cannot be features; they can be described, and labels may be missing.
 
     Raises:
         StorageError: no files, a file without a whole footer, or a store that does not answer.
@@ -133,7 +132,7 @@ def open_parquet(
     else:
         layout = columns_of(chosen, types, first.path, text=columns is not None, loose=beside)
     source = ParquetSource(files, layout, targets, arrow_target(targets, types, first.path), partitions)
-    source.noted_weight, source.beside = marks.get("weight"), others
+    source.noted_weight, source.beside, source.loose = marks.get("weight"), others, beside
     return source
 
 
@@ -145,11 +144,13 @@ class ParquetSource:
         nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
         noted_weight: the column that the training layout names as sample weights, or None.
         beside: types of columns that are neither features nor targets, where they were asked for.
+        loose: whether labels may be missing, and are None then; else that is an error.
     """
 
     shuffled = False
     noted_weight: str | None = None
     nulls = False
+    loose = False
 
     def __init__(
         self,
@@ -200,12 +201,13 @@ class ParquetSource:
 
         def column(name: str) -> pa.ChunkedArray:
             if name in self._partitions:
-                if file.partitions[name] == _HIVE_NULL:
-                    self._fail(chunk, name, 0, "is null")
-                value = pa.scalar(file.partitions[name]).cast(self._partitions[name])
-                return pa.chunked_array([pa.repeat(value, b - a)])
-            values = table.column(name)
-            if values.null_count and not (self.nulls and self._layout.takes_nulls(name)):
+                here = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
+                value = pa.scalar(here, pa.string()).cast(self._partitions[name])
+                values = pa.chunked_array([pa.repeat(value, b - a)])
+            else:
+                values = table.column(name)
+            taken = self.loose if name in self._targets else self.nulls and self._layout.takes_nulls(name)
+            if values.null_count and not taken:
                 self._fail(chunk, name, pc.index(pc.is_null(values), True).as_py(), "is null")
             return values
 
@@ -215,9 +217,7 @@ class ParquetSource:
         X = self._layout.rows(column, b - a, fail)
         if self.target is None:
             return Rows(X, None)
-        values = [plain(column(name)).to_numpy() for name in self._targets]
-        y = np.stack(values, axis=1) if self.target.outputs else values[0]
-        return Rows(X, as_target(y, self.target))
+        return Rows(X, target_values([column(name) for name in self._targets], self.target))
 
     def describe(self, chunk: int) -> list[Described]:
         """What the columns beside the features hold in one chunk, a row group at a time."""

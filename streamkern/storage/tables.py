@@ -53,7 +53,7 @@ def open_tables(
         nulls: read a null among features of a floating dtype as NaN; else it is an error.
         weight: the column of sample weights; another ``.npy`` file for one.
         beside: pass over columns that cannot be features, such as text; ``beside`` of the source names them with their
-            types, and ``describe(chunk)`` tells what they hold.
+            types, and ``describe(chunk)`` tells what they hold. Labels may be missing, and are None then.
 
     Raises:
         StorageError: nothing there, or nothing that is known.
@@ -112,7 +112,9 @@ class JoinedSource:
         part, inside = self._find(chunk)
         X, y, w = part.read(inside)
         X = X.astype(np.result_type(X.dtype, self.dtype), copy=False)
-        return Rows(X, None if y is None or self.target is None else y.astype(self.target.dtype, copy=False), w)
+        if y is not None and self.target is not None and y.dtype != object:  # objects: text, or some are missing
+            y = y.astype(self.target.dtype, copy=False)
+        return Rows(X, y, w)
 
     def describe(self, chunk: int) -> Any:
         """What the columns beside the features hold in one chunk."""

@@ -212,6 +212,7 @@ def eigenpro3(
     X_s: Array | None = None,
     seed: int = 0,
     on_epoch: EpochCallback | None = None,
+    looks: int = 1,
 ) -> Array:
     """EigenPro 3 (the paper, Algorithm 2): preconditioned SGD, each step projected inexactly by EigenPro 2.
 
@@ -239,6 +240,7 @@ def eigenpro3(
         X_s: rows of the data preconditioner, shape (s, d), in place of a random subsample of ``X``.
         seed: of the subsamples and the order of the rows.
         on_epoch: as in :func:`eigenpro2`.
+        looks: times an epoch that ``on_epoch`` is called, evenly spread; the last at its end.
 
     Returns:
         Weights, shape (p, c).
@@ -253,7 +255,7 @@ def eigenpro3(
             projector.sweep(theta, h)
         return theta
 
-    return _projected_sgd(kernel, X, y, Z, project, s, q, X_s, batch, epochs, rng, clock)
+    return _projected_sgd(kernel, X, y, Z, project, s, q, X_s, batch, epochs, rng, clock, looks)
 
 
 def eigenpro3_exact(
@@ -304,6 +306,7 @@ def _projected_sgd(
     epochs: int,
     rng: np.random.Generator,
     clock: _Clock,
+    looks: int = 1,
 ) -> Array:
     """Algorithm 2, lines 1-9; ``project(h)`` stands for line 8."""
     n = len(X)
@@ -314,9 +317,11 @@ def _projected_sgd(
     F = preconditioner.F.astype(X.dtype)
     C = kernel(Z, X_s) @ F  # line 3 up to its right factor: C F^T is the paper's C
     a = np.zeros((len(Z), y.shape[1]), dtype=X.dtype)
+    starts = range(0, n, m)
+    looked = {starts[len(starts) * (k + 1) // looks - 1] for k in range(looks)}
     for epoch in range(1, epochs + 1):
         order = rng.permutation(n)
-        for start in range(0, n, m):
+        for start in starts:
             rows = order[start : start + m]
             X_m = X[rows]
             K_mz = kernel(X_m, Z)
@@ -325,7 +330,8 @@ def _projected_sgd(
             h = K_mz.T @ g
             h -= C @ (F.T @ (kernel(X_s, X_m) @ g))
             a -= step * project(h)
-        clock.report(epoch, a)
+            if start in looked:
+                clock.report(epoch, a)
     return a
 
 

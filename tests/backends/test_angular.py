@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.backends import ANGULAR_KINDS, Backend, NumbaBackend, NumpyBackend
-from streamkern.backends import numba as loops
+from streamkern.backends import ANGULAR_KINDS, Backend, NumbaBackend, NumpyBackend, loops
 from streamkern.errors import UsageError
 
 FAST, REFERENCE = NumbaBackend(), NumpyBackend()
@@ -19,7 +18,7 @@ dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @numba.njit
 def acos32(x: np.ndarray, out: np.ndarray) -> None:
     for i in range(len(x)):
-        out[i] = loops._acos32(x[i])
+        out[i] = loops.acos32(x[i])
 
 
 @numba.njit

@@ -38,7 +38,7 @@ class Leave(Checkpoints):
 
     after = 20
 
-    def offer(self, checkpoint: Checkpoint) -> None:
+    def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
         """Count."""
         self.after -= 1
         if not self.after:

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/plans.py [--quick]
 
-Each run is a process of its own after its plan's. Beside wall time stands the processor time of the run over its
-threads: less than wall time where one thread works alone, and what remains of it on a machine that does other things.
+Plan and run are commands, each a process of its own, as users start them: ``streamkern plan`` (once before, so that its
+calibration is there) and ``streamkern run``. Seconds are those of the stages, by the clock.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
+from typing import Any
 
 RUNS = (
     ("pipelines/digits.py", {}),
@@ -25,57 +27,46 @@ RUNS = (
 )
 
 
-def measure(path: str, settings: dict[str, str]) -> dict[str, object]:
-    """Plan, then run."""
-    import time
+def measure(path: str, settings: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Plan, then run: the plan and the result."""
 
-    import streamkern as sk
-    from streamkern.execute.threads import default_threads
-    from streamkern.pipeline import load_pipeline
+    def streamkern(*words: str) -> str:
+        values = [f"{name}={value}" for name, value in settings.items()]
+        command = [
+            sys.executable,
+            "-m",
+            "streamkern",
+            *words[:1],
+            path,
+            *(["--set", *values] if values else []),
+            *words[1:],
+        ]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    planned = sk.plan(load_pipeline(path, settings))
-    spent: dict[str, float] = {}
-    last = time.process_time()
-
-    def listener(kind: str, fields: dict[str, object]) -> None:
-        nonlocal last
-        if kind == "stage" and fields["state"] == "end":
-            now = time.process_time()
-            spent[str(fields["name"])], last = (now - last) / default_threads(), now
-
+    streamkern("plan")
+    planned = json.loads(streamkern("plan", "--json"))
     with tempfile.TemporaryDirectory() as folder:
-        last = time.process_time()
-        result = sk.run(load_pipeline(path, settings), folder, listeners=(listener,))
-    took = {stage["name"]: stage["seconds"] for stage in result["stages"]}
-    return {
-        "stages": [
-            (stage.name, stage.seconds, took[stage.name], spent[stage.name], stage.memory) for stage in planned.stages
-        ],
-        "peak": result["peak_memory_bytes"],
-        "projected": planned.footprint.peak,
-    }
+        streamkern("run", "--run-dir", folder, "--quiet")
+        return planned, json.loads((Path(folder) / "result.json").read_text())
 
 
 def main() -> None:
-    """A process a run; stages, then the whole."""
+    """Stages of each run, then the whole."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the first and the third only")
-    parser.add_argument("--side", type=int)
     options = parser.parse_args()
-    if options.side is not None:
-        print(json.dumps(measure(*RUNS[options.side])))
-        return
-    print(f"{'stage':<14}{'predicted':>12}{'measured':>12}{'ratio':>8}{'processor':>12}")
+    print(f"{'stage':<14}{'predicted':>12}{'measured':>12}{'ratio':>8}")
     for index in (0, 2) if options.quick else range(len(RUNS)):
         path, settings = RUNS[index]
-        command = [sys.executable, __file__, "--side", str(index)]
-        told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        planned, result = measure(path, settings)
         print(path, *(f"{name}={value}" for name, value in settings.items()))
-        rows = [(name, a, b, cpu) for name, a, b, cpu, _ in told["stages"]]
-        rows.append(("total", *(sum(row[i] for row in rows) for i in (1, 2, 3))))
-        for name, predicted, took, cpu in rows:
-            print(f"  {name:<12}{predicted:>10.2f} s{took:>10.2f} s{predicted / took:>8.2f}{cpu:>10.2f} s")
-        print(f"  memory      {told['projected'] >> 20:>8} MiB{told['peak'] >> 20:>8} MiB", flush=True)
+        took = {stage["name"]: stage["seconds"] for stage in result["stages"]}
+        rows = [(stage["name"], stage["seconds"], took[stage["name"]]) for stage in planned["stages"]]
+        rows.append(("total", planned["seconds"], sum(took.values())))
+        for name, predicted, measured in rows:
+            print(f"  {name:<12}{predicted:>10.2f} s{measured:>10.2f} s{predicted / measured:>8.2f}")
+        projected, peak = planned["projected_memory_bytes"], result["peak_memory_bytes"]
+        print(f"  memory      {projected >> 20:>8} MiB{peak >> 20:>8} MiB", flush=True)
 
 
 if __name__ == "__main__":

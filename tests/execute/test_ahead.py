@@ -7,7 +7,7 @@ import platform
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -108,7 +108,7 @@ def test_what_has_not_begun_when_the_step_comes_is_left_to_it():
     with ThreadPoolExecutor(1) as threads:
         pool = LanePool(Gated(), range(4), 4, threads)
         pool.step((0, 0), 1.5, [(0, 1)])
-        pool.warm((0, 1), 1)
+        pool.warm((0, 1), 2)
         begun.wait()
         with ThreadPoolExecutor(1) as driver:
             step = driver.submit(pool.step, (0, 1), 1.5)
@@ -117,6 +117,67 @@ def test_what_has_not_begun_when_the_step_comes_is_left_to_it():
             gate.set()
             result = step.result()
         np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 4, (0, 1), 1.5)[0])
+        assert result.parts[3] == (True, False, False, False)
+        pool.close()
+
+
+def test_threads_with_no_lane_left_begin_the_next_step():
+    gate, others = threading.Event(), threading.Semaphore(0)
+
+    class Slow(Counting):
+        def build(self, pass_, lane, step):
+            return np.append(super().build(pass_, lane, step), np.float32(lane))
+
+        def warm(self, block):
+            super().warm(block)
+            others.release()
+
+        def contribute(self, block, state):
+            if block[-1] == 0:
+                assert gate.wait(60)
+            wait(list(pool.prefetch._ready.values()))
+            return super().contribute(block, state)
+
+    with ThreadPoolExecutor(2) as threads, ThreadPoolExecutor(1) as driver:
+        pool = LanePool(Slow(), range(4), 4, threads, begin=3)
+        first = driver.submit(pool.step, (0, 0), 1.5, [(0, 1)])  # one thread is held up in lane 0
+        begun = [others.acquire(timeout=30) for _ in range(3)]
+        over = first.done()
+        gate.set()
+        assert all(begun)
+        assert not over
+        assert first.result().parts[3] == (False,) * 4
+        assert pool.step((0, 1), 1.5).parts[3] == (True, True, True, False)
+        assert pool.step((0, 2), 1.5).parts[3] == (False,) * 4  # nothing was announced
+        pool.close()
+
+
+def test_a_block_that_a_thread_is_beginning_comes_last():
+    gate, order = threading.Event(), []
+
+    class Gated(Counting):
+        def build(self, pass_, lane, step):
+            return np.append(super().build(pass_, lane, step), np.float32(lane))
+
+        def warm(self, block):
+            assert gate.wait(30)
+            super().warm(block)
+
+        def contribute(self, block, state):
+            order.append(int(block[-1]))
+            if len(order) == 7:
+                gate.set()
+            wait(list(pool.prefetch._ready.values()))
+            return super().contribute(block, state)
+
+    with ThreadPoolExecutor(2) as threads:
+        pool = LanePool(Gated(), range(4), 4, threads, begin=1)
+        pool.step((0, 0), 1.5, [(0, 1)])
+        while not pool._begun:
+            time.sleep(0.001)
+        result = pool.step((0, 1), 1.5)
+        assert sorted(order[:4]) == [0, 1, 2, 3]
+        assert order[4:] == [1, 2, 3, 0]
         assert result.parts[3] == (True, False, False, False)
         pool.close()
 

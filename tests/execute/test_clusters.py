@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from streamkern.execute import open_executor
 from streamkern.execute.base import Stack
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import blas_kernels
+from streamkern.pipeline import load_pipeline
 from streamkern.testing.executor import Rounding, expected_step, expected_weights, small_weights
 
 ROOT = Path(__file__).parents[2]
@@ -152,6 +154,61 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path):
     assert done.returncode == 1
     assert "UsageError: The worker processes did not start." in done.stderr
     assert '__name__ == "__main__"' in done.stderr
+
+
+def test_what_a_pipeline_file_defines_runs_on_workers_that_cannot_import_it(cluster, tmp_path):
+    """A kernel's profile, an augmentation and a solver's contribution, each a name of the file."""
+    cluster.keep(2)
+    file = tmp_path / "own.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            from dataclasses import dataclass
+            from typing import Any
+
+            import numpy as np
+            import streamkern as sk
+
+
+            def profile(t):
+                return np.exp(-t / 40)
+
+
+            def twisted(X, U):
+                return X * (0.9 + 0.2 * U)
+
+
+            @dataclass
+            class Same:
+                contribution: Any
+
+                def __call__(self, block, state):
+                    return self.contribution(block, state)
+
+
+            class Mine(sk.Falkon):
+                def setup(self, problem, prepared=None):
+                    iteration = super().setup(problem, prepared)
+                    begin = iteration.begin
+                    iteration.begin = lambda state, pass_, sweep: begin(state, pass_, lambda f, v: sweep(Same(f), v))
+                    return iteration
+
+
+            def pipeline(solver: str) -> sk.Pipeline:
+                rng = np.random.default_rng(5)
+                X = rng.normal(size=(4000, 12)).astype(np.float32)
+                data = sk.from_arrays(X, (X[:, 0] > 0).astype(int)).augment(sk.Custom(twisted, uniforms=1))
+                chosen = Mine(epochs=4) if solver == "falkon" else sk.EigenPro(epochs=1, batch=256)
+                return sk.Pipeline(data, sk.RadialProfile(profile), sk.Uniform(60), chosen)
+            """
+        )
+    )
+    for solver in ("falkon", "eigenpro"):
+        results = [
+            sk.run(load_pipeline(file, {"solver": solver}), tmp_path / f"{solver}{number}", scheduler=scheduler)
+            for number, scheduler in enumerate(("threads", cluster.address))
+        ]
+        assert len({result["weights_sha256"] for result in results}) == 1
 
 
 def test_a_worker_with_other_blas_kernels_is_told_of(new_cluster):

@@ -78,10 +78,26 @@ def test_a_missing_leaf_is_an_error():
         tree.total()
 
 
-def test_what_comes_second_is_left_alone():
+def test_what_comes_first_is_left_alone():
     a, b = (np.ones(3),), (np.ones(3),)
     np.testing.assert_array_equal(add(a, b)[0], [2, 2, 2])
-    np.testing.assert_array_equal(b[0], [1, 1, 1])
+    np.testing.assert_array_equal(a[0], [1, 1, 1])
+
+
+@given(n=st.integers(1, 70), data=st.data())
+def test_a_tree_left_at_any_moment_goes_on_to_the_same_bits(n, data):
+    stop = data.draw(st.integers(0, n))
+    parts, tree = leaves(n), Tree(n)
+    for i in range(stop):
+        tree.put(0, i, parts[i])
+    kept = dict(tree.nodes)
+    for i in range(stop, n):
+        tree.put(0, i, parts[i])  # the sums that were kept are not written over by what follows
+    again, parts = Tree(n, kept), leaves(n)
+    for i in range(stop, n):
+        again.put(0, i, parts[i])
+    assert_same(again.total(), by_levels(leaves(n)))
+    assert_same(tree.total(), by_levels(leaves(n)))
 
 
 def test_a_narrow_sum_does_not_narrow_a_wide_one():

@@ -20,7 +20,7 @@ from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
 from streamkern.pipeline import load_pipeline, resume, run
 from streamkern.pipeline.checkpoints import KEPT, Checkpoints
-from streamkern.solvers import Checkpoint, Problem, train
+from streamkern.solvers import Checkpoint, Problem, direct, loop, train
 from streamkern.testing.solver import small_data, small_problem
 
 SOLVERS: dict[str, Any] = {
@@ -49,7 +49,7 @@ class Memory:
         self.seen: list[Checkpoint] = []
         self.last: Checkpoint | None = None
 
-    def offer(self, checkpoint: Checkpoint) -> None:
+    def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
         self.seen.append(checkpoint)
         if len(self.seen) == self.stop:
             raise Stop
@@ -74,7 +74,10 @@ def posed(executor: ThreadsExecutor, solver: Any) -> Problem:
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_going_on_at_any_step_gives_the_same_bits(name: str, executor: ThreadsExecutor, tmp_path: Path):
+def test_going_on_at_any_step_gives_the_same_bits(
+    name: str, executor: ThreadsExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loop, "SCAN_ROWS", 60)  # sweeps of several tasks
     solver = SOLVERS[name]
     problem = posed(executor, solver)
     whole = Memory()
@@ -84,7 +87,8 @@ def test_going_on_at_any_step_gives_the_same_bits(name: str, executor: ThreadsEx
     count = len(whole.seen)
     assert count >= 1
     rng = np.random.default_rng(0)
-    # The first and the last moment, the end of a pass, and any others.
+    assert any(seen.swept for seen in whole.seen) == (solver.setup(problem).sweeps > 0)
+    # The first and the last moment, the end of a pass, and any others: of a sweep over all rows too.
     ends = [i + 1 for i, seen in enumerate(whole.seen) if seen.position[0] and not seen.begun]
     for stop in sorted({1, count, ends[0], *rng.integers(1, count + 1, 2).tolist()}):
         stopped = Memory(stop)
@@ -106,6 +110,28 @@ def test_going_on_at_any_step_gives_the_same_bits(name: str, executor: ThreadsEx
         assert [entry["loss"] for entry in outcome.history] == [entry["loss"] for entry in expected.history]
         # No step is done twice.
         assert len(again.seen) == count - stop
+
+
+def test_a_solution_that_is_interrupted_keeps_the_sums(executor: ThreadsExecutor, monkeypatch: pytest.MonkeyPatch):
+    """After the sweep, in the factorisation of what it has summed."""
+    solver = sk.Direct(1e-6)
+    problem = posed(executor, solver)
+    whole, stopped, again = Memory(), Memory(), Memory()
+    expected = train(problem, solver.setup(problem), keeper=whole)
+
+    def interrupt(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(direct, "spd_solve", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(problem, solver.setup(problem), keeper=stopped)
+    assert stopped.last is not None
+    assert stopped.last.rows == expected.rows
+    outcome = train(problem, solver.setup(problem), start=stopped.last, keeper=again)
+    np.testing.assert_array_equal(outcome.weights, expected.weights)
+    assert outcome.rows == expected.rows
+    assert len(again.seen) == len(whole.seen) - len(stopped.seen) < len(whole.seen)
 
 
 def test_the_eigenpro_of_all_rows_goes_on_too(executor: ThreadsExecutor, tmp_path: Path):
@@ -168,6 +194,17 @@ def test_a_step_never_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
         for step in range(50):
             kept.offer(some(step))
         assert time.perf_counter() - begun < 0.1
+
+
+def test_a_sweep_waits_for_its_sums_to_be_written_and_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """They are held once; and what waits is at most a fiftieth of the time."""
+    monkeypatch.setattr(Checkpoints, "_save", staticmethod(lambda place, kind, value: time.sleep(0.1)))
+    with EventLog() as events, Checkpoints(tmp_path / "kept", events, seconds=0.0) as kept:
+        for step in range(50):
+            begun = time.perf_counter()
+            kept.offer(some(step), wait=True)
+            assert (time.perf_counter() - begun >= 0.1) == (step == 0)
+        assert kept.written == 1
 
 
 def test_intervals_of_time_and_of_steps(tmp_path: Path):
@@ -287,6 +324,39 @@ def test_a_signal_loses_no_step(file: Path, tmp_path: Path, start: Callable[...,
     stamp = (folder / "model.zarr/zarr.json").stat().st_mtime_ns
     resumed(start, folder)
     assert (folder / "model.zarr/zarr.json").stat().st_mtime_ns == stamp
+
+
+def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path, command: Callable[..., Any]):
+    """Normal equations are one sweep over all rows: hours, where there are enough of them."""
+    file = tmp_path / "direct.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            import numpy as np
+
+            import streamkern as sk
+
+
+            def pipeline() -> sk.Pipeline:
+                rng = np.random.default_rng(0)
+                X = rng.normal(size=(250_000, 6)).astype(np.float32)
+                data = sk.from_arrays(X, np.sin(X[:, 0]) + X[:, 1])
+                return sk.Pipeline(data, sk.Laplace(3.0), sk.Uniform(400), sk.Direct(1e-6), task="regression")
+            """
+        )
+    )
+    expected = run(load_pipeline(file), tmp_path / "whole")
+    folder = tmp_path / "run"
+    process = command("run", file, "--run-dir", folder, "--threads", "1")
+    wait_for(folder, '"event": "step"')
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    (written,) = events(folder, "checkpoint")
+    resumed(lambda *words, pause: command(*words), folder)
+    result = json.loads((folder / "result.json").read_text())
+    assert result["weights_sha256"] == expected["weights_sha256"]
+    assert 0 < written["rows"] == result["resumed_rows"] < 250_000
 
 
 def test_kill_9_at_ten_random_moments(file: Path, tmp_path: Path, start: Callable[..., Any]):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
@@ -38,7 +39,7 @@ def test_sketches_classes_and_chunks_are_those_of_the_rows(tmp_path, rows, monke
     assert (found["rows"], found["n_features"], found["dtype"]) == (700, 4, "float64")
     assert found["chunks"] == {"count": 7, "min_rows": 100, "max_rows": 100, "max_bytes": 3200}
     assert found["bytes"] == {"decoded": 22400, "stored": (tmp_path / "rows.parquet").stat().st_size}
-    assert found["target"] == {"name": "animal", "dtype": "object", "outputs": []}
+    assert found["target"] == {"name": "animal", "dtype": "object", "outputs": [], "missing": 0}
     assert dict(found["classes"]) == dict(zip(*map(list, np.unique(y, return_counts=True)), strict=True))
     assert found["order"]["ratio"] > 20
     for j, sketch in enumerate(found["columns"]):
@@ -197,34 +198,143 @@ def test_named_text_is_described_and_a_partition_is_when_it_is_named(tmp_path):
     assert "u 50.0%, v 50.0%; length 1, 'u' to 'v'" in found.text()
 
 
-@pytest.mark.parametrize("most", [1, 3, 7, 9, 11, 13, 15])
-def test_few_whole_numbers_are_drawn_without_gaps_and_an_order_needs_labels(most):
-    X = np.repeat(np.arange(5, 6 + most, dtype=np.uint8), 3)[:, None]
-    text = inspect(X).text()
-    assert "order     not known without the labels" in text
-    (line,) = [line for line in text.splitlines() if line.startswith("  f0 ")]
-    drawn = line[-17:-1]
-    assert drawn == ("@" * (most + 1)).ljust(16)
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 10, 12, 14, 16, 18, 24, 30, 32, 45, 160])
+def test_whole_numbers_are_drawn_without_gaps_whatever_their_dtype(n, dtype):
+    x = np.repeat(np.arange(5, 5 + n), 3).astype(dtype)
+    beside = np.linspace(0, 1, len(x)).astype(dtype)  # in a table of floats, a column that is not whole
+    found = inspect(np.stack([x, beside], axis=1))
+    (line,) = [line for line in found.text().splitlines() if line.startswith("  f0 ")]
+    each = -(-n // 16)
+    assert n % each == 0
+    assert line[-17:-1] == ("@" * (n // each)).ljust(16)
+    sketch = found.to_json()["columns"][0]
+    assert sketch["bin_width"] == each
+    assert sketch["histogram"] == [3 * each] * (n // each)
+
+
+def test_bins_of_whole_numbers_hold_what_they_say_with_values_missing_and_chunks_that_differ(monkeypatch):
+    monkeypatch.setattr(layout, "CHUNK_BYTES", 2000)
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.integers(-30, 71, 3000), rng.integers(0, 9, 3000), rng.normal(size=3000)], axis=1)
+    X[-1, 1] = 2.5  # the only fraction, in the last chunk
+    X[::7] = np.nan
+    X[1, 0] = np.inf
+    columns = inspect(X).to_json()["columns"]
+    assert [column["bin_width"] for column in columns[:2]] == [7, 0.5]
+    for column, x in zip(columns, X.T, strict=True):
+        edges = column["min"] + column["bin_width"] * np.arange(len(column["histogram"]) + 1)
+        np.testing.assert_array_equal(column["histogram"], np.histogram(x[np.isfinite(x)], edges)[0])
+        assert edges[-2] <= column["max"] <= edges[-1]
+
+
+def test_an_order_needs_labels():
+    X = np.arange(300.0)[:, None]
+    assert "order     not known without the labels" in inspect(X).text()
     assert "order     labels of" in inspect((X, np.arange(len(X)) % 2)).text()
 
 
 @pytest.mark.parametrize("form", ["rows.parquet", "rows.feather", "memory"])
-def test_missing_whole_numbers_are_counted_and_a_missing_label_is_named(tmp_path, form):
+def test_missing_whole_numbers_are_counted(tmp_path, form):
     whole = pa.array([None if i % 50 == 0 else i % 7 for i in range(200)], pa.int64())
-    rows = pa.table({"a": whole, "b": np.arange(200), "y": pa.array([None if i == 70 else i % 2 for i in range(200)])})
+    rows = pa.table({"a": whole, "b": np.arange(200)})
     place: Any = rows if form == "memory" else tmp_path / form
     if form == "rows.parquet":
         pq.write_table(rows, place, row_group_size=30)
     elif form == "rows.feather":
         pa.feather.write_feather(rows, place, chunksize=30)
-    found = inspect(place, columns=["a", "b"]).to_json()
+    found = inspect(place).to_json()
     assert found["dtype"] == "int64"
     assert [c["missing"] for c in found["columns"]] == [4, 0]
     assert [c["max"] for c in found["columns"]] == [6, 199]
     assert sum(found["columns"][0]["histogram"]) == 196
+
+
+LABELS = {
+    "text": [None if i % 50 < 3 else ["cat", "dog", "dog", "owl"][i % 4] for i in range(300)],
+    "whole": [None if i % 50 < 3 else 2**60 + i % 3 for i in range(300)],
+    "number": [None if i % 50 < 3 else i / 7 for i in range(300)],
+    "flag": [None if i < 100 else i % 3 == 0 for i in range(300)],  # a whole chunk without one
+}
+
+
+FORMS = ["rows.parquet", "part-*.parquet", "rows.feather", "memory", "rows.csv", "part-*.csv"]
+CASES = [(form, kind) for form in FORMS for kind in LABELS if kind != "text" or not form.endswith(".csv")]
+
+
+@pytest.mark.parametrize(("form", "kind"), CASES)
+def test_missing_labels_are_counted_and_the_classes_are_those_of_the_rest(tmp_path, form, kind, monkeypatch):
+    monkeypatch.setattr(csv, "BLOCK_BYTES", 900)
+    given = LABELS[kind]
+    rows = pa.table({"a": np.random.default_rng(0).normal(size=300), "y": given})
+    place: Any = rows if form == "memory" else tmp_path / form
+    write = {
+        "parquet": lambda rows, to: pq.write_table(rows, to, row_group_size=60),
+        "feather": lambda rows, to: pa.feather.write_feather(rows, to, chunksize=60),
+        "csv": pa.csv.write_csv,
+        "memory": lambda rows, to: None,
+    }[form.rpartition(".")[2]]
+    parts = [rows.slice(0, 120), rows.slice(120)] if form.startswith("part") else [rows]
+    for i, part in enumerate(parts):
+        write(part, tmp_path / form.replace("*", str(i)))
+    inspection = inspect(place, "y")
+    found = json.loads(json.dumps(inspection.to_json(), allow_nan=False))
+    assert (found["rows"], found["target"]["missing"]) == (300, given.count(None))
+    rest = [label for label in given if label is not None]
+    text = inspection.text()
+    assert f", missing in {given.count(None)} rows\n" in text
+    assert "rows without a label are errors in training" in text
+    if kind == "number":
+        assert found["classes"] is None
+        assert found["order"]["ratio"] == pytest.approx(inspect((np.zeros((282, 1)), rest)).facts["order"]["ratio"])
+    else:
+        assert {label: n for label, n in inspection.facts["classes"]} == Counter(rest)
+        label, n = Counter(rest).most_common(1)[0]
+        assert f" {label} {n / len(rest):.1%}" in text
+    assert sum(found["columns"][0]["histogram"]) == 300  # features of rows without a label count
     with pytest.raises(sk.DataError, match="column 'y' is null") as error:
-        inspect(place, "y")
+        sk.ingest(place, tmp_path / "out.zarr", target="y")
     assert "leave the column" not in str(error.value)
+    if form.endswith(".parquet"):
+        data = sk.open_dataset(place, target="y")
+        task = "regression" if kind == "number" else "classification"
+        with pytest.raises(sk.DataError, match="column 'y' is null"):
+            sk.run(sk.Pipeline(data, sk.Laplace(1.0), sk.Uniform(5), task=task), tmp_path / "run", memory="4GiB")
+
+
+def test_rows_without_any_label_or_with_part_of_their_targets_are_counted(tmp_path):
+    rows = pa.table({
+        "a": np.arange(100.0), "none": pa.nulls(100, pa.string()), "u": [None, *[1.0] * 99], "v": [*[2] * 98, None, 3],
+    })  # fmt: skip
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    text = inspect(tmp_path / "rows.parquet", "none", columns=["a"]).text()
+    assert "none (object), missing in 100 rows" in text
+    assert "classes" not in text
+    found = inspect(tmp_path / "rows.parquet", ["u", "v"], columns=["a"]).to_json()
+    assert found["target"] == {"name": "u,v", "dtype": "float64", "outputs": [2], "missing": 2}
+
+
+def test_a_list_of_features_a_missing_partition_and_nan_may_lack_labels(tmp_path):
+    lists = pa.table({"X": np.eye(4).tolist(), "y": ["p", None, "q", "q"]})
+    pq.write_table(lists, tmp_path / "lists.parquet")
+    assert inspect(tmp_path / "lists.parquet", "y").facts["classes"] == [["p", 1], ["q", 2]]
+    for name in ("kind=u", "kind=__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / "parts" / name).mkdir(parents=True)
+        pq.write_table(pa.table({"a": np.arange(30.0)}), tmp_path / "parts" / name / "rows.parquet")
+    found = inspect(tmp_path / "parts", "kind").facts
+    assert (found["target"]["missing"], found["classes"]) == (30, [["u", 30]])
+    y = np.where(np.arange(50) % 10 == 0, np.nan, 1.0)
+    assert inspect((np.ones((50, 1)), y)).facts["target"]["missing"] == 5
+
+
+def test_empty_texts_are_a_class_as_they_are_in_training(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,y\n" + "".join(f"{i},{['cat', 'dog', ''][i % 3]}\n" for i in range(60)))
+    text = inspect(tmp_path / "rows.csv", "y").text()
+    assert "classes   3: '' 33.3%, cat 33.3%" in text
+    assert "advice: 20 labels are empty texts, which training takes for a class of its own" in text
+    sk.ingest(tmp_path / "rows.csv", tmp_path / "out.zarr", target="y")
+    model = sk.KernelClassifier(centers=sk.Uniform(10)).fit(*sk.open_dataset(tmp_path / "out.zarr").source.read(0)[:2])
+    assert list(model.classes_) == ["", "cat", "dog"]
 
 
 def test_columns_beside_a_list_of_features_are_described(tmp_path):

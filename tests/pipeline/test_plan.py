@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,19 @@ def test_the_table_and_the_json_say_the_same(make: Make):
         assert f"{stage['rows']:,}" in row.split()
     assert "2.0 GiB" in plan.text()
     assert [choice for choice in data["choices"] if f"- {choice}" not in lines] == []
+
+
+@pytest.mark.parametrize("longest", ["preprocess-onehot", "preprocess-" + "x" * 30])
+def test_the_columns_of_the_table_end_in_one_place_whatever_stages_are_called(make: Make, longest: str):
+    made = sk.plan(make(), prices=PRICES)
+    wide = replace(made.stages[0], name=longest, rows=123_456_789_012)
+    lines = replace(made, stages=(wide, *made.stages)).text().splitlines()
+    head, stages, total = lines[0], lines[1 : len(made.stages) + 2], lines[len(made.stages) + 2]
+    assert {len(line) for line in (head, *stages, total)} == {len(head)}
+    for word, of in (("rows", lambda s: f"{s.rows:,}"), ("GFLOP", lambda s: f"{s.flops / 1e9:,.1f}")):
+        end = head.index(word) + len(word)
+        for line, stage in zip(stages, (wide, *made.stages), strict=True):
+            assert line[:end].endswith(f" {of(stage)}")
 
 
 def test_a_plan_that_cannot_fit_says_what_would(make: Make):

@@ -322,7 +322,7 @@ def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, si
 
 STOPS = [
     ("streamkern.pipeline.retrain.save_artifact", False),
-    ("streamkern.pipeline.registry._write_json", False),
+    ("streamkern.pipeline.registry.write_json", False),
     ("streamkern.pipeline.model_store.os.rename", False),
     ("streamkern.pipeline.model_store.os.rename", True),
     ("streamkern.pipeline.registry.Registry._set", False),

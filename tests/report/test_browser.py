@@ -113,6 +113,23 @@ def test_a_run_is_drawn_without_the_network_and_without_an_error(
     assert browser.execute_script(broken) == 0
 
 
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_the_seconds_of_a_killed_run_are_not_cut_off(
+    runs: dict[str, Path], width: int, browser: webdriver.Chrome, tmp_path: Path
+):
+    record = read_run(runs["digits"])
+    record.result = None
+    begin = next(i for i, e in enumerate(record.events) if e["event"] == "stage" and e["name"] == "train")
+    later = record.events[begin]["time"] + 12345
+    record.events = [*record.events[: begin + 1], record.events[begin + 1] | {"time": later}]
+    show(browser, write_report([record], tmp_path / "report.html"), width)
+    words = "return [...document.querySelectorAll('.bars b')].map((b) => [b.innerText, b.scrollWidth - b.clientWidth])"
+    told: list[list[Any]] = browser.execute_script(words)
+    assert "≥ 12345.00 s" in [text for text, _ in told]
+    assert [text for text, beyond in told if beyond > 0] == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
 def test_a_comparison_is_drawn(runs: dict[str, Path], browser: webdriver.Chrome, tmp_path: Path):
     path = write_report([read_run(runs["digits"]), read_run(runs["digits-short"])], tmp_path / "comparison.html")
     drawn = show(browser, path, PHONE)

@@ -157,6 +157,45 @@ def test_a_run_without_a_model_has_a_page_that_says_why_and_what_to_do(
         assert "goes on from what is kept" in said
 
 
+@pytest.mark.parametrize("state", ["running", "dead", "failed"])
+def test_the_stage_that_a_run_did_not_finish_has_a_bar_up_to_the_last_event(
+    state: str, runs: dict[str, Path], tmp_path: Path
+):
+    folder = tmp_path / "run"
+    shutil.copytree(runs["digits"], folder)
+    (folder / "result.json").unlink()
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    begin = next(i for i, e in enumerate(events) if e["event"] == "stage" and e["name"] == "train")
+    assert events[begin]["state"] == "begin"
+    earlier = [e for e in events[:begin] if e["event"] == "stage" and e["state"] == "end"]
+    longest = max(e["seconds"] for e in earlier)
+    kept = [*events[: begin + 1], events[begin + 1] | {"time": events[begin]["time"] + 4 * longest}]
+    if state == "failed":
+        kept.append({"time": events[begin]["time"] + 5 * longest, "event": "run", "state": "failed", "error": "No."})
+        run = json.loads((folder / "manifest.json").read_text())["run"]
+        failure = {"status": "failed", "run": run, "error": "No.", "stages": earlier}
+        (folder / "result.json").write_text(json.dumps(failure))
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in kept))
+    record = read_run(folder)
+    if state == "running":
+        record.owner = 1
+    assert record.state == state
+    html = page([record])
+    time = html[html.index('<section id="time"') : html.index('<section id="memory"')]
+    bars = re.findall(r'<th scope="row">([^<]*)</th><td>.*?width:([0-9.]+)%.*?<b>([^<]*)</b>', time)
+    assert [name for name, _, _ in bars[: len(earlier) + 1]] == [*(e["name"] for e in earlier), "train, unfinished"]
+    words = f"{5 * longest:.2f} s" if state == "failed" else f"≥ {4 * longest:.2f} s"
+    assert bars[len(earlier)] == ("train, unfinished", "100.0", words)
+    assert [name for name, _, _ in bars].count("train, unfinished") == 1
+    widths = [float(width) for name, width, _ in bars[: len(earlier)]]
+    assert max(widths) == (20.0 if state == "failed" else 25.0)
+
+
+def test_a_run_that_ended_has_no_unfinished_stage(runs: dict[str, Path]):
+    assert read_run(runs["digits"]).unfinished is None
+    assert "unfinished" not in Words(page([read_run(runs["digits"])])).text
+
+
 def test_several_runs_are_compared_by_what_differs(runs: dict[str, Path]):
     html = page([read_run(runs["digits"]), read_run(runs["digits-short"])])
     differences = html[html.index('id="differences"') : html.index('id="learning"')]

@@ -19,6 +19,7 @@ import pytest
 import streamkern as sk
 from streamkern.cli import main
 from streamkern.report import read_run, status, status_text
+from streamkern.report.page import page
 from streamkern.report.status import duration
 
 SLOW = """
@@ -107,6 +108,10 @@ def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told
     assert found["last_event"]["event"].startswith("step ")
     assert abs(found["last_event"]["time"] - time.time()) < 30
     assert f"streamkern resume {tmp_path / 'run'}" in words(tmp_path / "run")
+    record = read_run(tmp_path / "run")
+    assert record.unfinished is not None
+    seconds = record.events[-1]["time"] - record.unfinished["time"]
+    assert f"<b>≥ {seconds:.2f} s</b>" in page([record])
     with (tmp_path / "run/events.jsonl").open("a") as file:
         file.write('{"time": 1e10, "event": "st')  # what a kill in the middle of a line leaves
     assert status(read_run(tmp_path / "run")) == found | {"seconds": pytest.approx(found["seconds"])} | {

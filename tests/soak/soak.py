@@ -35,6 +35,7 @@ import streamkern as sk
 
 PIPELINE = Path(__file__).with_name("pipeline.py")
 PAUSE = "0.01"
+SOLVERS = ("exact", "delayed", "falkon")
 PATIENCE = float(os.environ.get("SOAK_PATIENCE", 120.0))  # seconds of a run; more on a machine that is not quiet
 
 
@@ -110,10 +111,10 @@ class Soak:
         self.data = folder / "data.zarr"
         sk.write_zarr(self.data, X, np.sin(X[:, 0]) + X[:, 1], chunk_rows=150)
         self.expected = {}
-        for projection in ("exact", "delayed"):
-            done = folder / f"undisturbed-{projection}"
-            self._finish(self._command(done, "threads", projection), done)
-            self.expected[projection] = self._result(done)
+        for solver in SOLVERS:
+            done = folder / f"undisturbed-{solver}"
+            self._finish(self._command(done, "threads", solver), done)
+            self.expected[solver] = self._result(done)
         self.faults: dict[str, Callable[[], str]] = {
             "kill -9 of the driver": lambda: self.signal_driver(signal.SIGKILL),
             "SIGTERM to the driver": lambda: self.signal_driver(signal.SIGTERM),
@@ -138,21 +139,21 @@ class Soak:
 
     def _new_run(self) -> None:
         self.runs += 1
-        self.projection = self.luck.choice(["exact", "delayed"])
+        self.solver = self.luck.choice(SOLVERS)
         self.run_dir = self.small / f"run{self.runs}"
 
-    def _command(self, run_dir: Path, scheduler: str, projection: str) -> list[str]:
+    def _command(self, run_dir: Path, scheduler: str, solver: str) -> list[str]:
         if (run_dir / "manifest.json").exists() and self.luck.random() < 0.5:
             return ["resume", str(run_dir), "--scheduler", scheduler]
         return [
-            "run", str(PIPELINE), "--set", f"data={self.data}", f"projection={projection}", "--run-dir", str(run_dir),
+            "run", str(PIPELINE), "--set", f"data={self.data}", f"solver={solver}", "--run-dir", str(run_dir),
             "--checkpoint-seconds", "0.05", "--scheduler", scheduler, "--memory", "1GiB",
         ]  # fmt: skip
 
     def start(self, scheduler: str = "threads", env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         """Begin the run, or go on with it, and wait until it says so."""
         begun = self._count("begin")
-        process = self._popen(self._command(self.run_dir, scheduler, self.projection), env or {})
+        process = self._popen(self._command(self.run_dir, scheduler, self.solver), env or {})
         deadline = time.monotonic() + PATIENCE
         while process.poll() is None and self._count("begin") <= begun:
             if time.monotonic() > deadline:
@@ -190,7 +191,7 @@ class Soak:
 
     def check(self) -> None:
         """The run is done: its weights are those of the undisturbed one."""
-        result, expected = self._result(self.run_dir), self.expected[self.projection]
+        result, expected = self._result(self.run_dir), self.expected[self.solver]
         for name in ("weights_sha256", "metrics"):
             if result[name] != expected[name]:
                 raise LostError(f"{name} of {self.run_dir} is {result[name]}, undisturbed {expected[name]}")
@@ -286,7 +287,7 @@ class Soak:
         log = self.run_dir / "events.jsonl"
         before = len(log.read_text().splitlines()) if log.exists() else 0
         process = self.start()
-        second = self._popen(self._command(self.run_dir, "threads", self.projection), {})
+        second = self._popen(self._command(self.run_dir, "threads", self.solver), {})
         _, said = second.communicate(timeout=PATIENCE)
         if second.returncode not in (0, 75):  # 0: the first one was done before
             raise LostError(f"a second run ended with {second.returncode}: {said[-1500:]}")

@@ -11,6 +11,7 @@ from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Expansion, Gaussian, Laplace
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import Nystrom
+from streamkern.solvers import projection
 from streamkern.solvers.projection import (
     center_eigensystem,
     kernel_matrix,
@@ -142,6 +143,21 @@ def test_eigenpairs_of_all_centers_from_some(expansion: Expansion, s: int, slack
     # no more is taken off than there is
     root = U * np.sqrt(Nystrom(found).damping)
     assert np.linalg.eigvalsh(root.T @ K @ root)[-1] <= 1
+
+
+def test_the_tail_is_known_where_the_start_has_fewer_pairs_than_asked_for(
+    expansion: Expansion, monkeypatch: pytest.MonkeyPatch
+):
+    """As in float32, which resolves the first of them only: what follows the last one is no smaller for that."""
+    few = Q // 2
+    start = projection.top_eigensystem
+    monkeypatch.setattr(
+        projection, "top_eigensystem", lambda K, q, floor: Nystrom(start(K, q, floor)).truncated(few).eigensystem
+    )
+    values = np.linalg.eigvalsh(laplace(rows(P), rows(P)))[::-1]
+    found = center_eigensystem(expansion, P // 2, Q, 1e-9, map_)
+    assert len(found.values) == few - 1
+    assert values[few - 1] / 1.15 <= found.tail <= found.values[-1]
 
 
 @pytest.mark.parametrize("s", [20, P])

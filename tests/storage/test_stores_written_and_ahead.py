@@ -135,6 +135,23 @@ def test_chunks_of_a_store_are_read_several_at_a_time_within_the_budget(tmp_path
             assert reader._held + sum(reader._sent.values()) <= 7 * chunk
 
 
+def test_threads_that_read_ahead_end_with_who_reads(tmp_path: Path) -> None:
+    def ahead() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("streamkern-ahead")}
+
+    sk.write_zarr(tmp_path / "rows.zarr", X, Y, chunk_rows=20)
+    with FaultyServer(tmp_path) as server:
+        before = ahead()
+        scan = Scan(Assembly(sk.open_dataset(f"{server.url}/rows.zarr")), 20)
+        scan.block((0,))
+        mine = ahead() - before
+        assert mine
+        del scan
+        for thread in mine:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in mine)
+
+
 def test_local_chunks_are_not_read_ahead(tmp_path: Path) -> None:
     sk.write_zarr(tmp_path / "rows.zarr", X, Y, chunk_rows=20)
     scan = Scan(Assembly(sk.open_dataset(tmp_path / "rows.zarr")), 20)
