@@ -18,7 +18,7 @@ DOORS = {
     "bokeh": {"report/figures.py"},
     "cupy": {"backends/cupy.py"},
     "dask": {"storage/dask.py", "execute/dask.py"},
-    "distributed": {"execute/dask.py"},
+    "distributed": {"execute/client.py", "execute/dask.py"},
     "h5py": {"storage/hdf5.py"},
     "mlflow": {"report/mlflow.py"},
     "numba": {

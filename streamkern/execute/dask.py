@@ -12,7 +12,6 @@ answer a step within ``step_timeout``, is removed from the cluster and counts as
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import sys
@@ -37,6 +36,7 @@ from threadpoolctl import threadpool_limits
 from streamkern.errors import StorageError, UsageError
 from streamkern.execute.asked import Asked, Told, tell
 from streamkern.execute.base import PIPELINE_FILE, LaneWork, Parts, Position, Share, StepResult, Tree
+from streamkern.execute.client import CONNECT, connect
 from streamkern.execute.threads import LanePool, Nodes, blas_kernels, default_threads
 from streamkern.memory import keep_heap
 from streamkern.storage.remote import COUNTS
@@ -48,7 +48,6 @@ loads: Callable[[bytes], Any] = pickle.loads
 
 _TICK = 1.0  # seconds between looks at the workers while an answer is awaited
 _LOOK = 5.0  # seconds between looks at the workers while answers keep coming
-_CONNECT = 5.0  # seconds that a scheduler may take to answer the first time
 _CLOSE = 5.0  # seconds that an actor may take to let go
 _QUIET = {  # of workers started here, which share their cores with arithmetic: they watch themselves less
     "distributed.worker.profile.enabled": False,
@@ -154,8 +153,7 @@ class DaskExecutor:
     def __enter__(self) -> DaskExecutor:
         with ExitStack() as stack:
             if isinstance(self._given, str):
-                stack.enter_context(_silent("distributed.client", "distributed.batched"))
-                self.client = stack.enter_context(_connect(self._given))
+                self.client = stack.enter_context(connect(self._given))
             elif self._given.asynchronous:
                 raise UsageError("The client is asynchronous.", where="client", expected="Client(asynchronous=False)")
             else:
@@ -302,7 +300,7 @@ class DaskExecutor:
             return
         try:
             found = self.client.sync(
-                self.client.scheduler.identity, n_workers=-1, callback_timeout=max(_CONNECT, self.stall_timeout)
+                self.client.scheduler.identity, n_workers=-1, callback_timeout=max(CONNECT, self.stall_timeout)
             )["workers"]
         except (OSError, RuntimeError, CancelledError) as error:
             raise StorageError(
@@ -386,7 +384,7 @@ class DaskExecutor:
             # Dask would do so too, after distributed.scheduler.worker-ttl.
             with suppress(OSError, CancelledError):
                 unregister = self.client.scheduler.unregister
-                self.client.sync(unregister, address=address, stimulus_id="streamkern", callback_timeout=_CONNECT)
+                self.client.sync(unregister, address=address, stimulus_id="streamkern", callback_timeout=CONNECT)
         if silent:
             self.look()
             raise LostError
@@ -616,35 +614,3 @@ def _gives_up(what: str) -> StorageError:
         expected="workers that stay",
         remedy="see the workers' logs; if they were killed for memory, use fewer threads a worker or lower --memory",
     )
-
-
-@contextmanager
-def _silent(*loggers: str) -> Iterator[None]:
-    """Without their messages: a client that loses its scheduler prints tracebacks beside our one error."""
-    before = [(log, log.level) for log in map(logging.getLogger, loggers)]
-    for log, _ in before:
-        log.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for log, level in before:
-            log.setLevel(level)
-
-
-def _connect(address: str) -> Client:
-    try:
-        return Client(address, timeout=_CONNECT, set_as_default=False)  # type: ignore[no-untyped-call]
-    except OSError as error:
-        secure = ", and that both sides' certificates are of the authority in distributed.comm.tls.ca-file"
-        raise StorageError(
-            f"No Dask scheduler answered within {_CONNECT:g} seconds.",
-            where=address,
-            expected="a scheduler that listens there",
-            remedy="start one (dask scheduler), or check the address" + secure * address.startswith("tls:"),
-        ) from error
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise UsageError(
-            f"The address of the scheduler cannot be used: {error}",
-            where=address,
-            expected="tcp://HOST:PORT, or tls://HOST:PORT with distributed.comm.tls configured",
-        ) from error

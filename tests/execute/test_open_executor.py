@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -110,6 +112,7 @@ def test_what_the_workers_cannot_import_is_a_clear_error(cluster, monkeypatch, t
 def test_without_distributed_the_extra_is_named():
     program = """
 import sys
+import threading
 sys.modules["distributed"] = None
 from streamkern.execute import open_executor
 from streamkern.errors import UsageError
@@ -122,3 +125,14 @@ except UsageError as error:
     found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "distributed, which is not installed" in found.stdout
     assert "pip install 'streamkern[cluster]'" in found.stdout
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1"])
+def test_a_client_that_could_not_be_made_leaves_nothing_behind(address):
+    # What was left closed when it was collected, and where that was as another client started, both stood still.
+    before = threading.active_count()
+    with pytest.raises((StorageError, UsageError)) as caught, open_executor(address):
+        pass
+    assert threading.active_count() == before
+    assert not [client for client in gc.get_objects() if isinstance(client, Client) and client.status != "closed"]
+    assert caught.value.where == address
