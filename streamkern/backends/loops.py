@@ -130,11 +130,17 @@ _PI, HALF_PI, FOUR = f32(math.pi), f32(math.pi / 2), f32(4)
 
 
 @numba.njit(**OPTIONS)
+def _reduced(x: Any, log2_e: Any, high: Any, low: Any, shifter: Any) -> Any:
+    """N plus the shifter, and ``r = x - n ln 2`` for the whole number n that is nearest to ``x / ln 2``."""
+    shifted = fma(x, log2_e, shifter)
+    n = shifted - shifter
+    return shifted, fma(-n, low, fma(-n, high, x))
+
+
+@numba.njit(**OPTIONS)
 def exp32(x: Any) -> Any:
     """Exponential of a float32 ``x <= 0``: 1 at 0, 0 where it would be subnormal, NaN for NaN."""
-    shifted = fma(x, _LOG2_E, SHIFTER)
-    n = shifted - SHIFTER
-    r = fma(-n, _LN2_LOW, fma(-n, _LN2_HIGH, x))
+    shifted, r = _reduced(x, _LOG2_E, _LN2_HIGH, _LN2_LOW, SHIFTER)
     r2 = r * r
     q = fma(r2, fma(r2, _EXP[4], fma(r, _EXP[3], _EXP[2])), fma(r, _EXP[1], _EXP[0]))
     power = of_bits(u32((bits_of(shifted) - _SHIFTER_BITS + u32(127)) << u32(23)))  # 2**n
@@ -153,9 +159,7 @@ _SHIFTER_BITS_64 = u64(np.float64(_SHIFTER_64).view(u64))
 @numba.njit(**OPTIONS)
 def exp64(x: Any) -> Any:
     """Exponential of a float64 ``x <= 0``: 1 at 0, 0 where it would be subnormal, NaN for NaN."""
-    shifted = fma(x, _LOG2_E_64, _SHIFTER_64)
-    n = shifted - _SHIFTER_64
-    r = fma(-n, _LN2_LOW_64, fma(-n, _LN2_HIGH_64, x))
+    shifted, r = _reduced(x, _LOG2_E_64, _LN2_HIGH_64, _LN2_LOW_64, _SHIFTER_64)
     r2 = r * r
     r4 = r2 * r2
     low = fma(r2, fma(r, _SERIES[3], _SERIES[2]), fma(r, _SERIES[1], _SERIES[0]))

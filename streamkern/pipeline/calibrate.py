@@ -44,6 +44,7 @@ from streamkern.solvers.dense import gram_matmul
 from streamkern.solvers.gradient import Gradient
 from streamkern.storage import open_source, write_zarr
 from streamkern.storage.base import Source, digest
+from streamkern.storage.folder import read_json
 from streamkern.types import Array
 
 TIMED = 0.1
@@ -111,15 +112,12 @@ class Calibration:
         if folder is None:
             folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streamkern"
         self.path = folder / f"calibration-{digest(_machine(), slots)[:16]}.json"
-        self.seconds: dict[str, float] = {}
-        with suppress(OSError, ValueError):  # missing, or damaged: measured again
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            if isinstance(found, dict):
-                self.seconds = {
-                    name: float(value)
-                    for name, value in found.items()
-                    if isinstance(value, int | float) and np.isfinite(value) and value > 0
-                }
+        found = read_json(self.path) or {}  # missing, or damaged: measured again
+        self.seconds = {
+            name: float(value)
+            for name, value in found.items()
+            if isinstance(value, int | float) and np.isfinite(value) and value > 0
+        }
 
     def measured(self, name: str, measure: Callable[[], float]) -> float:
         """What was measured under a name, or what ``measure`` gives now, in seconds."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import BusyError, StorageError, StreamkernError
-from streamkern.pipeline.folder import locked, make_folder, write_json
+from streamkern.storage.folder import locked, make_folder, write_json
 from streamkern.storage.objects import Objects
 from streamkern.storage.remote import is_remote
 

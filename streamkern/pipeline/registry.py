@@ -27,9 +27,9 @@ import numpy as np
 
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
 from streamkern.model import KernelMachine, load_model
-from streamkern.pipeline.folder import write_json
 from streamkern.pipeline.model_store import CHAMPION, RECORD, DirectoryStore, open_store
 from streamkern.storage.base import digest
+from streamkern.storage.folder import write_json
 from streamkern.storage.remote import is_remote
 
 T = TypeVar("T")

@@ -24,7 +24,6 @@ from streamkern.execute.asked import Asked
 from streamkern.memory import default_budget, parse_bytes, peak_resident, resident
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
-from streamkern.pipeline.folder import locked, make_folder, read_json, write_json
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.stages import Stages, version
 from streamkern.solvers.auto import AUTO, resolved
@@ -32,6 +31,7 @@ from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import OUTPUTS_GUESS, fit, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.solvers.placement import device_for
+from streamkern.storage.folder import locked, make_folder, read_json, write_json
 from streamkern.storage.remote import COUNTS, redacted
 
 

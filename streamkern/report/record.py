@@ -13,6 +13,7 @@ from typing import Any
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.storage.artifact import load_artifact
+from streamkern.storage.folder import read_json
 from streamkern.types import Array
 
 STATUSES = ("done", "refused", "diverged", "interrupted", "failed")
@@ -90,7 +91,7 @@ def read_run(folder: str | os.PathLike[str]) -> Record:
     place = Path(folder)
     # The lock before the files: a run that ends in between then looks as if it were still running, never as if dead.
     owner = _owner(place / ".lock")
-    manifest, result = _json(place / "manifest.json"), _json(place / "result.json")
+    manifest, result = read_json(place / "manifest.json"), read_json(place / "result.json")
     if manifest is None and result is None and owner is None:
         raise UsageError(
             "There is no run here.",
@@ -120,14 +121,6 @@ def _owner(lock: Path) -> int | None:
     finally:
         os.close(handle)  # gives a lock that was got back
     return None
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

@@ -109,7 +109,7 @@ def write_json(path: Path, data: dict[str, Any], quietly: bool = False) -> None:
 
 def _unwritable(folder: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"The run directory cannot be written: {error.strerror}.",
+        f"The directory cannot be written: {error.strerror}.",
         where=str(folder),
         expected="a directory that can be written",
         remedy="give another --run-dir",
