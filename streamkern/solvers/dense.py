@@ -6,7 +6,7 @@ call, so threads decide only when a tile is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -71,16 +71,16 @@ def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
     """A⁻¹ B for symmetric positive definite A, which is overwritten.
 
     Args:
-        A: shape (p, p), float64.
+        A: shape (p, p), float64; only what is on the diagonal and below it is looked at.
         B: shape (p, c).
         parallel: runs tiles.
 
     Raises:
         NumericalError: a pivot is not positive.
     """
-    L = cholesky(A, parallel)
-    half = scipy.linalg.solve_triangular(L, B, lower=True, check_finite=False)
-    return np.asarray(scipy.linalg.solve_triangular(L, half, lower=True, trans="T", check_finite=False))
+    _cholesky(A, [slice(a, min(a + TILE, len(A))) for a in range(0, len(A), TILE)], parallel)
+    half = scipy.linalg.solve_triangular(A, B, lower=True, check_finite=False)
+    return np.asarray(scipy.linalg.solve_triangular(A, half, lower=True, trans="T", check_finite=False))
 
 
 def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> list[Array]:
@@ -152,6 +152,28 @@ def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
     else:
         parallel(lambda part: np.matmul(A[part], B, out=out[part]), rows)
     return out
+
+
+def packed_size(p: int) -> int:
+    """How many numbers the packed lower triangle of a symmetric p x p matrix has: about half."""
+    return sum((p - a) * min(TILE, p - a) for a in range(0, p, TILE))
+
+
+def packed_panels(packed: Array, p: int) -> Iterator[tuple[slice, Array]]:
+    """The columns of each tile, and what is in them from the tile's first row on: views of a packed triangle."""
+    end = 0
+    for a in range(0, p, TILE):
+        cols = slice(a, min(a + TILE, p))
+        begin, end = end, end + (p - a) * (cols.stop - a)
+        yield cols, packed[begin:end].reshape(p - a, -1)
+
+
+def unpacked(packed: Array, p: int) -> Array:
+    """The matrix of a packed triangle, shape (p, p): tiles on its diagonal and below; those above are not in memory."""
+    A = np.zeros((p, p), packed.dtype)
+    for cols, panel in packed_panels(packed, p):
+        A[cols.start :, cols] = panel
+    return A
 
 
 def mirror(A: Array, parallel: Map, tile: int = TILE) -> Array:

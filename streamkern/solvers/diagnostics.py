@@ -11,7 +11,7 @@ from streamkern.data.stream import Scan
 from streamkern.errors import UsageError
 from streamkern.precondition.lanczos import speedup_ratio
 from streamkern.solvers.base import Problem
-from streamkern.solvers.dense import mirror
+from streamkern.solvers.dense import mirror, unpacked
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
@@ -84,8 +84,8 @@ def diagnose(problem: Problem, weights: Array, *, k: int = 30, ridge: float | No
     """
     basis = problem.basis()
     equations = NormalEquations(basis, problem.encoding.outputs)
-    gram, moment, _, n = sweep(problem.executor, Work(Scan(problem.assembly(problem.train)), equations))
-    mirror(gram, problem.executor.host_map)
+    packed, moment, _, n = sweep(problem.executor, Work(Scan(problem.assembly(problem.train)), equations))
+    gram = mirror(unpacked(packed, basis.width), problem.executor.host_map)
     values, vectors = scipy.linalg.eigh(gram / n, check_finite=False)
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     kept = values > np.finfo(np.float64).eps * len(values) * values[0]

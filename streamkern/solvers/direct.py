@@ -15,12 +15,12 @@ from streamkern.data.stream import Stream
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.kernels import Basis, Expansion
-from streamkern.kernels.base import ROW_TILE
+from streamkern.kernels.base import ROW_TILE, tiles
 from streamkern.solvers.base import Problem, Sweep, WholePasses
 from streamkern.solvers.cost import Cost, Size, Work, triangle
-from streamkern.solvers.dense import TILE, mirror, spd_solve
+from streamkern.solvers.dense import TILE, packed_size, spd_solve, unpacked
 from streamkern.solvers.gradient import NormalEquations
-from streamkern.solvers.projection import kernel_matrix
+from streamkern.solvers.projection import kernel_rows
 from streamkern.types import Array
 
 
@@ -48,13 +48,13 @@ class Direct:
         return {"name": "Direct", **asdict(self)}
 
     def cost(self, size: Size) -> Cost:
-        """p² numbers in float64, several times over; p operations for each of p values a row."""
+        """p²/2 numbers in float64, several times over; p operations for each of p values a row."""
         p, c = size.p, size.outputs
-        grams = 4 * size.slots + 7  # of tasks in flight, and what waits in the tree for its sibling
+        sums = 4 * size.slots + 7  # of tasks in flight, and what waits in the tree for its sibling
         solve = Work(values64=triangle(p), gemm64=p**3 / 3.0, thin64=2.0 * p * p * c, numbers=4.0 * p * p)
         return Cost(
             setup_bytes=0,
-            resident_bytes=grams * p * (p + c) * 8,
+            resident_bytes=sums * (packed_size(p) + p * c) * 8,
             setup=Work(),
             row=Work(values=p, gemm64=p * (p + min(p, TILE) + 2.0 * c), numbers=3.0 * p * p / ROW_TILE),
             step=solve,
@@ -80,11 +80,20 @@ def check_ridge(ridge: float, solver: str) -> None:
         raise UsageError(f"The ridge is {ridge}.", where=f"{solver}(ridge=...)", expected="a finite number >= 0")
 
 
-def regulariser(basis: Basis, executor: Executor) -> Array:
-    """R of the ridge term, shape (M, M), float64: K(Z, Z) for kernel values at centers, else the identity."""
-    if not isinstance(basis, Expansion):
-        return np.eye(basis.width)
-    return kernel_matrix(basis, basis.p, executor.host_map, executor.imap)
+def add_ridge(A: Array, ridge: float, basis: Basis, executor: Executor) -> None:
+    """Add λ R on A's diagonal and below it: R = K(Z, Z) for kernel values at centers, else the identity.
+
+    Args:
+        A: shape (M, M), float64; above the diagonal's tiles nothing is looked at.
+        ridge: λ.
+        basis: the functions.
+        executor: evaluates K(Z, Z), of which a few tiles are held.
+    """
+    if isinstance(basis, Expansion):
+        for rows, below in kernel_rows(basis, basis.p, executor.imap):
+            A[rows, : rows.stop] += ridge * below
+    else:
+        A[np.diag_indices(len(A))] += ridge
 
 
 @dataclass(eq=False)
@@ -110,16 +119,20 @@ class DirectIteration(WholePasses):
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
         """Sum the normal equations and solve them."""
         gram, moment, _, n = sweep(self.contribution, None)
-        parallel = self.problem.executor.host_map
-        A = mirror(gram / n, parallel)
-        A += self.solver.ridge * regulariser(self.basis, self.problem.executor)
+        executor = self.problem.executor
+        A = unpacked(gram, self.basis.width)
+        for rows in tiles(len(A), TILE):
+            A[rows, : rows.stop] /= n
+        add_ridge(A, self.solver.ridge, self.basis, executor)
         # Rounding leaves eigenvalues of about -ε trace(A); each try stands ten thousand times further from them.
         floor = float(np.finfo(np.float64).eps * np.trace(A))
         for jitter in (0.0, floor, 1e4 * floor):
-            B = A.copy()
+            B = np.zeros(A.shape)
+            for rows in tiles(len(A), TILE):
+                B[rows, : rows.stop] = A[rows, : rows.stop]
             B[np.diag_indices(len(B))] += jitter
             try:
-                w = spd_solve(B, moment / n, parallel)
+                w = spd_solve(B, moment / n, executor.host_map)
             except NumericalError:
                 continue
             self.report["jitter"] = jitter

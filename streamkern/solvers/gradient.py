@@ -11,9 +11,8 @@ from streamkern.backends.product import Factor, add_transposed, padded, times
 from streamkern.data.stream import Block
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
-from streamkern.kernels.base import tiles
 from streamkern.kernels.device import DeviceExpansion
-from streamkern.solvers.dense import TILE
+from streamkern.solvers.dense import packed_panels, packed_size
 from streamkern.solvers.score import residual, weigh
 from streamkern.types import Array
 
@@ -85,8 +84,8 @@ class NormalProduct:
 class NormalEquations:
     """Contributes φ(X)ᵀ W φ(X) and φ(X)ᵀ W y in float64, Σ w‖y‖² and the rows, with sample weights W.
 
-    Of the matrix, tiles on the diagonal and below it: see ``dense.mirror``. float32 sums of it are not positive
-    definite at n = 60,000 and p = 5,000.
+    Of the matrix, tiles on the diagonal and below it, packed: see ``dense.unpacked``. float32 sums of it are not
+    positive definite at n = 60,000 and p = 5,000.
 
     Args:
         basis: the functions φ.
@@ -99,7 +98,7 @@ class NormalEquations:
     def __call__(self, block: Block, state: Any) -> Parts:
         """Sums over the block."""
         M = self.basis.width
-        gram, moment = np.zeros((M, M)), np.zeros((M, self.outputs))
+        gram, moment = np.zeros(packed_size(M)), np.zeros((M, self.outputs))
         loss = 0.0
         assert block.y is not None
         for rows, phi in self.basis.panels(block.X):
@@ -111,8 +110,8 @@ class NormalEquations:
                 wide *= root
                 y *= root
             columns = wide.T.copy()
-            for cols in tiles(M, TILE):
-                Factor(columns[cols]).product(columns[cols.start :], gram[cols.start :, cols], add=True)
+            for cols, panel in packed_panels(gram, M):
+                Factor(columns[cols]).product(columns[cols.start :], panel, add=True)
             moment -= wide.T @ y
             loss += float(np.sum(np.square(y)))
         return gram, moment, loss, len(block.X)

@@ -20,7 +20,7 @@ from streamkern.data.targets import Classes
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
 from streamkern.solvers.base import Problem
-from streamkern.solvers.dense import cholesky, mirror
+from streamkern.solvers.dense import cholesky, mirror, unpacked
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.projection import kernel_matrix
 from streamkern.sweep import Work, sweep
@@ -56,7 +56,7 @@ class RidgePath:
         K = kernel_matrix(basis, basis.p, parallel)
         K[np.diag_indices(len(K))] += _JITTER * np.finfo(basis.dtype).eps * np.trace(K)
         L = cholesky(K, parallel)
-        half = _solve(L, mirror(gram, parallel) / n)
+        half = _solve(L, mirror(unpacked(gram, basis.width), parallel) / n)
         A = _solve(L, half.T)
         return cls(L, (A + A.T) / 2, _solve(L, moment / n))
 

@@ -74,14 +74,19 @@ def kernel_matrix(expansion: Expansion, s: int, parallel: Map, imap: Imap | None
         parallel: runs tiles on the host.
         imap: runs the tiles of kernel values, each of which is computed once; ``parallel`` by default.
     """
-    Z = expansion.Z[:s].astype(np.float64)
-    wide = Expansion(expansion.kernel, Z, expansion.backend)
-    K, tiles = np.empty((s, s)), _tiles(s, KERNEL_TILE)
-    for rows, below in zip(tiles, (imap or on_host(parallel))(_below, tiles, (wide,)), strict=True):
+    K = np.empty((s, s))
+    for rows, below in kernel_rows(expansion, s, imap or on_host(parallel)):
         K[rows, : rows.stop] = below
-    mirror(K, parallel)
-    np.fill_diagonal(K, wide.kernel.diag(Z))
-    return K
+    return mirror(K, parallel)
+
+
+def kernel_rows(expansion: Expansion, s: int, imap: Imap) -> Iterator[tuple[slice, Array]]:
+    """Tiles of rows of k(Z_s, Z_s), each up to its last row's column, in float64 and with an exact diagonal."""
+    Z = expansion.Z[:s].astype(np.float64)
+    wide, tiles = Expansion(expansion.kernel, Z, expansion.backend), _tiles(s, KERNEL_TILE)
+    for rows, below in zip(tiles, imap(_below, tiles, (wide,)), strict=True):
+        np.fill_diagonal(below[:, rows], wide.kernel.diag(Z[rows]))
+        yield rows, below
 
 
 def wide_bytes(s: int, d: int) -> int:

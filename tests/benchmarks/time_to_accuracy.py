@@ -12,8 +12,8 @@ settings we found for it; ``eigenpro2`` is EigenPro 2 as published, with all row
 says; ``cg`` Falkon's preconditioned conjugate gradients (Rudi et al. 2017), kernel values computed block by block; all
 with the Laplace kernel of bandwidth 20. ``nystroem`` is scikit-learn's Nystroem and Ridge, ``rbfsampler`` its
 RBFSampler and SGDClassifier, both with a Gaussian kernel, against ``streamkern-gaussian``, whose solver is what
-``solver="auto"`` stands for at that size. ``--epochs`` are passes of the baselines, twice as many of conjugate
-gradients; ``--passes`` those of EigenPro here. Every repeat draws other centers.
+``solver="auto"`` stands for at that size and whose centers are those of ``nystroem``. ``--epochs`` are passes of the
+baselines, twice as many of conjugate gradients; ``--passes`` those of EigenPro here. Every repeat draws other centers.
 
 ``--eigensystem``: the top 400 eigenpairs of a kernel matrix of 4,000 rows against all of them by LAPACK, and against
 LAPACK's own top 400, one thread each, by the clock of the processor.
@@ -53,6 +53,8 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
     import numpy as np
 
     import streamkern as sk
+    from streamkern.centers import CenterSet
+    from streamkern.data.stream import Assembly
     from streamkern.data.targets import Classes
     from streamkern.execute.threads import ThreadsExecutor
     from streamkern.pipeline import load_pipeline
@@ -60,6 +62,7 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
     from streamkern.solvers.auto import choose
     from streamkern.solvers.cost import Size
     from streamkern.solvers.score import score
+    from streamkern.sweep import gather
 
     settings = {"rows": "60000", "noise": "0", "centers": str(centers), "seed": str(seed)}
     job = load_pipeline("pipelines/fashion_mnist.py", settings)
@@ -69,7 +72,12 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
         solver = choose(Size(60_000, centers, 784, 10, 4, 4, 1, None)).solver
     passes: list[tuple[float, float]] = []
     with ThreadsExecutor() as executor:
-        chosen = job.centers.choose(job.train, executor, np.dtype(np.float32))
+        if side == "streamkern-gaussian":  # on the rows that scikit-learn draws
+            drawn = np.random.RandomState(seed).permutation(60_000)[:centers]
+            Z, _ = gather(executor, Assembly(job.train, dtype=np.dtype(np.float32)), drawn)
+            chosen = CenterSet(Z, drawn)
+        else:
+            chosen = job.centers.choose(job.train, executor, np.dtype(np.float32))
         problem = Problem(job.train, Classes(np.arange(10)), kernel, chosen, executor, cache_bytes=256 << 20)
         iteration = solver.setup(problem)
         ready = time.time() - began

@@ -32,8 +32,8 @@ from streamkern.data.stream import Scan
 from streamkern.execute import open_executor
 from streamkern.pipeline.tune import KERNELS
 from streamkern.solvers import Problem
-from streamkern.solvers.dense import mirror, spd_solve
-from streamkern.solvers.direct import regulariser
+from streamkern.solvers.dense import spd_solve, unpacked
+from streamkern.solvers.direct import add_ridge
 from streamkern.solvers.fit import AtOnce, prepare
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.path import path_scores
@@ -92,11 +92,11 @@ def at_ridges(pipeline: sk.Pipeline) -> list[float]:
         problem = Problem(scaled, facts.encoding, pipeline.kernel, chosen, executor)
         basis = problem.expansion()
         equations = NormalEquations(basis, facts.encoding.outputs)
-        gram, moment, _, n = sweep(executor, Work(Scan(problem.assembly(scaled)), equations))
-        mirror(gram, executor.host_map)
-        R, found = regulariser(basis, executor), []
+        packed, moment, _, n = sweep(executor, Work(Scan(problem.assembly(scaled)), equations))
+        gram, found = unpacked(packed, basis.width), []
         for ridge in RIDGES:
-            A = gram / n + ridge * R
+            A = gram / n
+            add_ridge(A, ridge, basis, executor)
             A[np.diag_indices(len(A))] += np.finfo(np.float64).eps * np.trace(gram) / n
             found.append(spd_solve(A, moment / n, executor.host_map))
         test = pipeline.test.prepared_like(scaled)

@@ -14,8 +14,12 @@ from streamkern.solvers.dense import (
     gram_matmul,
     inverse_factor,
     matmul,
+    mirror,
+    packed_panels,
+    packed_size,
     spd_solve,
     times_lower,
+    unpacked,
 )
 
 SIZES = [1, 2, 15, 16, 17, 31, 32, 33, 50]  # tiles of 16
@@ -94,3 +98,21 @@ def test_threads_do_not_change_a_bit():
     for other in found[1:]:
         for a, b in zip(other, found[0], strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("p", [1, TILE - 1, TILE, TILE + 1, 3 * TILE, 3 * TILE + 5])
+def test_a_packed_triangle_is_the_matrix_in_half_of_its_memory(p: int):
+    A = spd(p)
+    packed = np.full(packed_size(p), np.nan)
+    for cols, panel in packed_panels(packed, p):
+        panel[...] = A[cols.start :, cols]
+    assert packed.size <= p * (p + TILE) / 2 + TILE**2
+    np.testing.assert_array_equal(mirror(unpacked(packed, p), map_), A)
+
+
+@pytest.mark.parametrize("p", [1, TILE, 2 * TILE + 3])
+def test_a_solution_looks_at_the_lower_triangle_alone(p: int):
+    A, B = spd(p), np.ones((p, 2))
+    lower = np.tril(A)
+    lower[np.triu_indices(p, 1)] = np.nan
+    np.testing.assert_allclose(spd_solve(lower, B, map_), np.linalg.solve(A, B), rtol=1e-8)
