@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numba
@@ -20,6 +21,12 @@ class Loop:
         self._signatures = signatures
         self._lock = threading.Lock()
         self._compiled: Callable[..., Any] | None = None
+
+    @cached_property
+    def inside(self) -> Callable[..., Any]:
+        """The same, to be called by another loop, with which it is compiled."""
+        inside: Callable[..., Any] = numba.njit(**OPTIONS)(self._function)
+        return inside
 
     def __call__(self, *args: Any) -> Any:
         """The function's value."""

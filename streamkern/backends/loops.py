@@ -21,7 +21,7 @@ from numba.extending import intrinsic, overload
 
 from streamkern.backends.base import ANGULAR_KINDS, RADIAL_KINDS
 from streamkern.backends.compiled import OPTIONS, loop, rows, vector
-from streamkern.backends.product import VECTORS
+from streamkern.backends.product import VECTORS, inner_loop
 from streamkern.rng import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
 
 f32, u32, u64, i32 = np.float32, np.uint32, np.uint64, np.int32
@@ -444,6 +444,30 @@ def radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any) -> 
             for j in range(S.shape[1]):
                 t = math.sqrt(a * row[j])
                 row[j] = fma(t, fma(t, c, b), one) * _exp(-t)
+
+
+_inner, _radial = inner_loop.inside, radial.inside
+_NARROW = 256  # columns of rows so narrow that fewer of them at a time leave their values in the second-level cache
+
+
+@loop(
+    lambda dtype: types.void(
+        rows(dtype, readonly=True), types.Array(dtype, 3, "C", readonly=True), rows(dtype),
+        vector(dtype), vector(dtype), types.int64, vector(dtype),
+    ),
+    types.float32,
+    types.float64,
+)  # fmt: skip
+def radial_products(X: Any, packed: Any, out: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any) -> None:
+    """Values of a radial kernel of rows at packed centers: a tile of inner products at a time, and ``radial`` of it."""
+    widest()
+    n, p = out.shape
+    many, columns = (64, 512) if X.shape[1] <= _NARROW else (256, 2048)
+    for i in range(0, n, many):
+        for j in range(0, p, columns):
+            tile = out[i : i + many, j : j + columns]
+            _inner(X[i : i + many], packed, j // packed.shape[2], tile, False)
+            _radial(tile, x_norms[i : i + many], z_norms[j : j + columns], kind, coefficients)
 
 
 # ----------------------------------------------------------------------------------------------- angles and features

@@ -22,6 +22,7 @@ from streamkern.backends.base import (
     magnitudes,
     radial_coefficients,
 )
+from streamkern.backends.product import dense
 from streamkern.errors import UsageError
 from streamkern.rng import seed_words
 from streamkern.types import Array, IntArray
@@ -115,16 +116,36 @@ class NumbaBackend:
     ) -> None:
         """Turn inner products into kernel values in place; see ``Backend.radial``."""
         check_tile(S, x_norms, z_norms)
-        if isinstance(kind, str):
-            coefficients = radial_coefficients(kind, params)
-            code = RADIAL_KINDS.index(kind)
-        else:
-            code, coefficients = loops.SQUARED_DISTANCES, (0.0, 0.0, 0.0)
-        dtype = S.dtype
-        numbers = np.array((*coefficients, coincident(dtype)), dtype)
-        loops.radial(S, _contiguous(x_norms, dtype), _contiguous(z_norms, dtype), code, numbers)
+        code, numbers = _radial_numbers(kind, params, S.dtype)
+        loops.radial(S, _contiguous(x_norms, S.dtype), _contiguous(z_norms, S.dtype), code, numbers)
         if not isinstance(kind, str):
             S[...] = kind(S)
+
+    def radial_products(
+        self,
+        X: Array,
+        packed: Array,
+        out: Array,
+        x_norms: Array,
+        z_norms: Array,
+        kind: str,
+        params: Mapping[str, float],
+    ) -> None:
+        """Values of a radial kernel in one compiled call, the bits of ``inner`` and ``radial``.
+
+        Args:
+            X: rows, shape (b, d), in the dtype of the centers.
+            packed: centers as ``pack`` gives them.
+            out: k(X, Z), shape (b, p), is written here; its rows are contiguous.
+            x_norms: squared norms of X, shape (b,).
+            z_norms: squared norms of the p centers.
+            kind: one of ``RADIAL_KINDS``.
+            params: parameters of the kernel, by name.
+        """
+        check_tile(out, x_norms, z_norms)
+        code, numbers = _radial_numbers(kind, params, out.dtype)
+        norms = (_contiguous(norms, out.dtype) for norms in (x_norms, z_norms))
+        loops.radial_products(dense(X, out.dtype), packed, out, *norms, code, numbers)
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
         """Turn inner products into values of an angular kernel in place; see ``Backend.angular``."""
@@ -140,6 +161,14 @@ class NumbaBackend:
         """Cosines of angles in turns, in place; see ``Backend.cosines``."""
         check_cosines(S, phases)
         loops.cosines(S, _contiguous(phases, S.dtype), scale)
+
+
+def _radial_numbers(kind: str | Profile, params: Mapping[str, float], dtype: Any) -> tuple[int, Array]:
+    if isinstance(kind, str):
+        coefficients, code = radial_coefficients(kind, params), RADIAL_KINDS.index(kind)
+    else:
+        code, coefficients = loops.SQUARED_DISTANCES, (0.0, 0.0, 0.0)
+    return code, np.array((*coefficients, coincident(dtype)), dtype)
 
 
 def _contiguous(vector: Array, dtype: Any) -> Array:

@@ -199,7 +199,8 @@ _f32 = types.float32
     _f32,
     types.float64,
 )
-def _inner(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
+def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
+    """``inner`` from a panel of ``packed`` on."""
     n, m = out.shape
     d, width, size = packed.shape[1], packed.shape[2], out.itemsize
     left, right, place = X.ctypes.data, packed.ctypes.data, out.ctypes.data
@@ -294,13 +295,13 @@ def pack(Z: Array) -> Array | None:
     if not width:
         return None
     packed = np.empty((-(-len(Z) // width), Z.shape[1], width), Z.dtype)
-    _pack(_dense(Z, Z.dtype), packed)
+    _pack(dense(Z, Z.dtype), packed)
     return packed
 
 
 def inner(X: Array, packed: Array, cols: slice, out: Array, *, add: bool = False) -> None:
     """X Z[cols]ᵀ into ``out`` (n, m), its rows contiguous, or added to it; ``cols`` begins where a panel does."""
-    _inner(_dense(X, packed.dtype), packed, cols.start // packed.shape[2], out, add)
+    inner_loop(dense(X, packed.dtype), packed, cols.start // packed.shape[2], out, add)
 
 
 class Factor:
@@ -368,7 +369,8 @@ def _whole(A: Array, W: Array) -> bool:
     return vectors and A.size > 0 and has_dense_rows(A) and has_dense_rows(W)
 
 
-def _dense(X: Array, dtype: Any) -> Array:
+def dense(X: Array, dtype: Any) -> Array:
+    """X, or a copy of it, in ``dtype``, its rows contiguous."""
     if X.dtype == dtype and X.size and has_dense_rows(X) and X.strides[0] % X.itemsize == 0:
         return X
     return np.ascontiguousarray(X, dtype)

@@ -55,6 +55,23 @@ class Kernel(ABC):
             backend: where the elementwise arithmetic runs.
         """
 
+    def block(self, X: Array, packed: Array, out: Array, x_norms: Array, z_norms: Array, backend: NumbaBackend) -> None:
+        """Write k(X, Z) into ``out``, shape (b, p): by tiles that stay in the caches.
+
+        Args:
+            X: rows, shape (b, d).
+            packed: centers as ``backends.product.pack`` gives them.
+            out: where to, its rows contiguous.
+            x_norms: squared norms of X, shape (b,).
+            z_norms: squared norms of Z, shape (p,).
+            backend: where the elementwise arithmetic runs.
+        """
+        for rows in tiles(len(X), ROW_TILE):
+            for cols in tiles(out.shape[1], CENTER_TILE):
+                S = out[rows, cols]
+                inner(X[rows], packed, cols, S)
+                self.apply(S, x_norms[rows], z_norms[cols], backend)
+
     @abstractmethod
     def diag(self, X: Array) -> Array:
         """k(x, x) of every row of X: shape (n,)."""
@@ -375,13 +392,13 @@ class Expansion(Basis):
         """k(X, Z), shape (b, p), written to ``out`` where given."""
         K = np.empty((len(X), self.p), dtype=self.Z.dtype) if out is None else out
         x_norms = self.backend.row_norms(X)
+        if self._packed is not None and isinstance(self.backend, NumbaBackend):
+            self.kernel.block(X, self._packed, K, x_norms, self.norms, self.backend)
+            return K
         for rows in tiles(len(X), ROW_TILE):
             for cols in tiles(self.p, CENTER_TILE):
                 S = K[rows, cols]
-                if self._packed is None:
-                    np.matmul(X[rows], self.Z[cols].T, out=S)
-                else:
-                    inner(X[rows], self._packed, cols, S)
+                np.matmul(X[rows], self.Z[cols].T, out=S)
                 self.kernel.apply(S, x_norms[rows], self.norms[cols], self.backend)
         return K
 

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import streamkern as sk
 from streamkern.backends import RADIAL_KINDS, Backend, NumbaBackend, NumpyBackend, loops
+from streamkern.backends.product import pack
 from streamkern.errors import UsageError
+from streamkern.kernels import Kernel
 
 FAST, REFERENCE = NumbaBackend(), NumpyBackend()
 both = pytest.mark.parametrize("backend", [FAST, REFERENCE], ids=lambda b: b.name)
@@ -229,3 +232,25 @@ def test_a_kernel_that_is_none_is_refused(backend: Backend, kind: str, params: d
 def test_a_tile_that_does_not_fit_is_refused(backend: Backend, S: np.ndarray):
     with pytest.raises(UsageError):
         backend.radial(S, np.ones(2), np.ones(3), "laplace", {"bandwidth": 1.0})
+
+
+@dtypes
+@pytest.mark.parametrize(
+    "kernel", [sk.Laplace(2.0), sk.Gaussian(2.0), sk.Cauchy(2.0), sk.Matern(2.0, 2.5), sk.ExponentialPower(2.0, 0.7)]
+)
+@pytest.mark.parametrize(("n", "p", "d"), [(1, 1, 1), (65, 513, 18), (300, 600, 257), (130, 2049, 5)])
+def test_values_of_a_block_are_those_of_products_and_profiles_in_turn(
+    kernel: Kernel, n: int, p: int, d: int, dtype: type
+):
+    rng = np.random.default_rng(n)
+    X, Z = rng.normal(size=(n, d)).astype(dtype), rng.normal(size=(p, d)).astype(dtype)
+    packed = pack(Z)
+    if packed is None:
+        pytest.skip("a library multiplies rows of this width on this processor")
+    turns, whole = np.empty((n, p), dtype), np.full((n, p + 3), np.nan, dtype)
+    norms = FAST.row_norms(X), FAST.row_norms(Z)
+    Kernel.block(kernel, X, packed, turns, *norms, FAST)
+    kernel.block(X[::-1][::-1], packed, whole[:, :p], *norms, FAST)
+    np.testing.assert_array_equal(whole[:, :p], turns)
+    assert np.isnan(whole[:, p:]).all()
+    np.testing.assert_allclose(turns, kernel(X.astype(np.float64), Z.astype(np.float64)), atol=1e-4)
