@@ -22,7 +22,7 @@ DOORS = {
     "h5py": {"storage/hdf5.py"},
     "mlflow": {"report/mlflow.py"},
     "numba": {
-        *(f"backends/{name}.py" for name in ("compiled", "cuda", "lapack", "loops", "product")),
+        *(f"backends/{name}.py" for name in ("compiled", "cuda", "lapack", "loops", "product", "thin")),
     },
     "pyarrow": {
         "storage/arrow.py",

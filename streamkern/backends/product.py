@@ -28,7 +28,7 @@ DEPTH = 1024
 """Terms of a chain: a packed panel of so many fits the second-level cache."""
 
 _BYTES = 64  # of a vector
-_LANES = 16  # float32 numbers in one
+LANES = 16  # float32 numbers in one
 _SIZE = 4  # bytes of a float32
 _INDEX = ir.IntType(64)
 
@@ -45,7 +45,7 @@ def _vectors() -> int:
 
 
 VECTORS = _vectors()
-WIDTH = _LANES * max(1, VECTORS)
+WIDTH = LANES * max(1, VECTORS)
 """Columns of a packed panel of float32; of float64 half as many."""
 
 _WIDE = VECTORS == 2
@@ -111,48 +111,10 @@ def _microkernel(M: int, V: int, size: int = _SIZE) -> Any:
     return kernel
 
 
-def _outer(K: int) -> Any:
-    """C (m, 16) += Aᵀ R, for K rows of A and of R: those of R stay in registers, and A is read along its rows."""
-    number, vector = ir.FloatType(), ir.VectorType(ir.FloatType(), _LANES)
-    lanes = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        C, c_row, A, a_row, R, r_row, columns = args
-        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), "llvm.fma.v16f32")
-
-        def at(base: Any, offset: Any, kind: Any) -> Any:
-            address = builder.add(base, builder.mul(offset, _INDEX(_SIZE)))
-            return builder.inttoptr(address, kind.as_pointer())
-
-        right = [builder.load(at(R, builder.mul(_INDEX(k), r_row), vector), align=_SIZE) for k in range(K)]
-        rows = [builder.mul(_INDEX(k), a_row) for k in range(K)]
-        with cgutils.for_range(builder, columns) as step:
-            place = at(C, builder.mul(step.index, c_row), vector)
-            total = builder.load(place, align=_SIZE)
-            for row, values in zip(rows, right, strict=True):
-                one = builder.insert_element(
-                    ir.Constant(vector, ir.Undefined),
-                    builder.load(at(A, builder.add(row, step.index), number), align=_SIZE),
-                    ir.IntType(32)(0),
-                )
-                left = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), lanes)
-                total = builder.call(fma, [left, values, total])
-            builder.store(total, place, align=_SIZE)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def kernel(typingctx: Any, C: Any, c_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, columns: Any) -> Any:
-        return types.void(*[types.int64] * 7), generate
-
-    return kernel
-
-
 # Eight rows of accumulators fill the registers of the widest vectors, four those of the others.
 _MANY = 8 if _WIDE else 4
 _many1, _one1, _many2, _one2 = (_microkernel(M, V) for V in (1, 2) for M in (_MANY, 1))
 _many64, _one64 = (_microkernel(M, 2, 2 * _SIZE) for M in (_MANY, 1))
-_outer_many, _outer_one = _outer(_MANY), _outer(1)
-_COLUMNS = 2048  # of A, against which a part of C stays in the second-level cache
 
 
 @numba.njit(**OPTIONS)
@@ -227,26 +189,7 @@ def inner_loop(X: Any, packed: Any, first: Any, out: Any, add: Any) -> None:
 
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype)), _f32)
-def _add_transposed(A: Any, R: Any, out: Any) -> None:
-    """Add Aᵀ R to ``out``: columns of R and of ``out`` come in whole vectors."""
-    n, m = A.shape
-    a_row, r_row, out_row = A.strides[0] // _SIZE, R.strides[0] // _SIZE, out.strides[0] // _SIZE
-    for first in range(0, m, _COLUMNS):
-        columns = min(_COLUMNS, m - first)
-        left = A.ctypes.data + _SIZE * first
-        for j in range(0, R.shape[1], _LANES):
-            right, place = R.ctypes.data + _SIZE * j, out.ctypes.data + _SIZE * (out_row * first + j)
-            k = 0
-            while k + _MANY <= n:
-                _outer_many(place, out_row, left + _SIZE * a_row * k, a_row, right + _SIZE * r_row * k, r_row, columns)
-                k += _MANY
-            while k < n:
-                _outer_one(place, out_row, left + _SIZE * a_row * k, a_row, right + _SIZE * r_row * k, r_row, columns)
-                k += 1
-
-
-@loop(lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype)), _f32)
-def _add_product(A: Any, B: Any, out: Any) -> None:
+def add_product(A: Any, B: Any, out: Any) -> None:
     """Add A B to ``out``: columns of B and of ``out`` come in whole vectors."""
     n, m = out.shape
     a_row, a_term = A.strides[0] // _SIZE, 1
@@ -256,12 +199,12 @@ def _add_product(A: Any, B: Any, out: Any) -> None:
         depth = min(DEPTH // 2, B.shape[0] - k)
         j = 0
         while j < m:
-            two = _WIDE and j + 2 * _LANES <= m
+            two = _WIDE and j + 2 * LANES <= m
             _panel(
                 place + _SIZE * j, out_row, left + _SIZE * k * a_term, a_row, a_term, right + _SIZE * (k * b_term + j),
                 b_term, depth, 0, n, two,
             )  # fmt: skip
-            j += 2 * _LANES if two else _LANES
+            j += 2 * LANES if two else LANES
 
 
 @loop(lambda dtype: types.void(rows(dtype, readonly=True), types.Array(dtype, 3, "C")), _f32, types.float64)
@@ -335,38 +278,6 @@ class Factor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Factor, (self.B,)
-
-
-def padded(W: Array) -> Array:
-    """W (p, c) with zero columns up to whole vectors, as ``times`` reads it; W itself where BLAS multiplies."""
-    c = W.shape[1]
-    if W.dtype != np.float32 or not VECTORS or c < 2 or not isinstance(W, np.ndarray):
-        return W
-    wide = np.zeros((len(W), -(-c // _LANES) * _LANES), np.float32)
-    wide[:, :c] = W
-    return wide
-
-
-def times(A: Array, W: Array) -> Array:
-    """A W for a panel A (n, p) and a padded W (p, c): shape (n, c), the padding zero."""
-    if not _whole(A, W):
-        return np.asarray(A @ W)
-    out = np.zeros((len(A), W.shape[1]), np.float32)
-    _add_product(A, W, out)
-    return out
-
-
-def add_transposed(A: Array, R: Array, out: Array) -> None:
-    """``out`` (p, c) += Aᵀ R for a panel A (n, p) and padded R (n, c), as ``times`` gives it."""
-    if _whole(A, R) and R.shape[1] <= 2 * _LANES:  # beyond, a library's packing pays
-        _add_transposed(A, R, out)
-    else:
-        out += A.T @ R
-
-
-def _whole(A: Array, W: Array) -> bool:
-    vectors = bool(VECTORS) and A.dtype == W.dtype == np.float32 and W.shape[1] > 0 and W.shape[1] % _LANES == 0
-    return vectors and A.size > 0 and has_dense_rows(A) and has_dense_rows(W)
 
 
 def dense(X: Array, dtype: Any) -> Array:

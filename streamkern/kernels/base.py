@@ -20,7 +20,8 @@ import numpy as np
 
 from streamkern.backends import NumbaBackend, get_backend
 from streamkern.backends.base import Backend
-from streamkern.backends.product import inner, pack, padded, times
+from streamkern.backends.product import inner, pack
+from streamkern.backends.thin import laid_out, times
 from streamkern.errors import UsageError
 from streamkern.types import Array
 
@@ -328,7 +329,7 @@ class Basis(ABC):
     def predict(self, X: Array, W: Array) -> Array:
         """f(X) = φ(X) W, shape (b, c)."""
         out = np.empty((len(X), W.shape[1]), dtype=self.dtype)
-        right = padded(W)
+        right = laid_out(W)
         for rows, panel in self.panels(X):
             out[rows] = times(panel, right)[:, : W.shape[1]]
         return out

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from streamkern.backends.product import Factor, add_transposed, packed_bytes, padded, times
+from streamkern.backends.product import Factor, packed_bytes
+from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.errors import NumericalError
 from streamkern.types import Array
 
@@ -236,10 +237,10 @@ def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile:
     out = np.empty(B.shape, dtype=np.result_type(W, B))
     for a in range(0, B.shape[1], _SLAB):
         columns = slice(a, min(a + _SLAB, B.shape[1]))
-        right = padded(np.ascontiguousarray(B[:, columns], dtype=out.dtype))
+        right = laid_out(B[:, columns].astype(out.dtype))
 
         def total(rows: list[slice], right: Array = right) -> Array:
-            sums = np.zeros_like(right)
+            sums = room(right)
             for part in rows:
                 stop = part.stop if lower else W.shape[1]
                 A = W[part, :stop]
@@ -249,7 +250,7 @@ def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile:
         first, *rest = parallel(total, [tiles[i::_SUMS] for i in range(min(_SUMS, len(tiles)))]) or [0.0 * right]
         for sums in rest:
             first += sums
-        out[:, columns] = first[:, : columns.stop - a]
+        out[:, columns] = first
     return out
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.backends.product import Factor, add_transposed, padded, times
+from streamkern.backends.product import Factor
+from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.data.stream import Block
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
@@ -35,17 +36,16 @@ class Gradient:
         """Sums over the block under weights ``state``, shape (M, c)."""
         if isinstance(self.basis, DeviceExpansion):
             return _on_device(self.basis, block, state)
-        right, c = padded(state), state.shape[1]
-        g = np.zeros(right.shape, dtype=state.dtype)
+        right, c = laid_out(state), state.shape[1]
+        g = room(state)
         loss = 0.0
         assert block.y is not None
         for rows, phi in self.basis.panels(block.X):
-            R = times(phi, right)
-            F = R[:, :c]
-            residual(F, block.y[rows])
-            loss += weigh(F, None if block.w is None else block.w[rows])
+            R = times(phi, right)[:, :c]
+            residual(R, block.y[rows])
+            loss += weigh(R, None if block.w is None else block.w[rows])
             add_transposed(phi, R, g)
-        return np.ascontiguousarray(g[:, :c]), loss, len(block.X)
+        return np.ascontiguousarray(g), loss, len(block.X)
 
 
 @dataclass(eq=False)
@@ -64,20 +64,18 @@ class NormalProduct:
         c = v.shape[1]
         if isinstance(self.basis, DeviceExpansion):
             return _on_device(self.basis, block, alpha, v)
-        left, right = padded(v), padded(alpha)
-        wide, both = left.shape[1], np.concatenate([left, right], axis=1)
-        product = np.zeros_like(left)
+        both, product = laid_out(np.concatenate([v, alpha], axis=1)), room(v)
         loss = 0.0
         assert block.y is not None
         for rows, phi in self.basis.panels(block.X):
             F, w = times(phi, both), None if block.w is None else block.w[rows]
             if w is not None:
-                F[:, :wide] *= w[:, None].astype(F.dtype)
-            add_transposed(phi, F[:, :wide], product)
-            R = F[:, wide : wide + c]
+                F[:, :c] *= w[:, None].astype(F.dtype)
+            add_transposed(phi, F[:, :c], product)
+            R = F[:, c : 2 * c]
             residual(R, block.y[rows])
             loss += weigh(R, w)
-        return np.ascontiguousarray(product[:, :c]), loss, len(block.X)
+        return np.ascontiguousarray(product), loss, len(block.X)
 
 
 @dataclass(eq=False)

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkern.backends import product
-from streamkern.backends.product import WIDTH, Factor, add_transposed, inner, pack, padded, times
+from streamkern.backends.product import WIDTH, Factor, inner, pack
+from streamkern.backends.thin import add_transposed, laid_out, room, times
 
 EPS = np.finfo(np.float32).eps
 
@@ -86,21 +87,20 @@ def test_rows_in_any_order_of_memory_give_the_same_bits():
 @pytest.mark.parametrize(("n", "p"), [(1, 3), (13, 700), (64, 1500)])
 def test_products_with_few_columns_are_those_of_float64(n: int, p: int, c: int):
     A, W = normal(6, n, p), normal(7, p, c)
-    right = padded(W)
+    right = laid_out(W)
     F = times(A, right)
     within(F[:, :c], A, W)
     assert not F[:, c:].any()
-    g = np.zeros((p, right.shape[1]), np.float32)
-    add_transposed(A, F, g)
-    add_transposed(A, F, g)
-    within(g[:, :c] / 2, A.T, F[:, :c])
-    assert not g[:, c:].any()
+    R, g = F[:, :c], room(W)
+    add_transposed(A, R, g)
+    add_transposed(A, R, g)
+    within(g / 2, A.T, R)
 
 
 @given(cut=st.integers(0, 37), c=st.sampled_from([2, 10, 20]))
 def test_a_prediction_depends_on_its_row_alone(cut: int, c: int):
     buffer = normal(8, 37, 620)
-    A, right = buffer[:, 5:605], padded(normal(9, 600, c))
+    A, right = buffer[:, 5:605], laid_out(normal(9, 600, c))
     parts = [times(part, right) for part in (A[:cut], A[cut:]) if len(part)]
     if product.VECTORS:
         assert np.array_equal(np.concatenate(parts), times(A, right))
@@ -132,7 +132,7 @@ def test_a_factor_multiplies_adds_and_travels(dtype: type, n: int, m: int, d: in
 def test_few_columns_of_float64_are_left_to_blas():
     A, W = normal(10, 9, 20).astype(np.float64), normal(11, 20, 3).astype(np.float64)
     assert (pack(A) is None) == (product.VECTORS < 2)
-    assert padded(W) is W
+    assert laid_out(W) is W
     assert np.array_equal(times(A, W), A @ W)
     g = np.ones((20, 3))
     add_transposed(A, A @ W, g)
@@ -141,15 +141,15 @@ def test_few_columns_of_float64_are_left_to_blas():
 
 PROGRAM = """
 import hashlib, sys, numpy as np
-from streamkern.backends import product
+from streamkern.backends import product, thin
 rng = np.random.default_rng(0)
 X, Z, W = (rng.standard_normal(s, dtype=np.float32) for s in ((21, 40), (70, 40), (70, 10)))
 packed = product.pack(Z)
 S = np.empty((21, 70), np.float32)
 product.inner(X, packed, slice(0, 70), S)
-F = product.times(S, product.padded(W))
-g = np.zeros((70, F.shape[1]), np.float32)
-product.add_transposed(S, F, g)
+F = thin.times(S, thin.laid_out(W))
+g = thin.room(W)
+thin.add_transposed(S, F, g)
 print(product.VECTORS, hashlib.sha256(S.tobytes() + F.tobytes() + g.tobytes()).hexdigest())
 """
 

@@ -1,0 +1,305 @@
+"""Products of a panel of values with the columns of weights, A W, and of its transpose with residuals, Aᵀ R.
+
+Up to 32 columns lie one after another, and vectors go along the rows of A, so that ten columns cost ten and not a whole
+vector of sixteen. An element of A W is a sum of sixteen chains of fused multiply-adds, each of every sixteenth term,
+and of what is left beyond whole vectors; one of Aᵀ R a single chain in the order of the rows. Bits depend on neither
+tiles nor threads nor the width of vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from streamkern.backends.base import has_dense_rows
+from streamkern.backends.compiled import OPTIONS, loop, rows
+from streamkern.backends.product import LANES, VECTORS, add_product
+from streamkern.types import Array
+
+MOST = 32
+"""Columns, at most, that come one after another."""
+
+_SIZE = 4  # bytes of a number
+_GROUP = 5  # columns at a time
+_WIDE = VECTORS == 2
+_ROWS, _BLOCKS = (4, 4) if _WIDE else (1, 1)  # as many accumulators as there are registers for
+_CHUNK = 32  # rows that an accumulator of Aᵀ R is kept for: their part of A stays in the first-level cache
+
+_INDEX = ir.IntType(64)
+_NUMBER, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
+
+
+def _at(builder: Any, base: Any, offset: Any, kind: Any) -> Any:
+    address = builder.add(base, builder.mul(offset, _INDEX(_SIZE)))
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=_SIZE)
+
+
+def _store(builder: Any, value: Any, base: Any, offset: Any, kind: Any) -> None:
+    address = builder.add(base, builder.mul(offset, _INDEX(_SIZE)))
+    builder.store(value, builder.inttoptr(address, kind.as_pointer()), align=_SIZE)
+
+
+def _fma(builder: Any) -> Any:
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), "llvm.fma.v16f32")
+
+
+def _total(builder: Any, value: Any) -> Any:
+    """The sum of a vector: halves, quarters, and so on."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        low, high = (
+            builder.shuffle_vector(
+                value,
+                ir.Constant(value.type, ir.Undefined),
+                ir.Constant(ir.VectorType(ir.IntType(32), width), list(range(start, start + width))),
+            )
+            for start in (0, width)
+        )
+        value = builder.fadd(low, high)
+    return builder.extract_element(value, ir.IntType(32)(0))
+
+
+def _across(M: int, C: int) -> Any:
+    """T (M, C) = A W over whole vectors, for M rows of A and C rows of Wᵀ."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        T, t_row, A, a_row, W, w_row, vectors = args
+        fma = _fma(builder)
+        sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(C)] for _ in range(M)]
+        for row in sums:
+            for total in row:
+                builder.store(ir.Constant(_VECTOR, [0.0] * LANES), total)
+        with cgutils.for_range(builder, vectors) as step:
+            k = builder.mul(step.index, _INDEX(LANES))
+            right = [_at(builder, W, builder.add(builder.mul(_INDEX(c), w_row), k), _VECTOR) for c in range(C)]
+            for m, row in enumerate(sums):
+                left = _at(builder, A, builder.add(builder.mul(_INDEX(m), a_row), k), _VECTOR)
+                for total, values in zip(row, right, strict=True):
+                    builder.store(builder.call(fma, [left, values, builder.load(total)]), total)
+        for m, row in enumerate(sums):
+            for c, total in enumerate(row):
+                place = builder.add(builder.mul(_INDEX(m), t_row), _INDEX(c))
+                _store(builder, _total(builder, builder.load(total)), T, place, _NUMBER)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def kernel(typingctx: Any, T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any) -> Any:
+        return types.void(*[types.int64] * 7), generate
+
+    return kernel
+
+
+def _down(C: int, V: int) -> Any:
+    """G (C, V vectors) += Rᵀ A, for C columns of R and V vectors of the rows of A."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        G, g_row, A, a_row, R, r_row, n = args
+        fma = _fma(builder)
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(V)] for _ in range(C)]
+        places = [[builder.add(builder.mul(_INDEX(c), g_row), _INDEX(v * LANES)) for v in range(V)] for c in range(C)]
+        for row, there in zip(sums, places, strict=True):
+            for total, place in zip(row, there, strict=True):
+                builder.store(_at(builder, G, place, _VECTOR), total)
+        with cgutils.for_range(builder, n) as step:
+            begin = builder.mul(step.index, a_row)
+            left = [_at(builder, A, builder.add(begin, _INDEX(v * LANES)), _VECTOR) for v in range(V)]
+            for c, row in enumerate(sums):
+                number = _at(builder, R, builder.add(builder.mul(step.index, r_row), _INDEX(c)), _NUMBER)
+                one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, ir.IntType(32)(0))
+                right = builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), lanes)
+                for total, values in zip(row, left, strict=True):
+                    builder.store(builder.call(fma, [values, right, builder.load(total)]), total)
+        for row, there in zip(sums, places, strict=True):
+            for total, place in zip(row, there, strict=True):
+                _store(builder, builder.load(total), G, place, _VECTOR)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def kernel(typingctx: Any, G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any) -> Any:
+        return types.void(*[types.int64] * 7), generate
+
+    return kernel
+
+
+_across1, _across2, _across3, _across4, _across5 = (_across(_ROWS, C) for C in range(1, _GROUP + 1))
+_single1, _single2, _single3, _single4, _single5 = (_across(1, C) for C in range(1, _GROUP + 1))
+_down1, _down2, _down3, _down4, _down5 = (_down(C, _BLOCKS) for C in range(1, _GROUP + 1))
+_thin1, _thin2, _thin3, _thin4, _thin5 = (_down(C, 1) for C in range(1, _GROUP + 1))
+
+
+@numba.njit(**OPTIONS)
+def _many_rows(T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any, columns: Any) -> None:
+    if columns == 5:
+        _across5(T, t_row, A, a_row, W, w_row, vectors)
+    elif columns == 4:
+        _across4(T, t_row, A, a_row, W, w_row, vectors)
+    elif columns == 3:
+        _across3(T, t_row, A, a_row, W, w_row, vectors)
+    elif columns == 2:
+        _across2(T, t_row, A, a_row, W, w_row, vectors)
+    else:
+        _across1(T, t_row, A, a_row, W, w_row, vectors)
+
+
+@numba.njit(**OPTIONS)
+def _one_row(T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any, columns: Any) -> None:
+    if columns == 5:
+        _single5(T, t_row, A, a_row, W, w_row, vectors)
+    elif columns == 4:
+        _single4(T, t_row, A, a_row, W, w_row, vectors)
+    elif columns == 3:
+        _single3(T, t_row, A, a_row, W, w_row, vectors)
+    elif columns == 2:
+        _single2(T, t_row, A, a_row, W, w_row, vectors)
+    else:
+        _single1(T, t_row, A, a_row, W, w_row, vectors)
+
+
+@numba.njit(**OPTIONS)
+def _many_columns(G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any, columns: Any) -> None:
+    if columns == 5:
+        _down5(G, g_row, A, a_row, R, r_row, n)
+    elif columns == 4:
+        _down4(G, g_row, A, a_row, R, r_row, n)
+    elif columns == 3:
+        _down3(G, g_row, A, a_row, R, r_row, n)
+    elif columns == 2:
+        _down2(G, g_row, A, a_row, R, r_row, n)
+    else:
+        _down1(G, g_row, A, a_row, R, r_row, n)
+
+
+@numba.njit(**OPTIONS)
+def _one_vector(G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any, columns: Any) -> None:
+    if columns == 5:
+        _thin5(G, g_row, A, a_row, R, r_row, n)
+    elif columns == 4:
+        _thin4(G, g_row, A, a_row, R, r_row, n)
+    elif columns == 3:
+        _thin3(G, g_row, A, a_row, R, r_row, n)
+    elif columns == 2:
+        _thin2(G, g_row, A, a_row, R, r_row, n)
+    else:
+        _thin1(G, g_row, A, a_row, R, r_row, n)
+
+
+@numba.njit(**OPTIONS)
+def _group(left: Any) -> Any:
+    """How many of the columns that are left come next: groups of nearly one size."""
+    groups = (left + _GROUP - 1) // _GROUP
+    return (left + groups - 1) // groups
+
+
+_f32 = types.float32
+
+
+@loop(lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype)), _f32)
+def _times(A: Any, W: Any, out: Any) -> None:
+    """A Wᵀ for A (n, p) and W (c, p): into ``out`` (n, c)."""
+    n, p = A.shape
+    c, whole = W.shape[0], p // LANES
+    a_row, w_row, t_row = A.strides[0] // _SIZE, W.strides[0] // _SIZE, out.strides[0] // _SIZE
+    left, right, place = A.ctypes.data, W.ctypes.data, out.ctypes.data
+    i = 0
+    while i < n:
+        many = _ROWS if i + _ROWS <= n else 1
+        j = 0
+        while j < c:
+            columns = _group(c - j)
+            T, L, R = place + _SIZE * (t_row * i + j), left + _SIZE * a_row * i, right + _SIZE * w_row * j
+            if many == _ROWS:
+                _many_rows(T, t_row, L, a_row, R, w_row, whole, columns)
+            else:
+                _one_row(T, t_row, L, a_row, R, w_row, whole, columns)
+            j += columns
+        for k in range(i, i + many):
+            for j in range(c):
+                total = out[k, j]
+                for m in range(whole * LANES, p):
+                    total += A[k, m] * W[j, m]
+                out[k, j] = total
+        i += many
+
+
+@loop(lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype)), _f32)
+def _add_transposed(A: Any, R: Any, out: Any) -> None:
+    """Add Rᵀ A to ``out`` (c, p), for A (n, p) and R (n, c)."""
+    n, p = A.shape
+    c, whole = R.shape[1], p // LANES * LANES
+    a_row, r_row, g_row = A.strides[0] // _SIZE, R.strides[0] // _SIZE, out.strides[0] // _SIZE
+    left, right, place = A.ctypes.data, R.ctypes.data, out.ctypes.data
+    for i in range(0, n, _CHUNK):
+        many = min(_CHUNK, n - i)
+        k = 0
+        while k < whole:
+            wide = k + _BLOCKS * LANES <= whole
+            j = 0
+            while j < c:
+                columns = _group(c - j)
+                G, L = place + _SIZE * (g_row * j + k), left + _SIZE * (a_row * i + k)
+                F = right + _SIZE * (r_row * i + j)
+                if wide:
+                    _many_columns(G, g_row, L, a_row, F, r_row, many, columns)
+                else:
+                    _one_vector(G, g_row, L, a_row, F, r_row, many, columns)
+                j += columns
+            k += _BLOCKS * LANES if wide else LANES
+        for m in range(i, i + many):
+            for j in range(c):
+                for k in range(whole, p):
+                    out[j, k] += A[m, k] * R[m, j]
+
+
+def laid_out(W: Array) -> Array:
+    """W (p, c) as ``times`` reads it: few columns one by one, more with columns of zeros up to whole vectors.
+
+    W itself where it is not float32, or this processor has no fused multiply-add: a library multiplies then.
+    """
+    c = W.shape[1]
+    if W.dtype != np.float32 or not VECTORS or not isinstance(W, np.ndarray):
+        return W
+    if c <= MOST:
+        return np.ascontiguousarray(W.T).T
+    wide = np.zeros((len(W), -(-c // LANES) * LANES), np.float32)
+    wide[:, :c] = W
+    return wide
+
+
+def room(W: Array) -> Array:
+    """Zeros of the shape (p, c) of W, for ``add_transposed`` to add to."""
+    p, c = W.shape
+    return np.zeros((c, p), W.dtype).T if c <= MOST else np.zeros((p, c), W.dtype)
+
+
+def times(A: Array, W: Array) -> Array:
+    """A W for a panel A (n, p) and W (p, c) as it is laid out: shape (n, c), with W's columns of zeros."""
+    if _compiled(A, W.T):
+        out = np.empty((len(A), W.shape[1]), np.float32)
+        _times(A, W.T, out)
+    elif _compiled(A, W) and not W.shape[1] % LANES:
+        out = np.zeros((len(A), W.shape[1]), np.float32)
+        add_product(A, W, out)
+    else:
+        out = np.asarray(A @ W)
+    return out
+
+
+def add_transposed(A: Array, R: Array, out: Array) -> None:
+    """``out`` (p, c) += Aᵀ R for a panel A (n, p) and R (n, c); ``out`` is of ``room``."""
+    if _compiled(A, R) and _compiled(A, out.T):
+        _add_transposed(A, R, out.T)
+    else:
+        out += A.T @ R
+
+
+def _compiled(A: Array, B: Array) -> bool:
+    """Whether loops here read both: float32 with dense rows, and not empty."""
+    single = bool(VECTORS) and A.dtype == B.dtype == np.float32 and A.size > 0 and min(B.shape) > 0
+    return single and has_dense_rows(A) and has_dense_rows(B)
