@@ -8,6 +8,7 @@ tiles nor threads nor the width of vectors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -65,16 +66,19 @@ def _total(builder: Any, value: Any) -> Any:
     return builder.extract_element(value, ir.IntType(32)(0))
 
 
-def _across(M: int, C: int) -> Any:
+def _zeros(builder: Any, rows: int, columns: int) -> list[list[Any]]:
+    sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(columns)] for _ in range(rows)]
+    for row in sums:
+        for total in row:
+            builder.store(ir.Constant(_VECTOR, [0.0] * LANES), total)
+    return sums
+
+
+def _across(M: int) -> Any:
     """T (M, C) = A W over whole vectors, for M rows of A and C rows of Wᵀ."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        T, t_row, A, a_row, W, w_row, vectors = args
-        fma = _fma(builder)
-        sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(C)] for _ in range(M)]
-        for row in sums:
-            for total in row:
-                builder.store(ir.Constant(_VECTOR, [0.0] * LANES), total)
+    def body(builder: Any, C: int, T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any) -> None:
+        fma, sums = _fma(builder), _zeros(builder, M, C)
         with cgutils.for_range(builder, vectors) as step:
             k = builder.mul(step.index, _INDEX(LANES))
             right = [_at(builder, W, builder.add(builder.mul(_INDEX(c), w_row), k), _VECTOR) for c in range(C)]
@@ -86,23 +90,16 @@ def _across(M: int, C: int) -> Any:
             for c, total in enumerate(row):
                 place = builder.add(builder.mul(_INDEX(m), t_row), _INDEX(c))
                 _store(builder, _total(builder, builder.load(total)), T, place, _NUMBER)
-        return context.get_dummy_value()
 
-    @intrinsic
-    def kernel(typingctx: Any, T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any) -> Any:
-        return types.void(*[types.int64] * 7), generate
-
-    return kernel
+    return _kernel(body)
 
 
-def _down(C: int, V: int) -> Any:
+def _down(V: int) -> Any:
     """G (C, V vectors) += Rᵀ A, for C columns of R and V vectors of the rows of A."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        G, g_row, A, a_row, R, r_row, n = args
-        fma = _fma(builder)
+    def body(builder: Any, C: int, G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any) -> None:
+        fma, sums = _fma(builder), _zeros(builder, C, V)
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(V)] for _ in range(C)]
         places = [[builder.add(builder.mul(_INDEX(c), g_row), _INDEX(v * LANES)) for v in range(V)] for c in range(C)]
         for row, there in zip(sums, places, strict=True):
             for total, place in zip(row, there, strict=True):
@@ -119,75 +116,31 @@ def _down(C: int, V: int) -> Any:
         for row, there in zip(sums, places, strict=True):
             for total, place in zip(row, there, strict=True):
                 _store(builder, builder.load(total), G, place, _VECTOR)
+
+    return _kernel(body)
+
+
+def _kernel(body: Callable[..., None]) -> Any:
+    """Code for each number of columns, the last argument, up to ``_GROUP``: addresses, and distances in numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        *given, columns = args
+        for C in range(1, _GROUP + 1):
+            with builder.if_then(builder.icmp_signed("==", columns, _INDEX(C))):
+                body(builder, C, *given)
         return context.get_dummy_value()
 
     @intrinsic
-    def kernel(typingctx: Any, G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any) -> Any:
-        return types.void(*[types.int64] * 7), generate
+    def kernel(
+        typingctx: Any, to: Any, to_row: Any, A: Any, a_row: Any, B: Any, b_row: Any, count: Any, columns: Any
+    ) -> Any:
+        return types.void(*[types.int64] * 8), generate
 
     return kernel
 
 
-_across1, _across2, _across3, _across4, _across5 = (_across(_ROWS, C) for C in range(1, _GROUP + 1))
-_single1, _single2, _single3, _single4, _single5 = (_across(1, C) for C in range(1, _GROUP + 1))
-_down1, _down2, _down3, _down4, _down5 = (_down(C, _BLOCKS) for C in range(1, _GROUP + 1))
-_thin1, _thin2, _thin3, _thin4, _thin5 = (_down(C, 1) for C in range(1, _GROUP + 1))
-
-
-@numba.njit(**OPTIONS)
-def _many_rows(T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any, columns: Any) -> None:
-    if columns == 5:
-        _across5(T, t_row, A, a_row, W, w_row, vectors)
-    elif columns == 4:
-        _across4(T, t_row, A, a_row, W, w_row, vectors)
-    elif columns == 3:
-        _across3(T, t_row, A, a_row, W, w_row, vectors)
-    elif columns == 2:
-        _across2(T, t_row, A, a_row, W, w_row, vectors)
-    else:
-        _across1(T, t_row, A, a_row, W, w_row, vectors)
-
-
-@numba.njit(**OPTIONS)
-def _one_row(T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any, columns: Any) -> None:
-    if columns == 5:
-        _single5(T, t_row, A, a_row, W, w_row, vectors)
-    elif columns == 4:
-        _single4(T, t_row, A, a_row, W, w_row, vectors)
-    elif columns == 3:
-        _single3(T, t_row, A, a_row, W, w_row, vectors)
-    elif columns == 2:
-        _single2(T, t_row, A, a_row, W, w_row, vectors)
-    else:
-        _single1(T, t_row, A, a_row, W, w_row, vectors)
-
-
-@numba.njit(**OPTIONS)
-def _many_columns(G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any, columns: Any) -> None:
-    if columns == 5:
-        _down5(G, g_row, A, a_row, R, r_row, n)
-    elif columns == 4:
-        _down4(G, g_row, A, a_row, R, r_row, n)
-    elif columns == 3:
-        _down3(G, g_row, A, a_row, R, r_row, n)
-    elif columns == 2:
-        _down2(G, g_row, A, a_row, R, r_row, n)
-    else:
-        _down1(G, g_row, A, a_row, R, r_row, n)
-
-
-@numba.njit(**OPTIONS)
-def _one_vector(G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any, columns: Any) -> None:
-    if columns == 5:
-        _thin5(G, g_row, A, a_row, R, r_row, n)
-    elif columns == 4:
-        _thin4(G, g_row, A, a_row, R, r_row, n)
-    elif columns == 3:
-        _thin3(G, g_row, A, a_row, R, r_row, n)
-    elif columns == 2:
-        _thin2(G, g_row, A, a_row, R, r_row, n)
-    else:
-        _thin1(G, g_row, A, a_row, R, r_row, n)
+_many_rows, _one_row = _across(_ROWS), _across(1)
+_many_columns, _one_vector = _down(_BLOCKS), _down(1)
 
 
 @numba.njit(**OPTIONS)
