@@ -480,7 +480,7 @@ VALUES: list[tuple[str, str]] = [
     ("data.without([sk.Quarantined(0, 60, 'chunk 0', 'it is damaged')])", "it is damaged"),
     ("sk.load_pipeline(f / 'no.py', {'url': 's3://key:secret@host'})", "no.py"),
     ("run(f, name='a') and run_locked(f)", "process"),
-    ("sk.run(job(), file(f, '', 'a') / 'run')", "run directory"),
+    ("sk.run(job(), file(f, '', 'a') / 'run')", "/run"),
     ("sk.ingest(np_file(f, X), f / 'out.zarr', target='y')", "y"),
     ("sk.ingest(npz(f, a=X, b=X[:5]), f / 'out.zarr')", "a, b"),
     ("sk.ingest(npz(f, a=X[:, 0], b=X[:5, 0]), f / 'out.zarr')", "(5,)"),
@@ -633,11 +633,11 @@ execute/dask.py: ... lost its workers
     execute/test_faults.py::test_a_step_that_kills_its_workers_is_given_up
 execute/dask.py: A worker has no memory left:
     execute/test_clusters.py::test_a_worker_without_memory_is_a_clear_error
-execute/dask.py: No Dask scheduler answered within
+execute/client.py: No Dask scheduler answered within
     execute/test_open_executor.py::test_an_address_where_nothing_answers_is_an_error_within_seconds
 execute/dask.py: The Dask scheduler is gone, or does not answer.
     execute/test_faults.py::test_a_dead_scheduler_is_a_clear_error
-execute/dask.py: The address of the scheduler cannot be used:
+execute/client.py: The address of the scheduler cannot be used:
     execute/test_open_executor.py::test_an_address_that_cannot_be_used_is_a_usage_error
 execute/dask.py: The cluster cannot run a task:
     execute/test_open_executor.py::test_what_the_workers_cannot_import_is_a_clear_error
@@ -659,7 +659,7 @@ memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
 model.py: The columns differ from those of training:
     test_model.py::test_other_columns_are_refused
-pipeline/folder.py: ... could not be written:
+storage/folder.py: ... could not be written:
     pipeline/test_run.py::small_disk
 pipeline/pipeline.py: The parameter
     pipeline/test_pipeline.py::test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import scipy.linalg
 
-from streamkern.backends import lapack
+from streamkern.backends import lapack, thin
 from streamkern.backends import product as panels
 from streamkern.data.stream import Assembly
 from streamkern.kernels import Basis
@@ -168,7 +168,8 @@ def counting(source: CountingSource | None = None) -> Iterator[Counts]:
         def replace(owner: Any, name: str, new: Any) -> None:
             stack.enter_context(patch.object(owner, name, new))
 
-        replace(panels, "VECTORS", 0)  # NumPy multiplies, which is counted
+        for module in (panels, thin):
+            replace(module, "VECTORS", 0)  # NumPy multiplies, which is counted
         replace(Basis, "warm", lambda self, X: None)  # and every panel where it is used
         for basis in _subclasses(Basis):
             if "block" in vars(basis):
