@@ -18,6 +18,7 @@ import scipy.sparse
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.engine.operations import Operations
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Expansion, Kernel, StoredCenters
@@ -62,6 +63,10 @@ class Centers(Protocol):
         """Bytes that choosing holds at its peak, beyond reading the rows and the centers themselves."""
         ...
 
+    def operations(self, dataset: Dataset) -> Operations:
+        """Operations that choosing takes, at most."""
+        ...
+
     @property
     def stored(self) -> bool:
         """Whether the centers stay where the rows are stored, rather than in memory."""
@@ -72,7 +77,15 @@ class Centers(Protocol):
         ...
 
 
-class InMemory:
+class Drawn:
+    """Centers that are drawn, and not computed."""
+
+    def operations(self, dataset: Dataset) -> Operations:
+        """None."""
+        return Operations()
+
+
+class InMemory(Drawn):
     """Centers that are held."""
 
     stored = False
@@ -152,7 +165,7 @@ class StoredRows:
 
 
 @dataclass(frozen=True)
-class AllRows:
+class AllRows(Drawn):
     """Every training row, where it is stored: Z = X, for ``EigenPro2``. Rows need not fit in memory, now or later.
 
     A saved model holds them, and reads them from its own directory.
@@ -271,7 +284,7 @@ class KMeans(InMemory):
         X -= center
         Z = X[rng.permutation(_spread(X, self.p, executor, rng))].astype(np.float64)
         del X
-        batch = min(data.base_rows, self.batch or max(_SWEPT * self.p, _SWEPT_LEAST))
+        batch = self.swept(data)
         whole = batch == data.base_rows
         seen, before = np.zeros(self.p), np.inf
         for iteration in range(self.iterations):
@@ -291,6 +304,14 @@ class KMeans(InMemory):
                 break
             before = loss
         return CenterSet((Z + center).astype(dtype), None)
+
+    def swept(self, dataset: Dataset) -> int:
+        """Rows of an iteration."""
+        return min(dataset.base_rows, self.batch or max(_SWEPT * self.p, _SWEPT_LEAST))
+
+    def operations(self, dataset: Dataset) -> Operations:
+        """A distance for each row of each sweep and each center."""
+        return Operations(values=float(self.iterations) * self.swept(dataset) * self.p)
 
     def _fresh(self, data: Dataset, executor: Executor, Z: Array, center: Array, iteration: int) -> Array:
         """Rows in place of the centers that had none: k-means++ goes on from the others."""
@@ -359,6 +380,11 @@ class RPCholesky(InMemory):
         ids, X = _distinct_rows(data, executor, dtype, size, self.p, self.seed)
         pivots = _pivots(X, self.kernel, self.p, executor, generator("pivots", self.seed))
         return CenterSet(X[pivots], ids[pivots])
+
+    def operations(self, dataset: Dataset) -> Operations:
+        """A kernel value for each row of the subsample and each pivot, and the factor's products."""
+        rows = float(min(dataset.base_rows, self.subsample or _drawn_from(self.p)))
+        return Operations(values=rows * self.p, gemm=rows * self.p**2)
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
         """The factor of the subsample's rows, and the rows three times while they are read."""

@@ -7,7 +7,7 @@ Here the data leg and the numerics leg meet: ``Work`` puts a contribution on the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,8 +19,31 @@ from streamkern.execute.base import Executor, Parts, Stack, Tree, add
 from streamkern.storage.records import record
 from streamkern.types import Array, IntArray
 
-Contribution = Callable[[Any, Any], Parts]
+Contribute = Callable[[Any, Any], Parts]
 """What a block contributes under a state: a picklable callable that returns a tuple of values that add."""
+
+Companions = Callable[[Any], Iterable[Any]]
+"""state -> blocks that the contribution of a step needs beside its own; picklable."""
+
+
+class Contribution:
+    """What a block of a step contributes under a state. Picklable, and it reads nothing: it is handed its blocks."""
+
+    def begin(self, block: Any) -> Any:
+        """Do what can be done for a block before the state is known: a token for the call; None where it is nothing."""
+        return None
+
+    def __call__(self, block: Any, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+        """Values that add.
+
+        Args:
+            block: rows.
+            state: what was broadcast.
+            begun: what ``begin`` returned for this block, or None.
+            companions: blocks that the iteration's ``companions`` gave for the state.
+        """
+        raise NotImplementedError
+
 
 _NODES_IN_FLIGHT = 64  # a sweep is cut into at least this many tasks where it has the blocks for it
 
@@ -35,7 +58,7 @@ class Blocks(Protocol):
 
 @dataclass(eq=False)
 class Work:
-    """A contribution on the blocks of a stream (minibatches) or a scan (all rows).
+    """A contribution on the blocks of a scan: all rows.
 
     Args:
         blocks: where blocks come from.
@@ -43,21 +66,43 @@ class Work:
     """
 
     blocks: Blocks
-    contribution: Contribution
+    contribution: Contribute
 
     def build(self, *key: int) -> Any:
         """Read and assemble a block."""
         return self.blocks.block(key)
 
-    def warm(self, block: Any) -> None:
-        """Have a contribution that says how (``warm(block)``) begin with the block before the state is known."""
-        warm = getattr(self.contribution, "warm", None)
-        if warm is not None:
-            warm(block)
-
     def contribute(self, block: Any, state: Any) -> Parts:
         """What the block contributes."""
         return self.contribution(block, state)
+
+
+@dataclass(eq=False)
+class StepWork:
+    """A contribution on the blocks of a stream: what the lanes of a step do.
+
+    Args:
+        blocks: where blocks come from.
+        contribution: what each contributes.
+        companions: other blocks that it needs under a state; None for none.
+    """
+
+    blocks: Blocks
+    contribution: Contribution
+    companions: Companions | None = None
+
+    def build(self, *key: int) -> Any:
+        """Read and assemble a block."""
+        return self.blocks.block(key)
+
+    def begin(self, block: Any) -> Any:
+        """Do what can be done for the block before the state is known."""
+        return self.contribution.begin(block)
+
+    def contribute(self, block: Any, state: Any, begun: Any = None) -> Parts:
+        """What the block contributes."""
+        companions = () if self.companions is None else self.companions(state)
+        return self.contribution(block, state, begun, companions)
 
 
 @record

@@ -22,6 +22,12 @@ DEVICES = ("auto", "cpu", "cuda")
 NARROW = 64
 """Features up to which kernel values are summed up as they are made, and never written."""
 
+PANEL_BYTES = 512 << 20
+"""Largest panel k(X_tile, Z) on a device, in bytes. Of any card the same, because it decides the order of sums."""
+
+PANELS = 3
+"""Panels at once: two threads compute, and a product or a kernel's strip stands beside."""
+
 NARROW_OUTPUTS = 16
 """Outputs of which one thread holds the sums in registers."""
 
@@ -140,3 +146,23 @@ def get_device(name: str = "auto") -> Device | None:
         expected="an NVIDIA GPU with its driver, CuPy and Numba's CUDA target",
         remedy="pip install 'streamkern[cuda]'; or use --device cpu (device=\"cpu\")",
     )
+
+
+def device_bytes(p: int, d: int, outputs: int, batch: int, itemsize: int, exact: bool) -> int:
+    """Bytes that training holds on a device at its peak.
+
+    Args:
+        p: number of centers.
+        d: width of the rows.
+        outputs: number of outputs.
+        batch: rows that lie there at once: of the step that is computed, and of those ahead.
+        itemsize: bytes of a number.
+        exact: whether K(Z, Z) is factored there, in float64.
+    """
+    panel = min(PANEL_BYTES, max(1, batch) * p * itemsize)
+    resident = p * (d + 1) * itemsize + 8 * p * outputs * itemsize
+    training = PANELS * max(panel, p * itemsize) + batch * (2 * d + 2) * itemsize
+    factor = p * p * itemsize if exact else 0
+    # K in float64, its factor, the inverse, and columns on their way through the substitution.
+    setup = p * p * (16 + itemsize) + 3 * p * min(p, 1024) * 8 if exact else 0
+    return resident + max(training + factor, setup)

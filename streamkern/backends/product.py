@@ -268,6 +268,12 @@ class Factor:
         else:
             np.matmul(A, self.B.T, out=out)
 
+    def times(self, A: Array) -> Array:
+        """A Bᵀ, shape (n, m)."""
+        out = np.empty((len(A), self._shape[0]), A.dtype)
+        self.product(A, out)
+        return out
+
     @property
     def B(self) -> Array:
         """As it was given."""

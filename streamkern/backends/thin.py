@@ -225,10 +225,9 @@ def laid_out(W: Array) -> Array:
     return wide
 
 
-def room(W: Array) -> Array:
-    """Zeros of the shape (p, c) of W, for ``add_transposed`` to add to."""
-    p, c = W.shape
-    return np.zeros((c, p), W.dtype).T if c <= MOST else np.zeros((p, c), W.dtype)
+def room(p: int, c: int, dtype: Any) -> Array:
+    """Zeros of shape (p, c) for ``add_transposed`` to add to."""
+    return np.zeros((c, p), dtype).T if c <= MOST else np.zeros((p, c), dtype)
 
 
 def times(A: Array, W: Array) -> Array:

@@ -14,6 +14,13 @@ from streamkern.data.stream import Assembly, Block, Key, Raw
 from streamkern.types import IntArray
 
 
+def placed(assembly: Assembly, device: Device | None) -> Assembly:
+    """An assembly whose rows lie on a device; itself where there is none."""
+    if device is None:
+        return assembly
+    return DeviceAssembly(**{f.name: getattr(assembly, f.name) for f in fields(Assembly)}, device=device)
+
+
 @dataclass(eq=False)
 class DeviceAssembly(Assembly):
     """``Assembly`` whose blocks have their X on a device; targets and ids stay on the host.

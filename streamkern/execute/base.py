@@ -43,12 +43,15 @@ class LaneWork(Protocol):
         """Read and assemble a block; called ahead of time, from a thread of its own."""
         ...
 
-    def warm(self, block: Any) -> None:
-        """Do what can be done for the block before the state is known; may be called by another thread, or never."""
+    def begin(self, block: Any) -> Any:
+        """Do what can be done for the block before the state is known, and return a token of it.
+
+        It may be called by another thread than ``contribute``, or never.
+        """
         ...
 
-    def contribute(self, block: Any, state: Any) -> Parts:
-        """What the block contributes under ``state``."""
+    def contribute(self, block: Any, state: Any, begun: Any = None) -> Parts:
+        """What the block contributes under ``state``; ``begun`` is the token of ``begin``, or None."""
         ...
 
 
@@ -134,6 +137,11 @@ class Executor(Protocol):
     @property
     def slots(self) -> int:
         """Blocks that run at a time."""
+        ...
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether two stages of the set-up may be evaluated at a time, by threads that would wait otherwise."""
         ...
 
     @property

@@ -213,6 +213,11 @@ class DaskExecutor:
         """Threads of all workers, when they were last looked at."""
         return sum(self.workers.values())
 
+    @property
+    def overlaps(self) -> bool:
+        """No: kernel values of the set-up are asked of the workers by one thread at a time."""
+        return False
+
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """``fn(item)`` for every item, in threads of this process."""
         return list(self._pool.map(fn, items))
@@ -569,7 +574,7 @@ class LaneActor:
         position, state, ahead = loads(message)
         answer = _packed(self._shared, lambda: self._pool.nodes(position, state, ahead))
         if ahead:  # while the sums travel and the host updates
-            self._pool.warm(ahead[0], 2 * self._slots)
+            self._pool.begin_ahead(ahead[0], 2 * self._slots)
         return answer
 
     def close(self) -> Told | None:

@@ -71,6 +71,11 @@ class ThreadsExecutor:
         assert self._pool is not None, "the executor is used outside its with block"
         return self._pool
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether there is more than one thread."""
+        return self.slots > 1
+
     def doubts(self) -> list[str]:
         """None: this is the process."""
         return []
@@ -116,6 +121,19 @@ class Nodes(NamedTuple):
     adding: float
 
 
+class _Begun:
+    """A block that a thread has begun before the state was known."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()  # set once no thread works on the block
+        self.token: Any = None
+
+    def result(self) -> Any:
+        """The token, once the thread has ended; None where it failed, which the contribution will do again."""
+        self.ended.wait()
+        return self.token
+
+
 class LanePool:
     """Some of a run's lanes, stepped by a pool of threads.
 
@@ -138,31 +156,30 @@ class LanePool:
         self.prefetch = Prefetch(work.build)
         self._lock = threading.Lock()
         self._ahead: Position | None = None
-        self._begun: dict[tuple[Position, int], threading.Event] = {}  # set once nobody works on the block
+        self._begun: dict[tuple[Position, int], _Begun] = {}
 
     def nodes(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> Nodes:
         """Sums over the lanes held here; blocks of ``ahead`` are read meanwhile."""
         started, todo = time.perf_counter(), list(self.mine)
         with self._lock:
             self._ahead = None
-            begun = {lane: ended for (at, lane), ended in self._begun.items() if at == position}
+            begun = {lane: done for (at, lane), done in self._begun.items() if at == position}
             self._begun.clear()
         self.prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in self.mine)
 
         def run(_: int) -> tuple[int, Parts, float, float]:
             with self._lock:  # last those that a thread is still beginning
-                lane = min(todo, key=lambda lane: lane in begun and not begun[lane].is_set())
+                lane = min(todo, key=lambda lane: lane in begun and not begun[lane].ended.is_set())
                 todo.remove(lane)
             block, wait = self.prefetch.take((position[0], lane, position[1]))
             start = time.perf_counter()
-            if lane in begun:
-                begun[lane].wait()
-            parts = self.work.contribute(block, state)
+            token = begun.pop(lane).result() if lane in begun else None
+            parts = self.work.contribute(block, state, token)
             return lane, parts, wait, time.perf_counter() - start
 
         results = self.pool.map(run, self.mine)
         if self.begin and ahead:  # by threads that have no lane of this step left to do
-            self.warm(ahead[0], self.begin, wait=False)
+            self.begin_ahead(ahead[0], self.begin, wait=False)
         tree, wait, compute, adding = Tree(self.lanes), 0.0, 0.0, 0.0
         for lane, parts, waited, computed in results:
             start = time.perf_counter()
@@ -170,7 +187,7 @@ class LanePool:
             wait, compute, adding = wait + waited, compute + computed, adding + time.perf_counter() - start
         return Nodes(tree.nodes, wait, compute, time.perf_counter() - started, adding)
 
-    def warm(self, position: Position, count: int, wait: bool = True) -> None:
+    def begin_ahead(self, position: Position, count: int, wait: bool = True) -> None:
         """Have threads begin blocks of the step at ``position``, as far as that goes without the state.
 
         Args:
@@ -185,13 +202,13 @@ class LanePool:
             with self._lock:
                 if self._ahead != position:
                     return
-                ended = self._begun[position, lane] = threading.Event()
+                done = self._begun[position, lane] = _Begun()
             try:
                 block = self.prefetch.peek((position[0], lane, position[1]), wait)
                 if block is not None:
-                    self.work.warm(block)
+                    done.token = self.work.begin(block)
             finally:
-                ended.set()
+                done.ended.set()
 
         for lane in self.mine[:count]:
             self.pool.submit(begin, lane)
@@ -206,6 +223,6 @@ class LanePool:
         """Stop reading ahead and beginning blocks."""
         with self._lock:
             self._ahead, begun = None, list(self._begun.values())
-        for ended in begun:
-            ended.wait()
+        for done in begun:
+            done.ended.wait()
         self.prefetch.close()

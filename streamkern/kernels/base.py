@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -18,19 +18,11 @@ from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
 
-from streamkern.backends import NumbaBackend, get_backend
 from streamkern.backends.base import Backend
-from streamkern.backends.product import inner, pack
-from streamkern.backends.thin import laid_out, times
+from streamkern.engine import Engine, default_engine
+from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
 from streamkern.errors import UsageError
 from streamkern.types import Array
-
-TILE_BYTES = 16 << 20
-"""Largest panel k(X_tile, Z) held at once by one thread, in bytes, unless a single row is larger."""
-
-ROW_TILE = 256
-CENTER_TILE = 2048
-"""Rows and centers of one matrix product: enough for BLAS, and few enough that the pass after it finds it in cache."""
 
 _STRIP = 32  # rows of a tile that a sum or product of kernels copies
 
@@ -56,22 +48,10 @@ class Kernel(ABC):
             backend: where the elementwise arithmetic runs.
         """
 
-    def block(self, X: Array, packed: Array, out: Array, x_norms: Array, z_norms: Array, backend: NumbaBackend) -> None:
-        """Write k(X, Z) into ``out``, shape (b, p): by tiles that stay in the caches.
-
-        Args:
-            X: rows, shape (b, d).
-            packed: centers as ``backends.product.pack`` gives them.
-            out: where to, its rows contiguous.
-            x_norms: squared norms of X, shape (b,).
-            z_norms: squared norms of Z, shape (p,).
-            backend: where the elementwise arithmetic runs.
-        """
-        for rows in tiles(len(X), ROW_TILE):
-            for cols in tiles(out.shape[1], CENTER_TILE):
-                S = out[rows, cols]
-                inner(X[rows], packed, cols, S)
-                self.apply(S, x_norms[rows], z_norms[cols], backend)
+    @property
+    def profile(self) -> tuple[str, Mapping[str, float]] | None:
+        """Kind and parameters of a radial kernel that the loops of a backend know; None for all others."""
+        return None
 
     @abstractmethod
     def diag(self, X: Array) -> Array:
@@ -274,6 +254,7 @@ class Basis(ABC):
     """
 
     tile_bytes: int = TILE_BYTES
+    engine: Engine
 
     @property
     @abstractmethod
@@ -299,116 +280,102 @@ class Basis(ABC):
         """Bytes that one thread holds while it evaluates."""
         return self.row_tile * self.width * self.dtype.itemsize
 
-    def panels(self, X: Array) -> Iterator[tuple[slice, Array]]:
-        """Panels φ(X[rows]) in turn, each valid until the next: (rows, panel)."""
-        begun, buffer = self._warm.pop(id(X), (None, None))
-        if buffer is None:
-            buffer = self._buffer()
-        try:
-            for rows in tiles(len(X), self.row_tile):
-                panel = buffer[: rows.stop - rows.start]
-                if rows.start or begun is not X:
-                    panel = self.block(X[rows], out=panel)
-                yield rows, panel
-        finally:
-            self._buffers.append(buffer)
+    def panels(self, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+        """Panels φ(X[rows]) in turn, each valid until the next: (rows, panel).
 
-    def warm(self, X: Array) -> None:
-        """Evaluate the first panel of X now, and hold it until ``panels`` is asked for this very array."""
-        buffer, first = self._buffer(), X[: self.row_tile]
-        self.block(first, out=buffer[: len(first)])
-        self._warm[id(X)] = (X, buffer)
+        Args:
+            X: rows.
+            begun: the first panel, as ``begin`` returned it for X.
+        """
+        return self.engine.panels(self, X, begun)
 
-    def _buffer(self) -> Array:
-        """Room for a panel. Kept from panel to panel: fresh pages would cost more than the elementwise pass."""
-        try:
-            return self._buffers.pop()
-        except IndexError:
-            return np.empty((self.row_tile, self.width), dtype=self.dtype)
+    def begin(self, X: Array) -> Any:
+        """Evaluate the first panel of X now: a token for ``panels`` or ``pull`` of this very X."""
+        return self.engine.begin(self, X)
 
     def predict(self, X: Array, W: Array) -> Array:
         """f(X) = φ(X) W, shape (b, c)."""
-        out = np.empty((len(X), W.shape[1]), dtype=self.dtype)
-        right = laid_out(W)
-        for rows, panel in self.panels(X):
-            out[rows] = times(panel, right)[:, : W.shape[1]]
-        return out
+        return self.engine.predict(self, X, W)
+
+    def pull(self, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+        """φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs): one evaluation of φ gives both (ADR 12).
+
+        Args:
+            X: rows.
+            W: weights, shape (M, c).
+            respond: turns outputs F of a tile of rows, which it may overwrite, into r of shape (tile, outputs).
+            outputs: columns of r.
+            begun: the first panel, as ``begin`` returned it for X.
+        """
+        return self.engine.pull(self, X, W, respond, outputs, begun)
 
     @cached_property
-    def _buffers(self) -> list[Array]:
+    def buffers(self) -> list[Array]:
+        """Room for panels, kept from one use to the next."""
         return []
 
-    @cached_property
-    def _warm(self) -> dict[int, tuple[Array, Array]]:
-        return {}
-
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_buffers", "_warm")}
+        return {name: value for name, value in self.__dict__.items() if name != "buffers"}
 
 
 @dataclass(eq=False)
 class Expansion(Basis):
-    """f(x) = Σ_j α_j k(x, z_j): the tiled evaluation of a kernel against fixed centers.
+    """f(x) = Σ_j α_j k(x, z_j): a kernel against fixed centers, evaluated by an engine.
 
     Args:
         kernel: the kernel.
         Z: centers, shape (p, d), float32 or float64, already centred if the kernel allows it.
-        backend: where elementwise arithmetic runs.
+        engine: evaluates.
         tile_bytes: largest panel held by one thread, in bytes.
     """
 
     kernel: Kernel
     Z: Array
-    backend: Backend = field(default_factory=get_backend)
+    engine: Engine = field(default_factory=default_engine)
     tile_bytes: int = TILE_BYTES
 
     def __post_init__(self) -> None:
-        self.Z = np.ascontiguousarray(self.Z)
-        self.norms = self.backend.row_norms(self.Z)
-        self._packed = pack(self.Z) if isinstance(self.backend, NumbaBackend) else None
+        if isinstance(self.Z, np.ndarray):
+            self.Z = np.ascontiguousarray(self.Z)
+        self.resident = self.engine.hold(self.Z)
 
     @property
     def p(self) -> int:
         """Number of centers."""
-        return len(self.Z)
+        return int(self.Z.shape[0])
 
     @property
     def width(self) -> int:
         """Number p of centers."""
-        return len(self.Z)
+        return self.p
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """That of the centers."""
         return self.Z.dtype
 
+    def at(self, Z: Array, engine: Engine | None = None) -> Expansion:
+        """The same kernel against other centers, on the same engine or on another."""
+        return Expansion(self.kernel, Z, engine or self.engine)
+
     def head(self, n: int) -> Expansion:
         """The first n centers, which share their numbers with these."""
         head = copy(self)
-        head.__dict__ = {name: value for name, value in vars(self).items() if name not in ("_buffers", "_warm")}
-        head.Z, head.norms = self.Z[:n], self.norms[:n]
+        head.__dict__ = self.__getstate__()
+        head.Z = self.Z[:n]
+        head.resident = self.engine.hold_head(self.resident, head.Z)
         return head
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         """k(X, Z), shape (b, p), written to ``out`` where given."""
-        K = np.empty((len(X), self.p), dtype=self.Z.dtype) if out is None else out
-        x_norms = self.backend.row_norms(X)
-        if self._packed is not None and isinstance(self.backend, NumbaBackend):
-            self.kernel.block(X, self._packed, K, x_norms, self.norms, self.backend)
-            return K
-        for rows in tiles(len(X), ROW_TILE):
-            for cols in tiles(self.p, CENTER_TILE):
-                S = K[rows, cols]
-                np.matmul(X[rows], self.Z[cols].T, out=S)
-                self.kernel.apply(S, x_norms[rows], self.norms[cols], self.backend)
-        return K
+        return self.engine.block(self, X, out)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_packed"}
+        return {name: value for name, value in super().__getstate__().items() if name != "resident"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._packed = pack(self.Z) if isinstance(self.backend, NumbaBackend) else None
+        self.resident = self.engine.hold(self.Z)
 
 
 def tiles(n: int, size: int) -> Iterator[slice]:

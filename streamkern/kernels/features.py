@@ -14,20 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.linalg
 
-from streamkern.backends import get_backend
-from streamkern.backends.base import Backend
-from streamkern.backends.product import packed_bytes
+from streamkern.engine import Engine, default_engine
+from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
 from streamkern.errors import ModelFormatError, NumericalError, UsageError
-from streamkern.kernels.base import (
-    CENTER_TILE,
-    ROW_TILE,
-    TILE_BYTES,
-    Basis,
-    Expansion,
-    Kernel,
-    set_integer,
-    tiles,
-)
+from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer, tiles
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
 from streamkern.kernels.registry import kernel_from_json
 from streamkern.rng import row_hash
@@ -287,7 +277,7 @@ class KernelFeatures(_AtCenters):
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
         """Centers, norms, and centers packed for products."""
-        return (p * d + p) * dtype.itemsize + packed_bytes(p, d, dtype.itemsize)
+        return p * d * dtype.itemsize + default_engine().held_bytes(p, d, dtype)
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         """Kernel values at the centers; see ``FeatureMap.basis``."""
@@ -309,7 +299,7 @@ class Nystrom(_AtCenters):
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
         """Centers, norms, centers packed for products, and L⁻¹."""
-        return (p * d + p + p * p) * dtype.itemsize + packed_bytes(p, d, dtype.itemsize)
+        return (p * d + p * p) * dtype.itemsize + default_engine().held_bytes(p, d, dtype)
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         """The orthonormalised kernel functions; see ``FeatureMap.basis``."""
@@ -373,6 +363,7 @@ class _Columns(Basis):
     """x itself, from x − center."""
 
     center: Array
+    engine: Engine = field(default_factory=default_engine)
 
     @property
     def width(self) -> int:
@@ -393,7 +384,7 @@ class _Projected(Basis):
 
     omega: Array
     offsets: Array
-    backend: Backend = field(default_factory=get_backend)
+    engine: Engine = field(default_factory=default_engine)
     tile_bytes: int = TILE_BYTES
 
     @property
@@ -422,7 +413,7 @@ class _Waves(_Projected):
     """√(2/M) cos 2π(⟨ω_j, x⟩ + b_j)."""
 
     def _finish(self, S: Array, offsets: Array) -> None:
-        self.backend.cosines(S, offsets, np.sqrt(2.0 / self.width))
+        self.engine.loops.cosines(S, offsets, np.sqrt(2.0 / self.width))
 
 
 class _Units(_Projected):
@@ -440,6 +431,7 @@ class _Orthonormal(Basis):
 
     expansion: Expansion
     inverse: Array
+    engine: Engine = field(default_factory=default_engine)
     tile_bytes: int = TILE_BYTES
 
     @property
@@ -474,7 +466,7 @@ def _key(seed: int, purpose: int) -> int:
 def _normals(seed: int, purpose: int, M: int, d: int) -> Array:
     """Standard normals of features, shape (M, d), float64 of float32 precision."""
     normals = np.zeros((M, d), dtype=np.float32)
-    get_backend("cpu").add_noise(normals, np.arange(M), copies=0, seed=_key(seed, purpose), sigma=1.0)
+    default_engine().loops.add_noise(normals, np.arange(M), copies=0, seed=_key(seed, purpose), sigma=1.0)
     return normals.astype(np.float64)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from streamkern.backends import NumbaBackend
 from streamkern.backends.base import Backend, Profile
 from streamkern.errors import UsageError
 from streamkern.kernels.base import Kernel, set_number
@@ -80,14 +80,14 @@ class Radial(Kernel):
         """Whether k(x + a, z + a) = k(x, z): it is."""
         return True
 
+    @property
+    def profile(self) -> tuple[str, Mapping[str, float]]:
+        """Kind and parameters, as the loops of a backend know them."""
+        return self.kind, {**vars(self), "bandwidth": self.sigma}
+
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
-        backend.radial(S, x_norms, z_norms, self.kind, {**vars(self), "bandwidth": self.sigma})
-
-    def block(self, X: Array, packed: Array, out: Array, x_norms: Array, z_norms: Array, backend: NumbaBackend) -> None:
-        """Write k(X, Z) into ``out`` in one compiled call."""
-        params = {**vars(self), "bandwidth": self.sigma}
-        backend.radial_products(X, packed, out, x_norms, z_norms, self.kind, params)
+        backend.radial(S, x_norms, z_norms, *self.profile)
 
     def diag(self, X: Array) -> Array:
         """k(x, x) = 1."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from streamkern.backends import Backend, get_backend
+from streamkern.engine import Engine, default_engine
 from streamkern.kernels.base import Basis, Expansion, Kernel
 from streamkern.types import Array
 
@@ -73,13 +73,13 @@ class StreamedExpansion(Basis):
         kernel: the kernel.
         Z: centers, shape (p, d).
         center: what they are centred by, shape (d,).
-        backend: where elementwise arithmetic runs.
+        engine: evaluates.
     """
 
     kernel: Kernel
     Z: StoredCenters
     center: Array
-    backend: Backend = field(default_factory=get_backend)
+    engine: Engine = field(default_factory=default_engine)
 
     @property
     def width(self) -> int:
@@ -93,7 +93,7 @@ class StreamedExpansion(Basis):
 
     def _tiles(self) -> Iterator[tuple[slice, Expansion]]:
         for rows, tile in self.Z.tiles():
-            yield rows, Expansion(self.kernel, tile - self.center, self.backend)
+            yield rows, Expansion(self.kernel, tile - self.center, self.engine)
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         """k(X, Z), shape (b, p), written to ``out`` where given."""

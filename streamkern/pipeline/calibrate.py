@@ -28,19 +28,18 @@ from threadpoolctl import threadpool_limits
 
 from streamkern import backends
 from streamkern.backends import get_backend
-from streamkern.backends.product import Factor
 from streamkern.centers import CenterSet
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Moments
 from streamkern.data.stream import Assembly, Block, Raw
 from streamkern.data.targets import Classes
+from streamkern.engine import default_engine
+from streamkern.engine.operations import Operations, eigh
 from streamkern.errors import StreamkernError
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, Laplace
 from streamkern.solvers import EigenPro, Problem, train
-from streamkern.solvers.cost import Work, eigh
-from streamkern.solvers.dense import gram_matmul
 from streamkern.solvers.gradient import Gradient
 from streamkern.storage import open_source, write_zarr
 from streamkern.storage.base import Source, digest
@@ -91,7 +90,7 @@ class Prices:
         page: of a byte of memory that is touched for the first time.
     """
 
-    work: Work
+    work: Operations
     step: float
     row: float
     moments: float
@@ -147,7 +146,7 @@ class Calibration:
             dtype.name,
         )[:16]
         value = self.measured(f"value {shape}", lambda: self._value(shapes))
-        work = Work(
+        work = Operations(
             values=value,
             values64=self.measured(f"value64 {shape}", lambda: self._value64(shapes)),
             panel=self.measured(f"panel {shape} {c}", lambda: self._panel(shapes, value)),
@@ -208,9 +207,8 @@ class Calibration:
         size = 512
 
         def make() -> Callable[[], Any]:
-            A, B, C = (np.ones((size, size), dtype=dtype) for _ in range(3))
-
-            return lambda: Factor(B).product(A, C, add=True)
+            A, B = (np.ones((size, size), dtype=dtype) for _ in range(2))
+            return lambda: default_engine().right_factor(B).times(A)
 
         return self._timed(make) / (2.0 * size**3)
 
@@ -225,7 +223,7 @@ class Calibration:
 
         def make() -> Callable[[], Any]:
             W, B = np.ones((rows, columns), dtype=dtype), np.ones((columns, c), dtype=dtype)
-            return lambda: gram_matmul(W, B, lambda fn, items: list(map(fn, items)))
+            return lambda: default_engine().gram_product(W, B)
 
         return self._timed(make) / (4.0 * rows * columns * c)
 

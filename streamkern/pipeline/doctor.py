@@ -17,10 +17,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from streamkern.backends import product
 from streamkern.backends.device import get_device
+from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.errors import UsageError
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion, Laplace
-from streamkern.kernels.base import CENTER_TILE, ROW_TILE
 from streamkern.memory import default_budget, format_bytes
 from streamkern.pipeline.calibrate import gemm_rate, timings
 
@@ -109,10 +109,11 @@ def _block(d: int, cores: int) -> dict[str, Any]:
     Z, X = (rng.standard_normal((n, d), dtype=np.float32) for n in (_CENTERS, ROW_TILE))
     W = np.ones((_CENTERS, _OUTPUTS), np.float32)
     expansion, packed, cols = Expansion(Laplace(float(np.sqrt(2 * d))), Z), product.pack(Z), slice(0, CENTER_TILE)
-    S, norms = X @ Z[cols].T, expansion.backend.row_norms(X)
+    loops = expansion.engine.loops
+    S, norms, centers = X @ Z[cols].T, loops.row_norms(X), loops.row_norms(Z[cols])
 
     def values() -> None:
-        expansion.kernel.apply(S, norms, expansion.norms[cols], expansion.backend)
+        expansion.kernel.apply(S, norms, centers, loops)
 
     return {
         "operations": 2.0 * d,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from streamkern.centers import KMeans, RPCholesky
 from streamkern.data.preprocess import Learning, learning_bytes
+from streamkern.engine.operations import Operations
 from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
@@ -16,10 +16,10 @@ from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
-from streamkern.solvers.cost import Cost, Size, Work
-from streamkern.solvers.eigenpro import HELD_OUT
+from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.fit import OUTPUTS_GUESS, centers_bytes, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
+from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.placement import device_for, require_room
 
 LIKELY_CLASSES = 10
@@ -133,7 +133,7 @@ def plan(
     pipeline, reason = resolved(pipeline, budget)
     pipeline.train.require_rows()
     data, solver = planned(pipeline), pipeline.solver
-    p, d, slots = width(pipeline), data.n_features, threads or default_threads()
+    p, slots = width(pipeline), threads or default_threads()
     if pipeline.centers is not None:
         data.draw(pipeline.centers.count(data))
     dtype = np.dtype(pipeline.dtype)
@@ -142,19 +142,18 @@ def plan(
         itemsize=dtype.itemsize, validate=pipeline.validation is not None,
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
-        learning_bytes=learning_bytes(pipeline.train, steps(pipeline)),
+        learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
     )  # fmt: skip
-    outputs = _outputs(pipeline)
-    size = Size(len(data), p, d, outputs, dtype.itemsize, pipeline.lanes, slots, fits.solver_bytes)
+    bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
     if prices is None:
         prices = priced(pipeline, slots)
-    stages = _stages(pipeline, fits, solver.cost(size), size, prices)
+    stages = _stages(pipeline, fits, bill, prices)
     stored = int(data.source.bounds[-1]) * data.source.n_features * data.source.dtype.itemsize
     choices = (
-        f"solver {solver.to_json()['name']}, {fits.cost.passes} pass(es) at most over {len(data):,} rows",
+        f"solver {solver.to_json()['name']}, {bill.effort.passes} pass(es) at most over {len(data):,} rows",
         *([reason] if reason else []),
-        *_on_device(pipeline, device, fits, size),
-        *fits.cost.reasons,
+        *_on_device(pipeline, device, fits, bill.size),
+        *bill.reasons,
         *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
@@ -200,75 +199,53 @@ def _outputs(pipeline: Pipeline) -> int:
     return LIKELY_CLASSES
 
 
-def _stages(pipeline: Pipeline, fits: Footprint, cost: Cost, size: Size, prices: Prices) -> tuple[PlannedStage, ...]:
-    data, n, slots = pipeline.train, size.n, size.slots
+def _stages(pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices) -> tuple[PlannedStage, ...]:
+    data, size, takes = pipeline.train, bill.size, bill.effort
+    n, slots, passes = size.n, size.slots, takes.passes
     stored = int(data.source.bounds[-1])
     row_bytes = data.source.n_features * data.source.dtype.itemsize
     whole = stored * row_bytes
     entry = float(size.entry)
     cores = max(slots, default_threads())
 
-    def seconds(work: Work, rows: float, read: float, ahead: bool = False) -> float:
+    def seconds(work: Operations, rows: float, read: float, ahead: bool = False) -> float:
         """Operations on all threads, with rows read and assembled in them or, ``ahead`` of them, on one thread more."""
         busy, reading = work.priced(prices.work), rows * prices.row + read * prices.byte
         if not ahead:
             return busy + reading / slots
         return max(busy, reading, (busy * slots + reading) / min(cores, slots + 1))
 
-    def stage(name: str, rows: int, passes: int, work: Work, read: int, took: float, held: str = "") -> PlannedStage:
+    def stage(
+        name: str, rows: int, passes: int, work: Operations, read: int, took: float, held: str = ""
+    ) -> PlannedStage:
         return PlannedStage(
             name, rows, passes, work.flops(entry), read, fits.baseline + fits.stages[held or name], took
         )
 
-    reads, setup_sweeps = cost.reads * cost.passes, 1 + int(cost.setup_reads)
-    read = whole if fits.cache_bytes >= whole else int(reads * n * row_bytes)
-    predicting = Work(values=size.p, panel=2.0 * size.p * size.outputs)
-    validation = 0 if pipeline.validation is None else cost.passes * len(pipeline.validation)
-    training = cost.training(n) + float(validation) * predicting
+    sweeps = int(takes.setup_rows // n) if takes.setup_rows >= n else 0  # of the set-up over all rows
+    read = whole if fits.cache_bytes >= whole else int(takes.rows * row_bytes)
+    predicting = Operations(values=size.p, panel=2.0 * size.p * size.outputs)
+    validation = 0 if pipeline.validation is None else passes * len(pipeline.validation)
+    training = takes.training + float(validation) * predicting
     tested = 0 if pipeline.test is None else len(pipeline.test)
     scored = min(n, TRAIN_SAMPLE) + tested
     looked_up = whole + tested * row_bytes  # the training rows among them lie in every chunk
-    choosing = _choosing(pipeline, size)
+    choosing = Operations() if pipeline.centers is None else pipeline.centers.operations(data)
     scanned = _LOADED + stored * prices.moments + whole * prices.byte / slots
-    trained = seconds(training, reads * n + validation, read, ahead=cost.likely_batch > 0)
-    trained += prices.step * cost.steps(n) * (cost.likely_batch > 0)
-    scanning = Work(numbers=3.0 * stored * size.d)
-    looked = min(ROWS, pipeline.train.base_rows)
-    pairs = Work(numbers=0.5 * size.d * looked**2)
+    trained = seconds(training, takes.rows + validation, read, ahead=takes.steps > 0) + prices.step * takes.steps
+    scanning = Operations(numbers=3.0 * stored * size.d)
+    looked = min(ROWS, data.base_rows)
+    pairs = Operations(numbers=0.5 * size.d * looked**2)
     distances = stage("bandwidth", looked, 1, pairs, whole, seconds(pairs, looked, whole) + stored * _HASHED, "centers")
     learnt = [step.to_json()["name"].lower() for step in steps(pipeline) if isinstance(step, Learning)]
+    prepared = seconds(takes.setup, sweeps * n, whole * (1 + sweeps)) + bill.memory.setup * prices.page
+    evaluated = seconds(float(scored) * predicting, scored, looked_up)
     return (
         *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
         stage("statistics", stored, 1, scanning, whole, scanned),
         *([] if not asks_median(pipeline) else [distances]),
         stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
-        stage(
-            "eigensystem",
-            int(cost.setup_reads * n) or min(HELD_OUT, n),
-            setup_sweeps,
-            cost.setup,
-            whole * setup_sweeps,
-            seconds(cost.setup, cost.setup_reads * n, whole * setup_sweeps) + cost.setup_bytes * prices.page,
-        ),
-        stage("train", cost.passes * n, cost.passes, training, read, trained),
-        stage(
-            "evaluate",
-            scored,
-            1,
-            float(scored) * predicting,
-            looked_up,
-            seconds(float(scored) * predicting, scored, looked_up),
-        ),
+        stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),
+        stage("train", passes * n, passes, training, read, trained),
+        stage("evaluate", scored, 1, float(scored) * predicting, looked_up, evaluated),
     )
-
-
-def _choosing(pipeline: Pipeline, size: Size) -> Work:
-    """Operations that the choice of centers takes: sweeps of k-means at most, pivots of RPCholesky."""
-    centers = pipeline.centers
-    if isinstance(centers, KMeans):
-        swept = min(pipeline.train.base_rows, centers.batch or max(256 * centers.p, 1 << 16))
-        return Work(values=float(centers.iterations) * swept * centers.p)
-    if isinstance(centers, RPCholesky):
-        drawn = min(pipeline.train.base_rows, centers.subsample or max(10 * centers.p, 10_000))
-        return Work(values=float(drawn) * centers.p, gemm=float(drawn) * centers.p**2)
-    return Work()

@@ -17,9 +17,9 @@ import numpy as np
 from streamkern.data import Dataset
 from streamkern.data.targets import Classes
 from streamkern.data.transforms import require_numbers
+from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
 from streamkern.execute import Executor, open_executor
-from streamkern.kernels.base import ROW_TILE, TILE_BYTES
 from streamkern.memory import default_budget, format_bytes, parse_bytes, peak_resident, release, resident
 from streamkern.model import KernelMachine, Predicted
 from streamkern.pipeline.registry import open_model

@@ -302,7 +302,7 @@ class Stages:
             problem.kernel.to_json(),
             None if pipe.features is None else pipe.features.to_json(),
             pipe.solver.to_json(),
-            [pipe.seed, pipe.lanes, pipe.dtype, projected.cost.choice, problem.mix_chunks],
+            [pipe.seed, pipe.lanes, pipe.dtype, projected.bill.choice, problem.mix_chunks],
             platform.machine(),
         )
 

@@ -8,21 +8,21 @@ whatever the gaps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import scipy.linalg
 
-from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.stream import Block
+from streamkern.engine import Engine
 from streamkern.errors import NumericalError, UsageError
-from streamkern.execute.base import Executor, Parts
+from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
-from streamkern.rng import generator
 from streamkern.storage.records import record
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import Contribute
 from streamkern.types import Array
 
-_BLOCK_ROWS = 4096
 _RESOLVED = 10.0  # units of rounding of σ_1² below which an eigenvalue is noise
 
 
@@ -38,13 +38,13 @@ class CovarianceProduct:
 
     def __call__(self, block: Block, state: Array) -> Parts:
         """Sums over the block for V = ``state``, shape (M, k)."""
-        product = np.zeros(state.shape)
+        product = self.basis.engine.zeros(state.shape)
         for rows, phi in self.basis.panels(block.X):
             F = phi @ state
             if block.w is not None:
                 F *= block.w[rows, None].astype(F.dtype)
             product += phi.T @ F
-        return product, len(block.X)
+        return product, block.X.shape[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,13 @@ class Spectrum:
 
 
 def block_lanczos(
-    executor: Executor, assembly: Assembly, basis: Basis, k: int, *, epsilon: float = 0.5, seed: int = 0
+    sweep: Callable[[Contribute, Any], Parts],
+    basis: Basis,
+    k: int,
+    engine: Engine,
+    *,
+    epsilon: float = 0.5,
+    seed: int = 0,
 ) -> Spectrum:
     """Top k eigenpairs of C = ΦᵀΦ/n by whole-data sweeps, at most ⌈log M/√ε⌉ of them.
 
@@ -73,10 +79,10 @@ def block_lanczos(
     linear algebra of the Krylov space, which holds 2 M k numbers a sweep, in float64.
 
     Args:
-        executor: where blocks run.
-        assembly: the rows.
+        sweep: sums a contribution over all rows.
         basis: φ, of width M.
         k: how many; fewer come back where M, or the rank of the data, is below.
+        engine: takes products of the Krylov space.
         epsilon: ε in (0, 1).
         seed: of the first block.
 
@@ -90,18 +96,18 @@ def block_lanczos(
         raise UsageError(f"epsilon is {epsilon}.", where="block_lanczos(epsilon=...)", expected="above 0 and below 1")
     M = basis.width
     k = min(k, M)
-    work = Work(Scan(assembly, _BLOCK_ROWS), CovarianceProduct(basis))
-    block = np.linalg.qr(generator("block lanczos", seed).standard_normal((M, k)))[0]
-    Q, W = np.empty((M, 0)), np.empty((M, 0))
+    contribution = CovarianceProduct(basis)
+    block = np.linalg.qr(engine.normal((M, k), "block lanczos", seed))[0]
+    Q, W = engine.empty((M, 0)), engine.empty((M, 0))
     limit = largest_sweeps(M, epsilon)
     sweeps = 0
     while sweeps < limit:
         sweeps += 1
         # What is swept with is the rounded block, so the rounded block is what the space is spanned by.
         rounded = block.astype(basis.dtype)
-        product, n = sweep(executor, work, rounded)
+        product, n = sweep(contribution, rounded)
         product /= n
-        if not np.isfinite(product).all() or not product.any():
+        if engine.decide(~(np.isfinite(product).all() & product.any()), bound=False):
             raise NumericalError(
                 "The covariance of the features is not finite, or 0.",
                 where="block Lanczos",
@@ -109,14 +115,16 @@ def block_lanczos(
                 remedy="check the data's scale and the feature map",
             )
         Q, W = np.hstack([Q, rounded.astype(np.float64)]), np.hstack([W, product])
-        values, Y = _ritz(Q, W, k)
+        values, Y = _ritz(Q, W, k, engine)
         vectors = Q @ Y
         residuals = np.linalg.norm(W @ Y - vectors * values, axis=0)
-        block = _new_directions(product, Q)
+        block = _new_directions(product, Q, engine)
         resolved = _RESOLVED * np.finfo(basis.dtype).eps * values[0]
-        if not block.shape[1] or bool((residuals <= max(epsilon * values[-1], resolved)).all()):
+        if not block.shape[1] or engine.decide(
+            (residuals <= np.maximum(epsilon * values[-1], resolved)).all(), bound=False
+        ):
             break
-    rank = int(np.count_nonzero(values > resolved))
+    rank = engine.count(values > resolved)
     return Spectrum(values[:rank], vectors[:, :rank], residuals[:rank], sweeps)
 
 
@@ -125,26 +133,23 @@ def largest_sweeps(M: int, epsilon: float = 0.5) -> int:
     return max(2, int(np.ceil(np.log(M) / np.sqrt(epsilon))))
 
 
-def _ritz(Q: Array, W: Array, k: int) -> tuple[Array, Array]:
+def _ritz(Q: Array, W: Array, k: int, engine: Engine) -> tuple[Array, Array]:
     """Top k solutions of Qᵀ C Q y = θ Qᵀ Q y, W = C Q, in falling order: rounded blocks are not quite orthonormal."""
     S = Q.T @ W
-    size = len(S)
-    values, Y = scipy.linalg.eigh(
-        0.5 * (S + S.T), Q.T @ Q, subset_by_index=(max(0, size - k), size - 1), check_finite=False
-    )
+    values, Y = engine.eigh(0.5 * (S + S.T), Q.T @ Q, top=k)
     return values[::-1], Y[:, ::-1]
 
 
-def _new_directions(B: Array, Q: Array) -> Array:
+def _new_directions(B: Array, Q: Array, engine: Engine) -> Array:
     """Orthonormal columns that span B beyond the span of Q; none where nothing is left but rounding."""
     scale = np.linalg.norm(B, axis=0)
     rest = B / np.where(scale > 0, scale, 1.0)
     for _ in range(2):  # once would leave what cancellation lost
         rest = rest - Q @ (Q.T @ rest)
-    basis, R, _ = scipy.linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
+    basis, R = engine.pivoted_qr(rest)
     strong = np.abs(np.diag(R)) > 1e3 * np.finfo(np.float64).eps
     room = len(Q) - Q.shape[1]
-    new = basis[:, : min(int(np.count_nonzero(strong)), room)]
+    new = basis[:, : min(engine.count(strong), room)]
     # Pivoted columns of a nearly dependent block lean on Q again.
     return np.linalg.qr(new - Q @ (Q.T @ new))[0]
 
@@ -164,21 +169,29 @@ class LowRank:
     scales: Array
     rest: float
 
+    @property
+    def least(self) -> float:
+        """The smallest eigenvalue."""
+        return min(self.rest, float(np.min(self.scales))) if len(self.scales) else self.rest
+
     def inverse(self, g: Array) -> Array:
         """P⁻¹ g, shape (M, c)."""
         U = self.vectors
-        return np.asarray(g / self.rest - U @ ((1.0 / self.rest - 1.0 / self.scales)[:, None] * (U.T @ g)))
+        found: Array = g / self.rest - U @ ((1.0 / self.rest - 1.0 / self.scales)[:, None] * (U.T @ g))
+        return found
 
     def inverse_root(self, phi: Array) -> Array:
         """Rows P^{−1/2} φ of rows φ, shape (b, M)."""
         gain = 1.0 / np.sqrt(self.rest) - 1.0 / np.sqrt(self.scales)
-        return np.asarray(phi / np.sqrt(self.rest) - ((phi @ self.vectors) * gain) @ self.vectors.T)
+        rows: Array = phi / np.sqrt(self.rest) - ((phi @ self.vectors) * gain) @ self.vectors.T
+        return rows
 
     def norms(self, phi: Array) -> Array:
         """‖P^{−1/2} φ‖² of rows φ, shape (b,), float64."""
         total = np.einsum("ij,ij->i", phi, phi, dtype=np.float64) / self.rest
         inside = np.square(phi @ self.vectors.astype(phi.dtype), dtype=np.float64)
-        return np.asarray(total - inside @ (1.0 / self.rest - 1.0 / self.scales))
+        norms: Array = total - inside @ (1.0 / self.rest - 1.0 / self.scales)
+        return norms
 
 
 def sketched_preconditioner(spectrum: Spectrum, ridge: float) -> LowRank:

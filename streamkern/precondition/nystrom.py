@@ -13,14 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamkern.engine import Engine
 from streamkern.errors import NumericalError
 from streamkern.precondition.eigensystem import Eigensystem
-from streamkern.rng import generator
 from streamkern.storage.records import record
 from streamkern.types import Array
-
-_POWER_STEPS = 60
-_POWER_TOLERANCE = 1e-3
 
 
 @record
@@ -38,7 +35,7 @@ class Nystrom:
     def damping(self) -> Array:
         """(1 − σ_{q+1}/σ_i)/σ_i: the diagonal of Q_s in the eigenbasis, shape (q,)."""
         values = self.eigensystem.values
-        return np.asarray((1.0 - self.eigensystem.tail / values) / values)
+        return (1.0 - self.eigensystem.tail / values) / values
 
     def truncated(self, q: int) -> Nystrom:
         """The preconditioner of the first q eigenpairs, q below their number; itself where they are no more."""
@@ -50,7 +47,8 @@ class Nystrom:
     def correction(self, g: Array) -> Array:
         """Q_s g, shape (s, c), for g = K(X_s, X_m) r."""
         E = self.eigensystem.vectors
-        return np.asarray(E @ (self.damping[:, None] * (E.T @ g)))
+        found: Array = E @ (self.damping[:, None] * (E.T @ g))
+        return found
 
 
 @record
@@ -82,26 +80,19 @@ class StepSize:
         return m / max(self.beta + (m - 1) * self.top, self.peak)
 
 
-def measure(diagonal: Array, matvec: Callable[[Array], Array]) -> StepSize:
+def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine) -> StepSize:
     """β and λ of a preconditioned kernel over n held-out rows.
 
     Args:
         diagonal: k_P(x_i, x_i), shape (n,).
         matvec: v -> K_P v, shape (n,) to (n,).
+        engine: runs the power method.
 
     Raises:
         NumericalError: the preconditioned kernel is not positive.
     """
     n = len(diagonal)
-    v = generator("power iteration", n).standard_normal(n)
-    top = 0.0
-    for _ in range(_POWER_STEPS):
-        v /= np.linalg.norm(v)
-        u = matvec(v)
-        before, top = top, float(v @ u)
-        v = np.asarray(u, dtype=np.float64)
-        if not np.isfinite(top) or abs(top - before) <= _POWER_TOLERANCE * abs(top):
-            break
+    top = engine.top_eigenvalue(matvec, n)
     beta = float(np.mean(diagonal, dtype=np.float64))
     size = StepSize(beta, top / n, float(np.max(diagonal)))
     if not (np.isfinite(size.beta) and size.beta > 0 and np.isfinite(size.top) and size.top > 0):

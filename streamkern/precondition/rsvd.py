@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamkern.engine import Engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import Eigensystem
-from streamkern.rng import generator
 from streamkern.storage.records import record
 from streamkern.types import Array
 
@@ -29,7 +29,7 @@ PRODUCTS = 3
 
 
 def randomized_eigensystem(
-    product: Callable[[Array], Array], size: int, q: int, *, seed: int = 0, floor: float = 0.0
+    product: Callable[[Array], Array], size: int, q: int, engine: Engine, *, seed: int = 0, floor: float = 0.0
 ) -> Eigensystem:
     """Top q eigenpairs of a matrix H that is known by its products only, and the eigenvalue after them.
 
@@ -41,6 +41,7 @@ def randomized_eigensystem(
         product: V -> H V, shape (size, k) to (size, k), float64, for H symmetric positive semi-definite.
         size: of H.
         q: how many, below ``size``.
+        engine: decomposes what is left.
         seed: of the random vectors.
         floor: share of λ_1 below which the arithmetic of H resolves nothing.
 
@@ -53,12 +54,12 @@ def randomized_eigensystem(
             f"{q} eigenpairs of a matrix of size {size} were asked for.", where="q", expected=f"1 to {size - 1}"
         )
     k = min(size, q + 1 + OVERSAMPLING)
-    Y = generator("randomised svd", seed).standard_normal((size, k))
+    Y = engine.normal((size, k), "randomised svd", seed)
     for _ in range(PRODUCTS):
         Q, _ = np.linalg.qr(Y)
         Y = product(Q)
     B = Q.T @ Y
-    if not np.isfinite(B).all():
+    if engine.decide(~np.isfinite(B).all(), bound=False):
         raise NumericalError(
             "The covariance of the features is not finite.",
             where="eigensystem",
@@ -68,7 +69,7 @@ def randomized_eigensystem(
     values, vectors = np.linalg.eigh((B + B.T) / 2)
     values, vectors = values[::-1], vectors[:, ::-1]
     least = max(floor, np.finfo(np.float64).eps * size) * float(values[0])
-    rank = int(np.count_nonzero(values[:q] > least))
+    rank = engine.count(values[:q] > least)
     if rank == 0:
         raise NumericalError(
             "The covariance of the features has no positive eigenvalue.",
@@ -96,12 +97,13 @@ class RandomizedSVD:
     @property
     def damping(self) -> Array:
         """1 − τ λ_{q+1}/λ_i: what P takes from each top direction, shape (q,)."""
-        return np.asarray(1.0 - self.tau * self.eigensystem.tail / self.eigensystem.values)
+        return 1.0 - self.tau * self.eigensystem.tail / self.eigensystem.values
 
     def apply(self, g: Array) -> Array:
         """P g, shape (M, c), in g's dtype."""
         E = self.eigensystem.vectors
-        return np.asarray(g - E @ (self.damping[:, None] * (E.T @ g)), dtype=g.dtype)
+        moved: Array = g - E @ (self.damping[:, None] * (E.T @ g))
+        return moved.astype(g.dtype, copy=False)
 
 
 def theorem_1(tail: float, kappa: float, m: int, size: int, delta: float = 0.1) -> float:

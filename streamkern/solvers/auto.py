@@ -14,13 +14,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from streamkern.engine.operations import Operations
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import Solver
-from streamkern.solvers.cost import Size, Work
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.fit import OUTPUTS_GUESS, planned, width
+from streamkern.solvers.footprint import solver_memory
+from streamkern.solvers.metered import Bill, Size
 
 AUTO = "auto"
 
@@ -44,10 +46,10 @@ class Choice(NamedTuple):
     reason: str
 
 
-def nominal(d: int) -> Work:
+def nominal(d: int) -> Operations:
     """Fixed prices, in multiples of an operation of a large float32 product, for rows of d features."""
     value = 2.0 * d + 40.0
-    return Work(
+    return Operations(
         values=value, values64=2.3 * value, panel=2, gemm=1, gemm64=2, thin=2.5, thin64=10, vector64=24, serial64=4,
         eigen=40, numbers=36,
     )  # fmt: skip
@@ -68,12 +70,12 @@ def choose(size: Size, *, passes: int | None = None, features: bool = False, pat
         patience: for an iterative method, where there are validation rows.
     """
     passes = passes or default_passes(size.n)
-    size = replace(size, slots=THREADS)
+    size = replace(size, slots=THREADS, overlaps=True)
     direct = Direct()
     iterative: Solver = (
         EigenPro1(epochs=passes, patience=patience) if features else EigenPro(epochs=passes, patience=patience)
     )
-    held = direct.cost(size).resident_bytes
+    held = Bill(direct, size).memory.training
     name = type(iterative).__name__
     if size.memory is not None and held > size.memory:
         return Choice(
@@ -95,9 +97,8 @@ def choose(size: Size, *, passes: int | None = None, features: bool = False, pat
 
 def _work(solver: Solver, size: Size) -> float:
     """All operations at nominal prices, with the assembly of the rows, which costs about ten for each number."""
-    cost = solver.cost(size)
-    rows = (cost.reads * cost.passes + cost.setup_reads) * size.n
-    return (cost.setup + cost.training(size.n)).priced(nominal(size.d)) + 10.0 * rows * size.d
+    takes = Bill(solver, size).effort
+    return (takes.setup + takes.training).priced(nominal(size.d)) + 10.0 * (takes.setup_rows + takes.rows) * size.d
 
 
 def resolved(recipe: R, budget: int) -> tuple[R, str]:
@@ -116,9 +117,9 @@ def resolved(recipe: R, budget: int) -> tuple[R, str]:
     outputs = OUTPUTS_GUESS
     if given.task == "regression" and target is not None:
         outputs = max(1, int(np.prod(target.outputs)))
-    memory = max(0, budget // 2 - 4 * p * d * itemsize)  # the half that ``footprint`` gives to matrices
+    memory = solver_memory(budget, data, p, itemsize)
     choice = choose(
-        Size(len(data), p, d, outputs, itemsize, given.lanes, THREADS, memory),
+        Size(len(data), p, d, outputs, itemsize, given.lanes, THREADS, memory, features=given.features),
         features=given.features is not None,
         patience=None if given.validation is None else PATIENCE,
     )

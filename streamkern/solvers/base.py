@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.backends.device import Device
 from streamkern.centers import CenterSet
+from streamkern.data.companions import AllTiles, RecentBlocks
 from streamkern.data.dataset import Dataset
-from streamkern.data.device import DeviceAssembly
-from streamkern.data.stream import Assembly, Stream
+from streamkern.data.device import placed
+from streamkern.data.draws import Draws
+from streamkern.data.stream import Assembly, Key, Scan, Stream
 from streamkern.data.targets import Encoding
+from streamkern.engine import Engine, default_engine
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
-from streamkern.kernels.device import DeviceExpansion
-from streamkern.solvers.cost import Cost, Size
-from streamkern.sweep import Contribution
-from streamkern.types import Array
+from streamkern.sweep import Companions, Contribute, Contribution, Work, gather_weighted, sweep
+from streamkern.types import Array, IntArray
+
+HELD_OUT = 2000
+"""Rows, at most, that the spectrum of an iteration is measured on."""
 
 STEPS_AHEAD, MOST_STEPS_AHEAD, BYTES_AHEAD = 2, 32, 4 << 20
 """Steps whose blocks are read while one is computed: at least, at most, and bytes up to which there are more."""
@@ -66,7 +69,7 @@ class Problem:
         features: the feature map; None for kernel values at centers.
         mean_weight: mean of the training rows' sample weights, which solvers see divided by it.
         largest_weight: the largest of them, divided by it.
-        device: where blocks are computed; None for the CPU.
+        engine: where heavy arithmetic runs, bound to the executor; by default the one of the CPU.
     """
 
     train: Dataset
@@ -83,7 +86,10 @@ class Problem:
     features: FeatureMap | None = None
     mean_weight: float = 1.0
     largest_weight: float = 1.0
-    device: Device | None = None
+    engine: Engine = field(default_factory=default_engine)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "engine", self.engine.bound(self.executor))
 
     @property
     def center(self) -> Array:
@@ -95,8 +101,7 @@ class Problem:
 
     def expansion(self) -> Expansion:
         """The kernel against the centred centers."""
-        Z = self._held() - self.center
-        return Expansion(self.kernel, Z) if self.device is None else DeviceExpansion(self.kernel, Z, device=self.device)
+        return Expansion(self.kernel, self._held() - self.center, self.engine)
 
     def basis(self) -> Basis:
         """The functions that the model is linear in: features, or kernel values at centers."""
@@ -131,15 +136,16 @@ class Problem:
         """Rows of a dataset as the expansion wants them."""
         return Assembly(dataset, self.encoding, self.center, self.dtype, mean_weight=self.mean_weight)
 
-    def stream(self, batch: int, replacement: bool = False) -> Stream:
-        """The order of the training rows, in steps of ``batch`` rows; drawn with replacement if asked for."""
-        assembly = self.assembly(self.train)
-        if self.device is not None:
-            assembly = DeviceAssembly(
-                self.train, self.encoding, self.center, self.dtype, mean_weight=self.mean_weight, device=self.device
-            )
-        return Stream(
-            assembly,
+    def stream(self, batch: int, replacement: bool = False, chances: Array | None = None) -> Stream:
+        """The order of the training rows, in steps of ``batch`` rows.
+
+        Args:
+            batch: rows of a step.
+            replacement: whether rows are drawn with replacement.
+            chances: of the stored rows, where each is drawn with one of its own.
+        """
+        stream = Stream(
+            placed(self.assembly(self.train), self.engine.device),
             lanes=self.lanes,
             block_rows=max(1, batch // self.lanes),
             run_rows=1,
@@ -148,6 +154,59 @@ class Problem:
             cache_bytes=self.cache_bytes,
             replacement=replacement,
         )
+        return stream if chances is None else Draws.instead_of(stream, chances)
+
+    def all_tiles(self, stream: Stream, rows: int) -> Companions:
+        """All training rows, in tiles of so many, read beside the rows of a stream."""
+        return AllTiles(stream, rows)
+
+    def recent_blocks(self, stream: Stream, keys: Callable[[Any], Iterable[Key]]) -> Companions:
+        """Earlier blocks of a stream, by the keys that a state names."""
+        return RecentBlocks(stream, keys)
+
+    def draw(self, count: int, *key: int) -> IntArray:
+        """Ids of that many training rows at most, drawn by hashes of the ids; of another draw for another key."""
+        return self.train.draw(min(count, self.train.base_rows), *key)
+
+    def held_out(self) -> IntArray:
+        """Ids of rows to measure on: training rows that are not centers, or any where nearly all are."""
+        if self.centers.ids is None:
+            return self.draw(HELD_OUT)
+        drawn = self.draw(len(self.centers.Z) + HELD_OUT)
+        rest = drawn[~np.isin(drawn, self.centers.ids)][:HELD_OUT]  # in the draw's order: sorted ids may be sorted data
+        return rest if len(rest) >= min(64, max(1, self.train.base_rows // 4)) else drawn[:HELD_OUT]
+
+    def rows(self, ids: IntArray) -> tuple[Array, Array | None]:
+        """Training rows by id, as the basis wants them, shape (k, d), and their sample weights, if they have some."""
+        return gather_weighted(self.executor, self.assembly(self.train), ids)
+
+    def all_rows(self) -> tuple[IntArray, IntArray]:
+        """Ids of the training rows, ascending, shape (n,), and where the rows that the centers are stand among them.
+
+        Raises:
+            UsageError: rows are augmented or repeated, or the centers are not all of them.
+        """
+        data, centers = self.train, self.centers.ids
+        if data.augmentations or len(data) != data.base_rows:
+            raise UsageError(
+                f"The {data.base_rows:,} stored rows are augmented or repeated, to {len(data):,} in a pass.",
+                where="EigenPro2",
+                expected="rows as they are stored: each has a weight",
+                remedy="leave the augmentation out, or use EigenPro, whose centers are not the training rows",
+            )
+        rows = np.sort(data.draw(data.base_rows))
+        if centers is None or not np.array_equal(np.sort(centers), rows):
+            raise UsageError(
+                f"The {len(self.centers.Z):,} centers are not the {len(rows):,} training rows.",
+                where="EigenPro2",
+                expected="every training row once",
+                remedy="use centers=AllRows(), or EigenPro for fewer centers",
+            )
+        return rows, np.searchsorted(rows, centers)
+
+    def sweep(self, contribution: Contribute, state: Any = None, data: Dataset | None = None) -> Parts:
+        """Sum a contribution over all training rows, or over those of ``data``."""
+        return sweep(self.executor, Work(Scan(self.assembly(data or self.train)), contribution), state)
 
     @property
     def mix_chunks(self) -> int:
@@ -177,7 +236,7 @@ class Failure:
     remedy: str
 
 
-Sweep = Callable[[Contribution, Any], Parts]
+Sweep = Callable[[Contribute, Any], Parts]
 """Sums a contribution over all training rows of a pass, under a state. Checkpoints hold the sums: change none."""
 
 
@@ -196,6 +255,16 @@ class Iteration(Protocol):
     @property
     def contribution(self) -> Contribution:
         """What a block of a step contributes."""
+        ...
+
+    @property
+    def companions(self) -> Companions | None:
+        """Blocks that the contribution needs beside its own under a state; None for none."""
+        ...
+
+    @property
+    def cycle(self) -> int:
+        """Steps after which what a step takes repeats itself: 1, but where steps gather what a later one uses up."""
         ...
 
     @property
@@ -257,6 +326,8 @@ class OneByOne:
 
     minibatches = True
     sweeps = 0
+    cycle = 1
+    companions: Companions | None = None
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
         """Nothing precedes the steps of a pass."""
@@ -286,6 +357,18 @@ class WholePasses(OneByOne):
         return state
 
 
+class ChoosesNothing:
+    """A method that runs as it was told."""
+
+    def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
+        """Nothing."""
+        return "", ()
+
+    def smaller(self, p: int, memory: int | None) -> list[tuple[Any, str]]:
+        """None."""
+        return []
+
+
 class Solver(Protocol):
     """Hyperparameters of a method; ``prepare`` does the work that precedes the first step."""
 
@@ -294,8 +377,15 @@ class Solver(Protocol):
         """Passes without improvement on validation rows before training stops; None runs all."""
         ...
 
-    def cost(self, size: Size) -> Cost:
-        """What the method takes on a problem of this size."""
+    def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
+        """Choices that the method makes by itself for p functions and bytes of its own: a word, and why in sentences.
+
+        The word is part of a run's fingerprint; empty where nothing is chosen.
+        """
+        ...
+
+    def smaller(self, p: int, memory: int | None) -> list[tuple[Any, str]]:
+        """The same method with other choices that take less memory, and what to type for each."""
         ...
 
     def prepare(self, problem: Problem) -> Any:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
-from streamkern.data.stream import Scan
+from streamkern.engine.triangle import unpacked
 from streamkern.errors import UsageError
 from streamkern.precondition.lanczos import speedup_ratio
 from streamkern.solvers.base import Problem
-from streamkern.solvers.dense import mirror, unpacked
 from streamkern.solvers.gradient import NormalEquations
-from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 
 
@@ -84,9 +81,10 @@ def diagnose(problem: Problem, weights: Array, *, k: int = 30, ridge: float | No
     """
     basis = problem.basis()
     equations = NormalEquations(basis, problem.encoding.outputs)
-    packed, moment, _, n = sweep(problem.executor, Work(Scan(problem.assembly(problem.train)), equations))
-    gram = mirror(unpacked(packed, basis.width), problem.executor.host_map)
-    values, vectors = scipy.linalg.eigh(gram / n, check_finite=False)
+    packed, moment, _, n = problem.sweep(equations)
+    engine = problem.engine
+    gram = engine.mirror(unpacked(packed, basis.width, engine))
+    values, vectors = engine.eigh(gram / n)
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     kept = values > np.finfo(np.float64).eps * len(values) * values[0]
     exact = vectors[:, kept] @ ((vectors[:, kept].T @ (moment / n)) / values[kept, None])

@@ -12,20 +12,16 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Stream
+from streamkern.engine.triangle import cuts, unpacked
 from streamkern.errors import NumericalError, UsageError
-from streamkern.execute.base import Executor
 from streamkern.kernels import Basis, Expansion
-from streamkern.kernels.base import ROW_TILE, tiles
-from streamkern.solvers.base import Problem, Sweep, WholePasses
-from streamkern.solvers.cost import Cost, Size, Work, triangle
-from streamkern.solvers.dense import TILE, packed_size, spd_solve, unpacked
+from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
 from streamkern.solvers.gradient import NormalEquations
-from streamkern.solvers.projection import kernel_rows
 from streamkern.types import Array
 
 
 @dataclass(frozen=True)
-class Direct:
+class Direct(ChoosesNothing):
     """One sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
     Args:
@@ -47,25 +43,10 @@ class Direct:
         """Name and parameters."""
         return {"name": "Direct", **asdict(self)}
 
-    def cost(self, size: Size) -> Cost:
-        """p²/2 numbers in float64, several times over; p operations for each of p values a row."""
-        p, c = size.p, size.outputs
-        sums = 4 * size.slots + 7  # of tasks in flight, and what waits in the tree for its sibling
-        solve = Work(values64=triangle(p), gemm64=p**3 / 3.0, thin64=2.0 * p * p * c, numbers=4.0 * p * p)
-        return Cost(
-            setup_bytes=0,
-            resident_bytes=sums * (packed_size(p) + p * c) * 8,
-            setup=Work(),
-            row=Work(values=p, gemm64=p * (p + min(p, TILE) + 2.0 * c), numbers=3.0 * p * p / ROW_TILE),
-            step=solve,
-            batch=0,
-            passes=1,
-        )
-
     def prepare(self, problem: Problem) -> None:
         """Nothing precedes the sweep."""
 
-    def setup(self, problem: Problem, prepared: None = None) -> DirectIteration:
+    def setup(self, problem: Problem, prepared: Any = None) -> DirectIteration:
         """One sweep, and the solution."""
         return DirectIteration(self, problem.stream(problem.lanes), problem.basis(), problem)
 
@@ -80,17 +61,16 @@ def check_ridge(ridge: float, solver: str) -> None:
         raise UsageError(f"The ridge is {ridge}.", where=f"{solver}(ridge=...)", expected="a finite number >= 0")
 
 
-def add_ridge(A: Array, ridge: float, basis: Basis, executor: Executor) -> None:
+def add_ridge(A: Array, ridge: float, basis: Basis) -> None:
     """Add λ R on A's diagonal and below it: R = K(Z, Z) for kernel values at centers, else the identity.
 
     Args:
         A: shape (M, M), float64; above the diagonal's tiles nothing is looked at.
         ridge: λ.
         basis: the functions.
-        executor: evaluates K(Z, Z), of which a few tiles are held.
     """
     if isinstance(basis, Expansion):
-        for rows, below in kernel_rows(basis, basis.p, executor.imap):
+        for rows, below in basis.engine.kernel_rows(basis, basis.p):  # of K(Z, Z) a few tiles are held
             A[rows, : rows.stop] += ridge * below
     else:
         A[np.diag_indices(len(A))] += ridge
@@ -114,25 +94,25 @@ class DirectIteration(WholePasses):
 
     def init(self) -> Array:
         """Weights 0."""
-        return np.zeros((self.basis.width, self.problem.encoding.outputs), dtype=self.basis.dtype)
+        return self.basis.engine.zeros((self.basis.width, self.problem.encoding.outputs), self.basis.dtype)
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
         """Sum the normal equations and solve them."""
         gram, moment, _, n = sweep(self.contribution, None)
-        executor = self.problem.executor
-        A = unpacked(gram, self.basis.width)
-        for rows in tiles(len(A), TILE):
+        engine = self.problem.engine
+        A = unpacked(gram, self.basis.width, engine)
+        for rows in cuts(len(A)):
             A[rows, : rows.stop] /= n
-        add_ridge(A, self.solver.ridge, self.basis, executor)
+        add_ridge(A, self.solver.ridge, self.basis)
         # Rounding leaves eigenvalues of about -ε trace(A); each try stands ten thousand times further from them.
         floor = float(np.finfo(np.float64).eps * np.trace(A))
         for jitter in (0.0, floor, 1e4 * floor):
-            B = np.zeros(A.shape)
-            for rows in tiles(len(A), TILE):
+            B = engine.zeros(A.shape)
+            for rows in cuts(len(A)):
                 B[rows, : rows.stop] = A[rows, : rows.stop]
             B[np.diag_indices(len(B))] += jitter
             try:
-                w = spd_solve(B, moment / n, executor.host_map)
+                w = engine.spd_solve(B, moment / n)
             except NumericalError:
                 continue
             self.report["jitter"] = jitter

@@ -12,7 +12,6 @@ in the RKHS (Table 2, Z = X) see ``EigenPro2``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,26 +21,23 @@ from streamkern.data.stream import Stream
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
-from streamkern.kernels.base import ROW_TILE, tiles
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.precondition.nystrom import StepSize, measure
-from streamkern.precondition.rsvd import OVERSAMPLING, PRODUCTS, RandomizedSVD, randomized_eigensystem, theorem_1
-from streamkern.solvers.base import OneByOne, Problem
-from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work, eigh
-from streamkern.solvers.dense import TILE, Map, matmul
+from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
+from streamkern.solvers.averaging import average
+from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
+from streamkern.solvers.batches import default_batch
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch, largest_batch
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.records import record
 from streamkern.types import Array
 
 _DRAW = 1  # keeps the subsample apart from the centers, which may be drawn with the same seed
-_GROUP = 4  # products of tiles held at a time
 
 
 @dataclass(frozen=True)
-class EigenPro1:
+class EigenPro1(ChoosesNothing):
     """EigenPro on the features of the problem.
 
     Args:
@@ -84,31 +80,6 @@ class EigenPro1:
         """Name and parameters."""
         return {"name": "EigenPro1", **asdict(self)}
 
-    def cost(self, size: Size) -> Cost:
-        """One evaluation of the basis a row and three more of the subsample; O(M q c) on the host."""
-        p, c, b = size.p, size.outputs, size.itemsize
-        rows, held, q = min(self.subsample, size.n), min(HELD_OUT, size.n), max(1, min(self.q, p - 1))
-        k = min(p, q + 1 + OVERSAMPLING)
-        svd = (3 + _GROUP) * p * k * 8 + size.slots * ROW_TILE * p * (8 + b)
-        measured = 2 * held * p * b + (p + 3 * held) * q * 8 + size.slots * TILE * p * 8
-        setup = Work(
-            values=float(PRODUCTS * rows + held) * p,
-            gemm64=4.0 * PRODUCTS * rows * p * k + 2.0 * held * p * q,
-            serial64=4.0 * PRODUCTS * p * k * k,
-            eigen=eigh(k),
-            vector64=4.0 * POWER_STEPS * held * p,
-        )
-        return Cost(
-            setup_bytes=max(svd, measured) + 2 * rows * size.d * b,
-            resident_bytes=p * q * 8,
-            setup=setup,
-            row=Work(values=p, panel=4.0 * p * c),
-            step=Work(thin64=4.0 * p * q * c, numbers=8.0 * p * c),
-            batch=self.batch or largest_batch(size.n, size.lanes),
-            passes=self.epochs,
-            likely_batch=self.batch or default_batch(0.0, size.n, size.lanes),
-        )
-
     def prepare(self, problem: Problem) -> PreparedFeatures:
         """Randomised SVD, batch and step.
 
@@ -116,21 +87,23 @@ class EigenPro1:
             UsageError: there is one feature only, which leaves nothing to precondition.
             NumericalError: the features are all 0, or not finite.
         """
-        data, basis, parallel = problem.train, problem.basis(), problem.executor.host_map
-        ids = data.draw(min(data.base_rows, self.subsample + HELD_OUT), self.seed, _DRAW)
+        basis, engine = problem.basis(), problem.engine
+        ids = problem.draw(self.subsample + HELD_OUT, self.seed, _DRAW)
         X, w = measured_rows(problem, ids)  # drawn by weight, their covariance is the weighted one
+        sketched = X[: self.subsample]
         eigensystem = randomized_eigensystem(
-            covariance(basis, X[: self.subsample], parallel),
+            lambda V: engine.covariance(basis, sketched, V) / len(sketched),
             basis.width,
             min(self.q, basis.width - 1),
+            engine,
             seed=self.seed,
             floor=10.0 * float(np.finfo(basis.dtype).eps),
         )
         hessian = Eigensystem(eigensystem.values + self.ridge, eigensystem.vectors, eigensystem.tail + self.ridge)
         preconditioner = RandomizedSVD(hessian, self.tau)
-        size = measure_features(basis, preconditioner, X[-HELD_OUT:], parallel)
+        size = measure_features(basis, preconditioner, X[-HELD_OUT:])
         size = weighted_size(size, None if w is None else w[-HELD_OUT:], problem)
-        batch = self.batch or default_batch(size.critical_batch, len(data), problem.lanes)
+        batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
         return PreparedFeatures(preconditioner, size, batch)
 
     def setup(self, problem: Problem, prepared: PreparedFeatures | None = None) -> EigenPro1Iteration:
@@ -156,49 +129,25 @@ class PreparedFeatures:
     batch: int
 
 
-def covariance(basis: Basis, X: Array, parallel: Map) -> Callable[[Array], Array]:
-    """V -> ΦᵀΦ V/n over rows X, shape (n, d), by tiles and in float64: Φ is never held.
-
-    Args:
-        basis: the functions φ.
-        X: rows, as the basis wants them.
-        parallel: runs tiles.
-    """
-    rows = list(tiles(len(X), ROW_TILE))
-
-    def product(V: Array) -> Array:
-        def part(tile: slice) -> Array:
-            phi = basis.block(X[tile]).astype(np.float64)
-            return np.asarray(phi.T @ (phi @ V))
-
-        total = np.zeros_like(V)
-        for group in tiles(len(rows), _GROUP):
-            for term in parallel(part, rows[group]):
-                total += term
-        return total / len(X)
-
-    return product
-
-
-def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array, parallel: Map) -> StepSize:
+def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array) -> StepSize:
     """β and λ of k_P(x, x') = φ(x)ᵀ P φ(x') over rows.
 
     Args:
         basis: the functions φ.
         preconditioner: P.
         X: held-out rows, as the basis wants them, shape (n, d).
-        parallel: runs tiles.
     """
-    phi = np.concatenate(parallel(lambda tile: basis.block(X[tile]), tiles(len(X), ROW_TILE)))
-    top = matmul(phi, preconditioner.eigensystem.vectors, parallel)
-    damping = preconditioner.damping
+    engine, damping = basis.engine, preconditioner.damping
+    phi = engine.values(basis, X)
+    top = engine.product(phi, preconditioner.eigensystem.vectors)
     diagonal = np.einsum("ij,ij->i", phi, phi, dtype=np.float64) - np.square(top) @ damping
 
     def matvec(v: Array) -> Array:
-        w = matmul(phi.T, v.astype(phi.dtype)[:, None], parallel)
-        return np.asarray(matmul(phi, w, parallel)[:, 0] - top @ (damping * (top.T @ v)))
+        w = engine.product(phi.T, v.astype(phi.dtype)[:, None])
+        image: Array = engine.product(phi, w)[:, 0] - top @ (damping * (top.T @ v))
+        return image
 
-    return measure(diagonal, matvec)
+    return measure(diagonal, matvec, engine)
 
 
 @record
@@ -245,7 +194,7 @@ class EigenPro1Iteration(OneByOne):
 
     def init(self) -> EigenPro1State:
         """Weights 0."""
-        zero = np.zeros((self.basis.width, self.outputs), dtype=self.basis.dtype)
+        zero = self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
         return EigenPro1State(zero, zero.astype(np.float64), 0)
 
     def broadcast(self, state: EigenPro1State) -> Array:

@@ -15,33 +15,35 @@ weights a step, and the top eigenfunctions are approximate, which the measured s
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Block, Scan, Stream
+from streamkern.data.stream import Block, Stream
+from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
-from streamkern.kernels.base import CENTER_TILE, ROW_TILE, tiles
+from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize
-from streamkern.solvers.base import OneByOne, Problem
-from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work, eigh, triangle
-from streamkern.solvers.eigenpro import HELD_OUT, average, default_batch, largest_batch
-from streamkern.solvers.projection import eigen_floor, kernel_matrix, measure_unprojected, wide_bytes
+from streamkern.solvers.averaging import average
+from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
+from streamkern.solvers.batches import default_batch
+from streamkern.solvers.projection import eigen_floor, measure_unprojected
 from streamkern.solvers.score import residual, weigh
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.records import record
-from streamkern.sweep import gather
+from streamkern.sweep import Companions, Contribution
 from streamkern.types import Array, IntArray
 
 _SUBSAMPLE = 2000
 
 
 @dataclass(frozen=True)
-class EigenPro2:
+class EigenPro2(ChoosesNothing):
     """EigenPro 2. The centers must be all training rows, and the rows not augmented: a weight belongs to a stored row.
 
     Of the centers only the mean is used, so rows need not fit in memory; weights, n c numbers, and row ids must.
@@ -82,38 +84,6 @@ class EigenPro2:
         s = 1 if self.q == 0 else min(n, self.s or _SUBSAMPLE)
         return s, min(s - 1, max(1, s // 10) if self.q is None else self.q)
 
-    def cost(self, size: Size) -> Cost:
-        """One kernel value for each pair of rows; beside α, the subsample and a tile of rows a thread."""
-        n, d, c, b = size.p, size.d, size.outputs, size.itemsize
-        (s, q), held = self.sizes(n), min(HELD_OUT, n)
-        measured = held * (held + s) * (8 + b) + 3 * held * q * 8
-        batch = self.batch or default_batch(0.0, n, size.lanes)
-        largest = self.batch or largest_batch(n, size.lanes)
-        setup = Work(
-            values=float(held) * (held + s),
-            values64=triangle(s),
-            eigen=eigh(s),
-            serial64=2.0 * held * s * q,
-            vector64=2.0 * POWER_STEPS * held * (held + 2 * q),
-        )
-        return Cost(
-            setup_bytes=s * q * 8
-            + max(3 * s * s * 8 + 2 * s * q * 8 + wide_bytes(s, d), measured)
-            + 2 * s * d * b
-            + 4 * n * 8,
-            resident_bytes=s * q * 8
-            + s * d * b
-            + 4 * n * 8
-            + size.slots * (CENTER_TILE * (2 * d + ROW_TILE) + -(-largest // size.lanes) * s) * b,
-            setup=setup,
-            row=Work(values=n, panel=2.0 * (n + s) * c),
-            step=Work(thin64=4.0 * s * q * c, numbers=2.0 * n * c),
-            batch=largest,
-            passes=self.epochs,
-            likely_batch=batch,
-            reads=1.0 + size.lanes * -(-n // batch),
-        )
-
     def prepare(self, problem: Problem) -> PreparedRows:
         """Eigensystem, batch and step.
 
@@ -129,20 +99,20 @@ class EigenPro2:
                 expected="features=None",
                 remedy="leave features out, or use EigenPro1",
             )
-        data, parallel = problem.train, problem.executor.host_map
-        rows, _ = all_rows(problem)
+        engine = problem.engine
+        rows, _ = problem.all_rows()
         s, q = self.sizes(len(rows))
         # Beyond X_s are the rows to measure on; where there are few rows, all of them.
-        ids = data.draw(min(len(rows), s + HELD_OUT))
-        X, _ = gather(problem.executor, problem.assembly(data), ids)
-        subsample = Expansion(problem.kernel, X[:s])
+        ids = problem.draw(s + HELD_OUT)
+        X, weights = problem.rows(ids)
+        subsample = Expansion(problem.kernel, X[:s], engine)
         nystrom = Nystrom(
-            top_eigensystem(kernel_matrix(subsample, s, parallel, problem.executor.imap), q, eigen_floor(problem.dtype))
+            top_eigensystem(engine.kernel_matrix(subsample, s), q, engine, eigen_floor(problem.dtype))
             if q
             else Eigensystem(np.empty(0), np.empty((s, 0)), 0.0)
         )
-        held, w = (X[-HELD_OUT:], None) if not data.weighted else measured_rows(problem, ids[-HELD_OUT:])
-        size = weighted_size(measure_unprojected(subsample, nystrom, held), w, problem)
+        held, w = (X[-HELD_OUT:], None) if weights is None else measured_rows(problem, ids[-HELD_OUT:])
+        size = weighted_size(measure_unprojected(subsample, nystrom, held, engine), w, problem)
         batch = self.batch or default_batch(size.critical_batch, len(rows), problem.lanes)
         return PreparedRows(subsample.Z, ids[:s], nystrom, size, batch)
 
@@ -153,10 +123,11 @@ class EigenPro2:
             UsageError, NumericalError: see ``prepare``.
         """
         prepared = prepared or self.prepare(problem)
-        rows, places = all_rows(problem)
+        rows, places = problem.all_rows()
+        stream, subsample = problem.stream(prepared.batch), Expansion(problem.kernel, prepared.X, problem.engine)
         return EigenPro2Iteration(
-            self, problem.stream(prepared.batch), Expansion(problem.kernel, prepared.X), prepared,
-            problem.encoding.outputs, rows, places, np.searchsorted(rows, prepared.ids),
+            self, stream, problem.all_tiles(stream, CENTER_TILE), subsample, prepared, problem.encoding.outputs, rows,
+            places, np.searchsorted(rows, prepared.ids),
         )  # fmt: skip
 
 
@@ -180,82 +151,48 @@ class PreparedRows:
     batch: int
 
 
-def all_rows(problem: Problem) -> tuple[IntArray, IntArray]:
-    """Ids of the training rows, ascending, shape (n,), and where the rows that the centers are stand among them.
-
-    Raises:
-        UsageError: rows are augmented or repeated, or the centers are not all of them.
-    """
-    data, centers = problem.train, problem.centers.ids
-    if data.augmentations or len(data) != data.base_rows:
-        raise UsageError(
-            f"The {data.base_rows:,} stored rows are augmented or repeated, to {len(data):,} in a pass.",
-            where="EigenPro2",
-            expected="rows as they are stored: each has a weight",
-            remedy="leave the augmentation out, or use EigenPro, whose centers are not the training rows",
-        )
-    rows = np.sort(data.draw(data.base_rows))
-    if centers is None or not np.array_equal(np.sort(centers), rows):
-        raise UsageError(
-            f"The {len(problem.centers.Z):,} centers are not the {len(rows):,} training rows.",
-            where="EigenPro2",
-            expected="every training row once",
-            remedy="use centers=AllRows(), or EigenPro for fewer centers",
-        )
-    return rows, np.searchsorted(rows, centers)
-
-
 @dataclass(eq=False)
-class Residual:
-    """Contributes (ids, W r), K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y, with X read tile by tile.
+class Residual(Contribution):
+    """Contributes (ids, W r), K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y.
 
     Args:
         subsample: kernel and X_s.
         ids: row ids of X_s, all of them among the rows.
-        stream: whose rows X are, and whose cache they come through.
-        tile_rows: most rows of a tile of X.
     """
 
     subsample: Expansion
     ids: IntArray
-    stream: Stream
-    tile_rows: int = CENTER_TILE
 
-    def __post_init__(self) -> None:
-        self.order = np.argsort(self.ids)
-        self.scan = Scan(replace(self.stream.assembly, encoding=None), self.tile_rows)
-
-    def __call__(self, block: Block, state: Array) -> Parts:
-        """Sums over the block under α, shape (n, c), in ascending order of row ids."""
-        X, y, ids = block.X, block.y, block.ids
+    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Block] = ()) -> Parts:
+        """Sums over the block under α, shape (n, c), in ascending order of row ids; companions are tiles of X."""
+        X, y, ids, subsample = block.X, block.y, block.ids, self.subsample
         assert y is not None
-        kernel, backend = self.subsample.kernel, self.subsample.backend
-        diagonal = kernel.diag(X)
-        r = np.zeros((len(X), state.shape[1]), dtype=state.dtype)
-        scratch = np.empty((min(ROW_TILE, len(X)), self.tile_rows), dtype=state.dtype)
-        self.scan.reader = self.stream.reader  # a process keeps stored rows once
-        chosen = self.ids[self.order]
-        kept = []  # K(X_m, X_s), whose columns come by in the tiles
-        first = 0
-        for index in range(len(self.scan) if len(X) else 0):
-            tile = self.scan.block((index,))
-            centers = Expansion(kernel, tile.X, backend)
+        engine, diagonal = subsample.engine, subsample.engine.diagonal(subsample, X)
+        r = engine.zeros((len(X), state.shape[1]), state.dtype)
+        K_s = engine.empty((len(self.ids), len(X)), state.dtype)  # K(X_s, X_m), whose rows come by in the tiles
+        scratch = engine.empty((min(ROW_TILE, len(X)), CENTER_TILE), state.dtype)
+        order = np.argsort(self.ids)
+        chosen, parts, first = self.ids[order], list[slice](), 0
+        for tile in companions if len(X) else ():
+            centers = subsample.at(tile.X)
             places = np.searchsorted(tile.ids, ids)
             own = np.take(tile.ids, places, mode="clip") == ids
             here = slice(*np.searchsorted(chosen, [tile.ids[0], tile.ids[-1] + 1]))
             columns = np.searchsorted(tile.ids, chosen[here])
             for rows in tiles(len(X), ROW_TILE):
-                K = centers.block(X[rows], out=scratch[: rows.stop - rows.start, : len(tile.X)])
+                K = centers.block(X[rows], scratch[: rows.stop - rows.start, : len(tile.X)])
                 mine = np.flatnonzero(own[rows])
                 K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
                 r[rows] += K @ state[first : first + len(tile.X)]
-                kept.append((rows, here, K[:, columns]))
+                K_s[here, rows] = K[:, columns].T
+            parts.append(here)
             first += len(tile.X)
         residual(r, y)
         loss = weigh(r, block.w)
-        g = np.zeros((len(chosen), state.shape[1]), dtype=state.dtype)
-        for rows, here, K in kept:
-            g[self.order[here]] += K.T @ r[rows]
+        g = engine.zeros((len(chosen), state.shape[1]), state.dtype)
+        for here in parts:
+            for rows in tiles(len(X), ROW_TILE):
+                g[order[here]] += K_s[here, rows] @ r[rows]
         return Stack(((ids, r),)), g, loss, len(X)
 
 
@@ -275,6 +212,7 @@ class EigenPro2Iteration(OneByOne):
 
     solver: EigenPro2
     stream: Stream
+    companions: Companions | None = field()  # a field without a default, where the base has one
     subsample: Expansion
     prepared: PreparedRows
     outputs: int
@@ -285,7 +223,7 @@ class EigenPro2Iteration(OneByOne):
     def __post_init__(self) -> None:
         self.epochs = self.solver.epochs
         self.nystrom, self.size = self.prepared.nystrom, self.prepared.size
-        self.contribution = Residual(self.subsample, self.prepared.ids, self.stream)
+        self.contribution = Residual(self.subsample, self.prepared.ids)
         eigensystem = self.nystrom.eigensystem
         self.report: dict[str, Any] = {
             "s": self.subsample.p,
@@ -301,7 +239,7 @@ class EigenPro2Iteration(OneByOne):
 
     def init(self) -> EigenPro2State:
         """Weights 0."""
-        zero = np.zeros((len(self.rows), self.outputs), dtype=self.subsample.dtype)
+        zero = self.subsample.engine.zeros((len(self.rows), self.outputs), self.subsample.dtype)
         return EigenPro2State(zero, zero.astype(np.float64), 0)
 
     def broadcast(self, state: EigenPro2State) -> Array:

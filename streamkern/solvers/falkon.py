@@ -11,24 +11,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
 from streamkern.data.stream import Stream
 from streamkern.errors import UsageError, require_counts
 from streamkern.kernels import Expansion
-from streamkern.solvers.base import Failure, Problem, Sweep, WholePasses
-from streamkern.solvers.cost import Cost, Size, Work, triangle
-from streamkern.solvers.dense import cholesky
+from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, WholePasses
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
-from streamkern.solvers.projection import kernel_matrix
 from streamkern.solvers.weighting import center_weights
 from streamkern.storage.records import record
 from streamkern.types import Array
 
 
 @dataclass(frozen=True)
-class Falkon:
+class Falkon(ChoosesNothing):
     """Streamed preconditioned conjugate gradients on kernel values at centers.
 
     Args:
@@ -54,19 +50,6 @@ class Falkon:
         """Name and parameters."""
         return {"name": "Falkon", **asdict(self)}
 
-    def cost(self, size: Size) -> Cost:
-        """Two Cholesky factors of p² numbers in float64, and a sweep an iteration."""
-        p, c, passes = size.p, size.outputs, self.epochs
-        return Cost(
-            setup_bytes=4 * p * p * 8,
-            resident_bytes=2 * p * p * 8 + 6 * p * c * 8,
-            setup=Work(values64=triangle(p), gemm64=2.0 / 3.0 * p**3, serial64=2.0 * p**3),
-            row=Work(values=p, panel=(6.0 - 2.0 / passes) * p * c),
-            step=Work(thin64=(7.0 - 3.0 / passes) * p * p * c, numbers=12.0 * p * c),
-            batch=0,
-            passes=passes,
-        )
-
     def prepare(self, problem: Problem) -> Factors:
         """Factor K(Z, Z) twice.
 
@@ -74,25 +57,24 @@ class Falkon:
             UsageError: the problem has features other than kernel values at centers.
             NumericalError: K(Z, Z) is not positive definite to working precision.
         """
-        expansion = problem.basis()
-        if not isinstance(expansion, Expansion):
+        if problem.features is not None:
             raise UsageError(
                 "Falkon works on kernel values at centers.",
                 where="features",
                 expected="features=None",
                 remedy="leave features out",
             )
-        parallel = problem.executor.host_map
+        expansion, engine = problem.expansion(), problem.engine
         p = expansion.p
-        K = kernel_matrix(expansion, p, parallel, problem.executor.imap)
+        K = engine.kernel_matrix(expansion, p)
         scale = float(np.mean(np.diag(K)))
         K[np.diag_indices(p)] += p * scale * np.finfo(expansion.dtype).eps
-        T = cholesky(K, parallel).T
+        T = engine.cholesky(K).T
         weights = center_weights(problem)
         A = T @ T.T if weights is None else (T * weights) @ T.T
         A /= p
         A[np.diag_indices(p)] += self.ridge
-        return Factors(T, cholesky(A, parallel).T)
+        return Factors(T, engine.cholesky(A).T)
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> FalkonIteration:
         """The iteration on what was prepared.
@@ -153,14 +135,14 @@ class FalkonIteration(WholePasses):
 
     def init(self) -> FalkonState:
         """β = 0."""
-        zero = np.zeros((self.expansion.p, self.problem.encoding.outputs))
+        zero = self.expansion.engine.zeros((self.expansion.p, self.problem.encoding.outputs))
         return FalkonState(zero, zero, zero, zero[0], zero[0], -1)
 
     def begin(self, state: FalkonState, pass_: int, sweep: Sweep) -> FalkonState:
         """The right-hand side, or one iteration."""
         dtype = self.expansion.dtype
         if state.iterations < 0:
-            g, _, n = sweep(self.contribution, np.zeros(state.beta.shape, dtype=dtype))
+            g, _, n = sweep(self.contribution, np.zeros_like(state.beta, dtype=dtype))
             rhs = self._adjoint(-g.astype(np.float64) / n)
             norm = np.sum(rhs**2, axis=0)
             return FalkonState(state.beta, rhs, rhs, norm, norm, 0)
@@ -181,7 +163,8 @@ class FalkonIteration(WholePasses):
 
     def finished(self, state: FalkonState) -> Failure | bool:
         """Whether every output's residual is small."""
-        return bool(np.all(state.norm <= self.solver.tolerance**2 * state.first))
+        small = np.all(state.norm <= self.solver.tolerance**2 * state.first)
+        return self.expansion.engine.decide(small, bound=False)
 
     def weights(self, state: FalkonState) -> Array:
         """α = T⁻¹ A⁻¹ β."""
@@ -191,10 +174,8 @@ class FalkonIteration(WholePasses):
         """A⁻ᵀ T⁻ᵀ h."""
         return self._solve_t(self.A, self._solve_t(self.T, h))
 
-    @staticmethod
-    def _solve(R: Array, h: Array) -> Array:
-        return np.asarray(scipy.linalg.solve_triangular(R, h, lower=False, check_finite=False))
+    def _solve(self, R: Array, h: Array) -> Array:
+        return self.expansion.engine.triangular_solve(R, h, lower=False)
 
-    @staticmethod
-    def _solve_t(R: Array, h: Array) -> Array:
-        return np.asarray(scipy.linalg.solve_triangular(R, h, lower=False, trans="T", check_finite=False))
+    def _solve_t(self, R: Array, h: Array) -> Array:
+        return self.expansion.engine.triangular_solve(R, h, lower=False, transposed=True)

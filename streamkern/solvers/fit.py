@@ -25,6 +25,7 @@ from streamkern.data.preprocess import (
 from streamkern.data.statistics import Moments, Statistics, TransformedScan, summarise
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.transforms import Transform
+from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
@@ -345,7 +346,7 @@ def fit(
             lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize, validate=recipe.validation is not None,
             centers_bytes=centers_bytes(recipe, executor.slots, rows),
             stored_centers=recipe.centers is not None and recipe.centers.stored,
-            learning_bytes=learning_bytes(data, steps(recipe)),
+            learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
         )  # fmt: skip
 
     guess = planned(recipe)
@@ -378,7 +379,7 @@ def fit(
         features=recipe.features,
         mean_weight=facts.mean_weight,
         largest_weight=facts.largest_weight,
-        device=device,
+        engine=engine_on(device),
     )
     outcome, report = stages.fit(problem, projected)
     release()

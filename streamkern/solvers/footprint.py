@@ -12,11 +12,11 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.errors import PlanRefusedError
 from streamkern.execute.threads import default_threads
+from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes
-from streamkern.solvers.base import BYTES_AHEAD, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
-from streamkern.solvers.cost import Cost, Size
-from streamkern.solvers.eigenpro import HELD_OUT, EigenPro
+from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
+from streamkern.solvers.metered import Bill, Size
 from streamkern.storage import ArraySource, Source
 
 _LIBRARIES = 96 << 20
@@ -40,17 +40,22 @@ class Footprint:
         baseline: bytes resident before the run, with what the libraries will add.
         stages: bytes that each stage adds at its peak, by name.
         cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
-        solver_bytes: bytes left for the solver's own matrices.
-        cost: what the solver will take.
+        bill: what the solver takes, which was told how many bytes its own matrices may have.
         budget: bytes the process may hold.
+        worker: bytes that a process of a cluster with one thread holds beyond its libraries, and each further thread.
     """
 
     baseline: int
     stages: dict[str, int]
     cache_bytes: int
-    solver_bytes: int
-    cost: Cost
+    bill: Bill
     budget: int
+    worker: tuple[int, int]
+
+    @property
+    def solver_bytes(self) -> int:
+        """Bytes for the solver's own matrices."""
+        return self.bill.size.memory or 0
 
     @property
     def peak(self) -> int:
@@ -74,6 +79,8 @@ def footprint(
     learning_bytes: int = 0,
     model_rows: int = 1024,
     stored_centers: bool = False,
+    features: FeatureMap | None = None,
+    overlaps: bool | None = None,
 ) -> Footprint:
     """Project the memory of a fit.
 
@@ -92,6 +99,8 @@ def footprint(
         learning_bytes: what preprocessing holds of the rows it learns from.
         model_rows: rows of a block of an evaluation.
         stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
+        features: the feature map, or None.
+        overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
 
     Raises:
         PlanRefusedError: it cannot fit; says what would.
@@ -99,7 +108,7 @@ def footprint(
     project = partial(
         _project, dataset=dataset, p=p, outputs=outputs, solver=solver, budget=budget, baseline=baseline, slots=slots,
         lanes=lanes, itemsize=itemsize, validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes,
-        model_rows=model_rows, stored_centers=stored_centers,
+        model_rows=model_rows, stored_centers=stored_centers, features=features, overlaps=overlaps,
     )  # fmt: skip
     result = project()
     if result.peak <= budget:
@@ -136,6 +145,8 @@ def _project(
     learning_bytes: int,
     model_rows: int,
     stored_centers: bool,
+    features: FeatureMap | None,
+    overlaps: bool | None,
 ) -> Footprint:
     """The projection for a budget, whether it fits or not; parameters as in ``footprint``."""
     source, d, widest = dataset.source, dataset.n_features, dataset.widest
@@ -146,17 +157,16 @@ def _project(
     view = _is_view(source)
     # A reading thread holds the decoded pieces, the chunk made of them, and the chunk before it.
     read = 0 if view else 3 * chunk_rows * row
-    features = stored_rows * stored
-    held = min(HELD_OUT, dataset.base_rows)
-    Z = (slots * TILE_ROWS if stored_centers else p) * d * itemsize
+    whole = stored_rows * stored
 
     # What decides the weights depends on budget and data alone, never on threads or on what the process holds already:
-    # stored rows stay in memory, and are mixed in short runs, up to an eighth of the budget; matrices get half of it.
-    solver_bytes = max(0, budget // 2 - 4 * Z - 2 * held * p * itemsize)
-    size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, solver_bytes)
-    cost = solver.cost(size)
-    batch = max(cost.batch, lanes)
-    small = features <= budget // 8
+    # stored rows stay in memory, and are mixed in short runs, up to an eighth of the budget.
+    room = solver_memory(budget, dataset, p, itemsize, slots if stored_centers else None)
+    size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers)
+    bill = Bill(solver, size, model_rows)
+    takes = bill.memory
+    batch = max(takes.batch, lanes)
+    small = whole <= budget // 8
     # A group of chunks whose rows are mixed, as ``Problem.mix_chunks`` and ``Stream`` choose it.
     mix = MIX_CHUNKS if small else max(1, MIX_BYTES // ((lanes + 1) * chunk_rows * stored))
     group = min(stored_rows, mix * chunk_rows)
@@ -166,34 +176,50 @@ def _project(
     ids = 40 * min(stored_rows, _IDS)
     scan = slots * (read + 3 * min(scan_rows(widest), chunk_rows) * widest * 8) + _READER
     gather = slots * (read + 2 * min(_GATHER_ROWS, chunk_rows) * d * itemsize) + _READER
-    # Centers as they are, less their mean, packed for products, and one copy in float64 while kernel matrices are made.
-    fixed = 5 * Z
-    # Of (p, outputs): each thread's sum and its parent's in the tree; iterate, average and what updates them; weights
-    # and sums of a thread in whole vectors.
-    sums = (2 * slots + lanes) * p * outputs * itemsize + 8 * p * outputs * 8 + 2 * slots * p * -(-outputs // 16) * 64
-    # Blocks of the step that is computed, of those ahead and of the one being made; raw windows; the order of the rows.
+    # Blocks of the steps ahead and of the one being made; raw windows; the order of the rows.
     step = batch * row_bytes(d, itemsize)
-    reading = max(STEPS_AHEAD * step, BYTES_AHEAD) + 2 * step
+    reading = max(STEPS_AHEAD * step, BYTES_AHEAD) + step
     reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row + 8 * (_ORDER_ROWS + walked * group)
-    evaluation = slots * (read + size.panel + 2 * min(model_rows, chunk_rows) * (d + outputs) * itemsize) + _READER
+    evaluation = slots * (read + takes.evaluation + min(model_rows, chunk_rows) * row) + _READER
+    weights = p * outputs * (itemsize + 8)
     stages = {
         "statistics": scan + ids + learning_bytes,
-        "centers": gather + ids + 4 * Z + centers_bytes,
-        "eigensystem": fixed + gather + 3 * held * d * itemsize + cost.setup_bytes,
-        # Each thread's panel, and one of the next step that it has begun.
-        "train": fixed + cost.resident_bytes + 2 * slots * size.panel + sums + read + reading,
-        "evaluate": fixed + sums + evaluation,
+        "centers": gather + ids + 4 * takes.centers + centers_bytes,
+        "eigensystem": gather + takes.setup,
+        "train": takes.training + read + reading,
+        "evaluate": takes.centers + 2 * weights + evaluation,
     }
     if validate:
-        stages["train"] += evaluation + Z
+        stages["train"] += evaluation + takes.centers + weights
     baseline += _LIBRARIES + slots * _THREAD + dataset.held_bytes(itemsize, outputs)
+    transforming = 0
     if dataset.transforms:  # each thread's rows before and after the widest of them
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)
-        baseline += slots * 2 * longest * widest * 8
+        transforming = 2 * longest * widest * 8
+    baseline += slots * transforming
     if not view:
         stages["train"] += needed
-    cache = max(needed, features) if small else min(needed, features - 1)
-    return Footprint(baseline, stages, cache, solver_bytes, cost, budget)
+    cache = max(needed, whole) if small else min(needed, whole - 1)
+    # A worker has the lanes' blocks or tiles of the set-up: its copy of the work, messages, and what a thread holds.
+    thread = (
+        _THREAD + transforming + takes.block + read + lanes * (takes.sums + row_bytes(d, itemsize) * batch // lanes)
+    )
+    worker = 3 * takes.centers + 2 * takes.state + reading + needed + ids + thread, thread
+    return Footprint(baseline, stages, cache, bill, budget, worker)
+
+
+def solver_memory(budget: int, dataset: Dataset, p: int, itemsize: int, tiles: int | None = None) -> int:
+    """Bytes of a budget that a solver may use for its own matrices: half, less centers and rows to measure on.
+
+    Args:
+        budget: bytes the process may hold.
+        dataset: training rows, as wide as preprocessing makes them.
+        p: functions of the basis.
+        itemsize: bytes of a number.
+        tiles: tiles of centers that are held where the others stay stored; None where all centers are held.
+    """
+    Z = (p if tiles is None else tiles * TILE_ROWS) * dataset.n_features * itemsize
+    return max(0, budget // 2 - 4 * Z - 2 * min(HELD_OUT, dataset.base_rows) * p * itemsize)
 
 
 def scan_rows(d: int) -> int:
@@ -226,12 +252,14 @@ def _alternatives(
     found = []
     if fewer := most(p, "p"):
         found.append(f"use at most {fewer:,} centers (or features)")
-    made: Any = solver  # a dataclass
-    if isinstance(solver, EigenPro) and result.cost.choice == "exact":
-        fitting = [name for name in ("inexact", "delayed") if fits(solver=replace(made, projection=name))]
-        found += [f'use projection="{name}"' for name in fitting[:1]]
-    if hasattr(solver, "batch"):
-        batch = _most(result.cost.batch, lambda rows: fits(solver=replace(made, batch=rows)))
+    for other, remedy in solver.smaller(p, result.bill.size.memory):
+        if fits(solver=other):
+            found.append(remedy)
+            break
+    rows = result.bill.memory.batch
+    if rows:
+        given: Any = solver  # a dataclass with a batch
+        batch = _most(rows, lambda fewer: fits(solver=replace(given, batch=fewer)))
         found += [f"use batch={batch}"] if batch else []
     found += [f"use lanes={fewer}"] if (fewer := most(lanes, "lanes")) else []
     if fewer := min(most(slots, "slots"), default_threads()):

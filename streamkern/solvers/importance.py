@@ -6,53 +6,25 @@ is the mean of the weights ‖P^{−1/2} φ_i‖² in place of the largest (Gone
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Block, Scan, Stream
+from streamkern.data.stream import Block
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank
-from streamkern.rng import generator
 from streamkern.solvers.base import Problem
 from streamkern.solvers.score import residual, weigh
-from streamkern.sweep import Work, sweep
-from streamkern.types import Array, IntArray
+from streamkern.sweep import Contribution
+from streamkern.types import Array
 
 
 @dataclass(eq=False)
-class Draws(Stream):
-    """A pass of as many rows as any other, each drawn by itself. A block is a function of its key, as ever.
-
-    Args:
-        chances: of the stored rows, shape (source rows,), in any unit; 0 where a row takes no part.
-    """
-
-    chances: Array = field(default_factory=lambda: np.ones(0))
-
-    @classmethod
-    def instead_of(cls, stream: Stream, chances: Array) -> Draws:
-        """Draws in steps of the same size."""
-        return cls(**{f.name: getattr(stream, f.name) for f in fields(Stream)}, chances=chances)
-
-    def _reset(self) -> None:
-        super()._reset()
-        self._ends = np.cumsum(self.chances)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_ends"}
-
-    def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
-        random = generator("draws", self.seed, pass_, lane, start)
-        ids = np.searchsorted(self._ends, random.random(stop - start) * self._ends[-1], side="right")
-        # In order of id, a chunk's rows are neighbours; the window is shuffled anyway.
-        return np.sort(ids), random.integers(self.assembly.dataset.full_rounds, size=stop - start), set()
-
-
-@dataclass(eq=False)
-class WeightedProduct:
+class WeightedProduct(Contribution):
     """Contributes Σ_i a_i φ_i φ_iᵀ v, Σ‖φ(X) w − y‖², and the rows, for a state (v, w); a_i times sample weights.
 
     Args:
@@ -63,7 +35,9 @@ class WeightedProduct:
     basis: Basis
     weights: Array
 
-    def __call__(self, block: Block, state: tuple[Array, Array]) -> Parts:
+    def __call__(
+        self, block: Block, state: tuple[Array, Array], begun: Any = None, companions: Iterable[Any] = ()
+    ) -> Parts:
         """Sums over the block; v and w have shape (M, c)."""
         v, w = state
         product, loss = np.zeros_like(v), 0.0
@@ -76,7 +50,7 @@ class WeightedProduct:
             F = phi @ w
             residual(F, block.y[rows])
             loss += weigh(F, None if block.w is None else block.w[rows])
-        return product, loss, len(block.X)
+        return product, loss, block.X.shape[0]
 
 
 @dataclass(eq=False)
@@ -114,8 +88,8 @@ def row_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
             expected="the same number of copies of each row",
             remedy="give augment(copies=...) in place of rows",
         )
-    norms = np.zeros(int(data.source.bounds[-1]))
-    (pieces,) = sweep(problem.executor, Work(Scan(problem.assembly(data)), RowNorms(basis, P)))
+    norms = problem.engine.zeros((int(data.source.bounds[-1]),))
+    (pieces,) = problem.sweep(RowNorms(basis, P), data=data)
     for ids, values in pieces:
         norms[ids] = values
     return norms
@@ -125,4 +99,5 @@ def weights(norms: Array) -> Array:
     """What makes the mean over draws that over rows: mean/norm, and 0 for a row that is never drawn."""
     drawn = norms > 0
     mean = norms[drawn].sum() / max(1, np.count_nonzero(drawn))
-    return np.asarray(np.divide(mean, norms, out=np.zeros_like(norms), where=drawn))
+    inverse: Array = np.divide(mean, norms, out=np.zeros_like(norms), where=drawn)
+    return inverse

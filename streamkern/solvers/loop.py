@@ -13,13 +13,11 @@ from streamkern.data.stream import Scan
 from streamkern.execute.base import Parts, Position
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, row_bytes, steps_ahead
+from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.score import score
 from streamkern.storage.records import record
-from streamkern.sweep import Contribution, Partial, Work, sweep
+from streamkern.sweep import Contribute, Partial, StepWork, Work, sweep
 from streamkern.types import Array
-
-SCAN_ROWS = 4096
-"""Rows of a block of a whole-data sweep."""
 
 _BLOW_UP = 10.0  # a loss this many times that of predicting zero is no longer noise
 _SETTLING = 64  # rows whose mean loss is known well enough; fewer may happen to fit, or to be far off
@@ -201,7 +199,7 @@ class _Loop:
         self.ahead = steps_ahead(iteration.stream.batch_rows, width)
         self.total_rows = iteration.epochs * iteration.stream.rows * (iteration.minibatches + iteration.sweeps)
         self.scan = Scan(iteration.stream.assembly, SCAN_ROWS)
-        work = Work(iteration.stream, iteration.contribution)
+        work = StepWork(iteration.stream, iteration.contribution, iteration.companions)
         self.placement = problem.executor.place(work, iteration.stream.lanes) if self.steps else None
         self.started = time.perf_counter() - now.seconds
 
@@ -235,7 +233,7 @@ class _Loop:
         position, unfinished = now.position, list(self.now.swept)
         loss, seen, swept = 0.0, 0, list[Partial]()
 
-        def whole(contribution: Contribution, shared: Any) -> Parts:
+        def whole(contribution: Contribute, shared: Any) -> Parts:
             nonlocal loss, seen
             last = unfinished.pop(0) if unfinished else None
 

@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block, Scan
 from streamkern.data.targets import Classes
+from streamkern.engine import Engine
+from streamkern.engine.triangle import unpacked
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
 from streamkern.solvers.base import Problem
-from streamkern.solvers.dense import cholesky, mirror, unpacked
 from streamkern.solvers.gradient import NormalEquations
-from streamkern.solvers.projection import kernel_matrix
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 
@@ -37,11 +36,13 @@ class RidgePath:
         factor: L, shape (P, P), lower triangular, float64.
         gram: A, shape (P, P).
         moment: b, shape (P, c).
+        engine: decomposes and solves.
     """
 
     factor: Array
     gram: Array
     moment: Array
+    engine: Engine
 
     @classmethod
     def of(cls, problem: Problem) -> RidgePath:
@@ -50,15 +51,15 @@ class RidgePath:
         Raises:
             NumericalError: the kernel matrix of the centers is not positive definite.
         """
-        basis, parallel = problem.expansion(), problem.executor.host_map
+        basis, engine = problem.expansion(), problem.engine
         equations = NormalEquations(basis, problem.encoding.outputs)
-        gram, moment, _, n = sweep(problem.executor, Work(Scan(problem.assembly(problem.train)), equations))
-        K = kernel_matrix(basis, basis.p, parallel)
+        gram, moment, _, n = problem.sweep(equations)
+        K = engine.here().kernel_matrix(basis, basis.p)
         K[np.diag_indices(len(K))] += _JITTER * np.finfo(basis.dtype).eps * np.trace(K)
-        L = cholesky(K, parallel)
-        half = _solve(L, mirror(unpacked(gram, basis.width), parallel) / n)
-        A = _solve(L, half.T)
-        return cls(L, (A + A.T) / 2, _solve(L, moment / n))
+        L = engine.cholesky(K)
+        half = engine.triangular_solve(L, engine.mirror(unpacked(gram, basis.width, engine)) / n, lower=True)
+        A = engine.triangular_solve(L, half.T, lower=True)
+        return cls(L, (A + A.T) / 2, engine.triangular_solve(L, moment / n, lower=True), engine)
 
     def weights(self, p: int, ridges: Sequence[float]) -> Array:
         """Weights of the first p centers for each ridge, side by side: shape (p, len(ridges) c), float64.
@@ -67,16 +68,11 @@ class RidgePath:
             p: how many centers.
             ridges: λ > 0.
         """
-        values, vectors = scipy.linalg.eigh(self.gram[:p, :p], check_finite=False)
+        values, vectors = self.engine.eigh(self.gram[:p, :p])
         inside = vectors.T @ self.moment[:p]
         spread = np.maximum(values, 0.0)[:, None, None] + np.asarray(ridges, dtype=np.float64)[:, None]
         V = vectors @ (inside[:, None, :] / spread).reshape(p, -1)
-        solved = scipy.linalg.solve_triangular(self.factor[:p, :p], V, lower=True, trans="T", check_finite=False)
-        return np.asarray(solved)
-
-
-def _solve(L: Array, B: Array) -> Array:
-    return np.asarray(scipy.linalg.solve_triangular(L, B, lower=True, check_finite=False))
+        return self.engine.triangular_solve(self.factor[:p, :p], V, lower=True, transposed=True)
 
 
 @dataclass(eq=False)

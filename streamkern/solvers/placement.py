@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamkern.backends.device import Device, get_device
+from streamkern.backends.device import Device, device_bytes, get_device
 from streamkern.errors import PlanRefusedError, UsageError
-from streamkern.kernels.device import device_bytes
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import STEPS_AHEAD, Solver
-from streamkern.solvers.eigenpro import EigenPro, exact_bytes
+from streamkern.solvers.eigenpro import exact_bytes
 from streamkern.solvers.footprint import Footprint
 
 OUTPUTS = 16
@@ -56,7 +55,7 @@ def fits_exactly(device: Device, p: int, d: int, batch: int, itemsize: int) -> b
 
 def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:
     """Bytes of the solver's own matrices: the host's, less than an exact projection takes where it fits no device."""
-    if device is None or fits_exactly(device, p, d, projected.cost.batch, itemsize):
+    if device is None or fits_exactly(device, p, d, projected.bill.memory.batch, itemsize):
         return projected.solver_bytes
     return min(projected.solver_bytes, exact_bytes(p) - 1)
 
@@ -69,9 +68,11 @@ def require_room(device: Device | None, solver: Solver, projected: Footprint, p:
     """
     if device is None:
         return 0
-    asked = isinstance(solver, EigenPro) and solver.projection == "exact"
-    exact = asked or (projected.cost.choice == "exact" and fits_exactly(device, p, d, projected.cost.batch, itemsize))
-    needed = _bytes(p, d, projected.cost.batch, itemsize, exact)
+    asked = solver.to_json().get("projection") == "exact"
+    exact = asked or (
+        projected.bill.choice == "exact" and fits_exactly(device, p, d, projected.bill.memory.batch, itemsize)
+    )
+    needed = _bytes(p, d, projected.bill.memory.batch, itemsize, exact)
     if needed > device.budget:
         raise PlanRefusedError(
             f"The run needs {format_bytes(needed)} of the device and may use {format_bytes(device.budget)}.",

@@ -86,7 +86,8 @@ class SquaredError:
 
 
 def _total(values: Array, w: Array | None) -> Array:
-    return np.asarray(values.sum(axis=0) if w is None else w @ values)
+    total: Array = values.sum(axis=0) if w is None else w @ values
+    return total
 
 
 class Scored(NamedTuple):

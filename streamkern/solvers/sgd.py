@@ -20,11 +20,9 @@ from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, measure
-from streamkern.solvers.base import OneByOne, Problem, Sweep, WholePasses
-from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work
-from streamkern.solvers.dense import matmul
+from streamkern.solvers.averaging import average
+from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep, WholePasses
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.eigenpro import average
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.records import record
@@ -32,11 +30,9 @@ from streamkern.types import Array
 
 SCHEDULES = ("constant", "power", "pegasos")
 
-_HELD_OUT = 2000
-
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(ChoosesNothing):
     """Minibatch stochastic gradient descent.
 
     Args:
@@ -91,21 +87,6 @@ class SGD:
         """Name and parameters."""
         return {"name": "SGD", **asdict(self)}
 
-    def cost(self, size: Size) -> Cost:
-        """One evaluation of the basis a row, and O(M c) on the host."""
-        p, c = size.p, size.outputs
-        batch = self.batch or max(size.lanes, round(float(np.sqrt(size.n))))
-        return Cost(
-            setup_bytes=2 * min(_HELD_OUT, size.n) * p * (8 + size.itemsize),
-            resident_bytes=0,
-            setup=_measuring(size),
-            row=Work(values=p, panel=4.0 * p * c),
-            step=Work(numbers=(10.0 if self.average else 4.0) * p * c),
-            batch=batch,
-            passes=self.epochs,
-            likely_batch=batch,
-        )
-
     def prepare(self, problem: Problem) -> StepSize:
         """Measure what step the basis allows."""
         return measure_basis(problem)
@@ -158,24 +139,17 @@ def default_features(n: int) -> int:
     return max(1, round(float(np.sqrt(n) * np.log(max(2, n)))))
 
 
-def _measuring(size: Size) -> Work:
-    """What ``measure_basis`` takes."""
-    held = min(_HELD_OUT, size.n)
-    return Work(values=float(held) * size.p, vector64=4.0 * POWER_STEPS * held * size.p)
-
-
 def measure_basis(problem: Problem) -> StepSize:
     """β and λ of φ(x)ᵀ φ(x') over rows drawn from the training data."""
-    data, basis, parallel = problem.train, problem.basis(), problem.executor.host_map
-    held, w = measured_rows(problem, data.draw(min(_HELD_OUT, data.base_rows)))
-    rows = [slice(a, min(a + 256, len(held))) for a in range(0, len(held), 256)]
-    phi = np.concatenate(parallel(lambda part: basis.block(held[part]), rows)).astype(np.float64)
+    basis, engine = problem.basis(), problem.engine
+    held, w = measured_rows(problem, problem.draw(HELD_OUT))
+    phi = engine.values(basis, held).astype(np.float64)
     diagonal = np.einsum("ij,ij->i", phi, phi)
 
     def matvec(v: Array) -> Array:
-        return matmul(phi, matmul(phi.T, v[:, None], parallel), parallel)[:, 0]
+        return engine.product(phi, engine.product(phi.T, v[:, None]))[:, 0]
 
-    return weighted_size(measure(diagonal, matvec), w, problem)
+    return weighted_size(measure(diagonal, matvec, engine), w, problem)
 
 
 @record
@@ -213,7 +187,7 @@ class SGDIteration(OneByOne):
 
     def init(self) -> SGDState:
         """W = 0."""
-        zero = np.zeros((self.basis.width, self.outputs), dtype=self.basis.dtype)
+        zero = self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
         return SGDState(zero, zero.astype(np.float64), 0)
 
     def broadcast(self, state: SGDState) -> Array:
@@ -234,7 +208,7 @@ class SGDIteration(OneByOne):
 
 
 @dataclass(frozen=True)
-class GradientDescent:
+class GradientDescent(ChoosesNothing):
     """Gradient descent (Richardson's iteration): every step is a sweep over all rows.
 
     Args:
@@ -262,19 +236,6 @@ class GradientDescent:
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
         return {"name": "GradientDescent", **asdict(self)}
-
-    def cost(self, size: Size) -> Cost:
-        """A sweep a step, and O(M c) on the host."""
-        p, c = size.p, size.outputs
-        return Cost(
-            setup_bytes=0 if self.step else 2 * min(_HELD_OUT, size.n) * p * (8 + size.itemsize),
-            resident_bytes=0,
-            setup=Work() if self.step else _measuring(size),
-            row=Work(values=p, panel=4.0 * p * c),
-            step=Work(numbers=4.0 * p * c),
-            batch=0,
-            passes=self.epochs,
-        )
 
     def prepare(self, problem: Problem) -> float:
         """Measure what step the basis allows."""
@@ -304,13 +265,14 @@ class DescentIteration(WholePasses):
 
     def init(self) -> Array:
         """W = 0."""
-        return np.zeros((self.basis.width, self.outputs), dtype=self.basis.dtype)
+        return self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
         """One step."""
         g, _, n = sweep(self.contribution, state)
         moved = state - self.step * (g.astype(np.float64) / n + self.solver.ridge * state)
-        return np.asarray(moved, dtype=state.dtype)
+        weights: Array = moved.astype(state.dtype, copy=False)
+        return weights
 
     def weights(self, state: Array) -> Array:
         """The iterate."""

@@ -28,14 +28,12 @@ from streamkern.data.stream import Stream
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
-from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, largest_sweeps, sketched_preconditioner
+from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, measure
-from streamkern.solvers.base import OneByOne, Problem, Sweep
-from streamkern.solvers.cost import POWER_STEPS, Cost, Size, Work
-from streamkern.solvers.dense import matmul
+from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
-from streamkern.solvers.importance import Draws, WeightedProduct, row_norms, weights
+from streamkern.solvers.importance import WeightedProduct, row_norms, weights
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.records import record
 from streamkern.types import Array
@@ -43,13 +41,11 @@ from streamkern.types import Array
 PRECONDITIONERS = ("lanczos", None)
 SAMPLINGS = ("uniform", "importance")
 
-_HELD_OUT = 2000
 _LEAST_STEPS = 8  # of a pass: the last half is averaged
-_LIKELY_BATCH = 256  # rows of a step where nothing is measured yet
 
 
 @dataclass(frozen=True)
-class SVRG:
+class SVRG(ChoosesNothing):
     """Stochastic variance-reduced gradients, with the preconditioner of block Lanczos or without.
 
     Args:
@@ -96,34 +92,6 @@ class SVRG:
         """Name and parameters."""
         return {"name": "SVRG", **asdict(self)}
 
-    def cost(self, size: Size) -> Cost:
-        """The Krylov space, or rows to measure on, in the setup; two evaluations of the basis a row and pass."""
-        p, c = size.p, size.outputs
-        k = min(self.k, p) if self.preconditioner else 0
-        sweeps = largest_sweeps(p) if k else 0
-        important = self.sampling == "importance"
-        held, most = min(_HELD_OUT, size.n), max(size.lanes, size.n // _LEAST_STEPS)
-        krylov = 4 * sweeps * p * k * 8 + 3 * size.slots * p * k * 8
-        setup = Work(
-            values=float((sweeps + important) * size.n + held) * p,
-            panel=(4.0 * sweeps + 2.0 * important) * size.n * p * k,
-            gemm64=4.0 * held * p * k,
-            serial64=4.0 * p * (sweeps * k) ** 2,
-            vector64=4.0 * POWER_STEPS * held * p,
-        )
-        return Cost(
-            setup_bytes=max(krylov, 2 * held * p * (8 + size.itemsize)) + p * k * 8,
-            resident_bytes=p * k * 8 + 24 * size.n * important,
-            setup=setup,
-            row=Work(values=2.0 * p, panel=10.0 * p * c),
-            step=Work(thin64=4.0 * p * k * c, numbers=12.0 * p * c),
-            batch=self.batch or most,
-            passes=self.epochs,
-            likely_batch=self.batch or min(most, _LIKELY_BATCH),
-            reads=2.0,
-            setup_reads=float(sweeps + important),
-        )
-
     def prepare(self, problem: Problem) -> PreparedSketch:
         """Sketch the preconditioner in a few sweeps, and measure what step it allows.
 
@@ -135,9 +103,7 @@ class SVRG:
         report: dict[str, Any] = {}
         P = identity(basis.width)
         if self.preconditioner is not None:
-            spectrum = block_lanczos(
-                problem.executor, problem.assembly(problem.train), basis, self.k, seed=problem.seed
-            )
+            spectrum = block_lanczos(problem.sweep, basis, self.k, problem.engine, seed=problem.seed)
             P = sketched_preconditioner(spectrum, self.ridge)
             report = {"sweeps": spectrum.sweeps, "eigenvalues": spectrum.values.tolist()}
         norms = row_norms(problem, basis, P) if self.sampling == "importance" else None
@@ -152,9 +118,7 @@ class SVRG:
         prepared = prepared or self.prepare(problem)
         most = max(problem.lanes, len(problem.train) // _LEAST_STEPS)
         batch = self.batch or int(np.clip(round(prepared.size.critical_batch), problem.lanes, most))
-        stream = problem.stream(batch)
-        if prepared.norms is not None:
-            stream = Draws.instead_of(stream, prepared.norms)
+        stream = problem.stream(batch, chances=prepared.norms)
         return SVRGIteration(self, stream, problem.basis(), problem.encoding.outputs, prepared)
 
 
@@ -178,19 +142,18 @@ class PreparedSketch:
 
 def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float, sampling: str) -> StepSize:
     """β, λ_1 and the largest β_i of P^{−1/2} (C + λ I) P^{−1/2} over rows drawn from the training data."""
-    data, parallel = problem.train, problem.executor.host_map
-    held, w = measured_rows(problem, data.draw(min(_HELD_OUT, data.base_rows)))
-    cuts = [slice(a, min(a + 256, len(held))) for a in range(0, len(held), 256)]
-    phi = np.concatenate(parallel(lambda rows: P.inverse_root(basis.block(held[rows]).astype(np.float64)), cuts))
+    engine = problem.engine
+    held, w = measured_rows(problem, problem.draw(HELD_OUT))
+    phi = engine.values(basis, held, lambda values: P.inverse_root(values.astype(np.float64)))
 
     def matvec(v: Array) -> Array:
-        return matmul(phi, matmul(phi.T, v[:, None], parallel), parallel)[:, 0]
+        return engine.product(phi, engine.product(phi.T, v[:, None]))[:, 0]
 
-    size = measure(np.einsum("ij,ij->i", phi, phi), matvec)
+    size = measure(np.einsum("ij,ij->i", phi, phi), matvec, engine)
     if sampling == "uniform":  # by importance, rows of large weight come more often and not with longer steps
         size = weighted_size(size, w, problem)
     # The ridge is in every step whole; it adds at most this to any curvature.
-    extra = ridge / min(P.rest, float(P.scales.min(initial=np.inf)))
+    extra = ridge / P.least
     return StepSize(size.beta + extra, size.top + extra, size.peak + extra)
 
 
@@ -251,7 +214,7 @@ class SVRGIteration(OneByOne):
 
     def init(self) -> SVRGState:
         """W = 0."""
-        zero = np.zeros((self.basis.width, self.outputs))
+        zero = self.basis.engine.zeros((self.basis.width, self.outputs))
         return SVRGState(zero, zero, zero, zero, 0)
 
     def begin(self, state: SVRGState, pass_: int, sweep: Sweep) -> SVRGState:

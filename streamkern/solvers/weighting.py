@@ -11,7 +11,6 @@ import numpy as np
 
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers.base import Problem
-from streamkern.sweep import gather_weighted
 from streamkern.types import Array, IntArray
 
 
@@ -28,7 +27,7 @@ def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]
     Returns:
         X of shape (k, d), as the basis wants them, and weights (k,) of mean 1 over the training rows, or None.
     """
-    X, w = gather_weighted(problem.executor, problem.assembly(problem.train), ids)
+    X, w = problem.rows(ids)
     if w is None:
         return X, None
     if not w.any():
@@ -60,5 +59,4 @@ def center_weights(problem: Problem) -> Array | None:
     """Sample weights of the centers, shape (p,), where they are training rows that have some; else None."""
     if not problem.train.weighted or problem.centers.ids is None:
         return None
-    _, w = gather_weighted(problem.executor, problem.assembly(problem.train), problem.centers.ids)
-    return w
+    return problem.rows(problem.centers.ids)[1]

@@ -39,10 +39,10 @@ class Rounding:
         rng = np.random.default_rng([pass_, lane, step])
         return (rng.normal(size=self.size) * 10.0 ** rng.integers(-4, 4, self.size)).astype(np.float32)
 
-    def warm(self, block: Array) -> None:
+    def begin(self, block: Array) -> None:
         """Nothing comes before the state."""
 
-    def contribute(self, block: Array, state: Any) -> Parts:
+    def contribute(self, block: Array, state: Any, begun: Any = None) -> Parts:
         """The block times the state, where it was computed, and 1."""
         return block * np.float32(state), Stack((os.getpid(),)), 1
 
@@ -59,7 +59,7 @@ class Dawdling(Rounding):
     seconds: float = 0.0
     once: str | None = None
 
-    def contribute(self, block: Array, state: Any) -> Parts:
+    def contribute(self, block: Array, state: Any, begun: Any = None) -> Parts:
         """As `Rounding`, late."""
         if self.seconds < 0:
             os._exit(1)
@@ -85,10 +85,10 @@ class Failing:
             raise DataError("A bad row.", where=f"lane {lane}")
         return lane
 
-    def warm(self, block: int) -> None:
+    def begin(self, block: int) -> None:
         """Nothing comes before the state."""
 
-    def contribute(self, block: int, state: Any) -> Parts:
+    def contribute(self, block: int, state: Any, begun: Any = None) -> Parts:
         """The lane."""
         if self.when == "contribute" and block == self.lane:
             raise DataError("A bad row.", where=f"lane {block}")

@@ -11,11 +11,11 @@ import sys
 import time
 
 import numpy as np
+from streamkern.kernels.device import DeviceExpansion
 
 import streamkern as sk
 from streamkern.backends.device import get_device
 from streamkern.errors import UsageError
-from streamkern.kernels.device import DeviceExpansion
 
 ROWS, CENTERS, ROUNDS = 4096, 10_000, 10
 

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from streamkern.solvers.dense import spd_solve, unpacked
 
 import streamkern as sk
 from streamkern.data.stream import Scan
 from streamkern.execute import open_executor
 from streamkern.pipeline.tune import KERNELS
 from streamkern.solvers import Problem
-from streamkern.solvers.dense import spd_solve, unpacked
 from streamkern.solvers.direct import add_ridge
 from streamkern.solvers.fit import AtOnce, prepare
 from streamkern.solvers.gradient import NormalEquations

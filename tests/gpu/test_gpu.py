@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from streamkern.kernels.device import DeviceExpansion, device_bytes
 
 import streamkern as sk
 from streamkern.backends import Backend, NumpyBackend
 from streamkern.kernels import Expansion
-from streamkern.kernels.device import DeviceExpansion, device_bytes
 from streamkern.testing.backend import BackendSuite
 from streamkern.testing.device import HostDevice
 

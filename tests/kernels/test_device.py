@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from streamkern.kernels.device import DeviceExpansion
+from streamkern.solvers.device import project_on_device
 
 from streamkern import GaussianNoise, HorizontalFlip, from_arrays
 from streamkern.data.device import DeviceAssembly
@@ -15,8 +17,6 @@ from streamkern.data.targets import Classes
 from streamkern.errors import NumericalError
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
 from streamkern.kernels import device as module
-from streamkern.kernels.device import DeviceExpansion
-from streamkern.solvers.device import project_on_device
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.projection import project_exactly
 from streamkern.testing.device import HostDevice, StrictDevice

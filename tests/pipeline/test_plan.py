@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from streamkern.solvers.cost import Work
 
 import streamkern as sk
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes, gemm_rate
-from streamkern.solvers.cost import Work
 
 Make = Callable[..., sk.Pipeline]
 PRICES = Prices(Work(*[1e-10] * 11), step=1e-4, row=1e-7, moments=1e-7, byte=1e-9)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streamkern.solvers.cost import Size
 
 import streamkern as sk
 from streamkern.solvers.auto import choose, default_passes, nominal, resolved
-from streamkern.solvers.cost import Size
 
 
 def name(size: Size, **more: Any) -> str:

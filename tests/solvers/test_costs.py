@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from streamkern.solvers.cost import Cost, Size, Work, eigh, triangle
+from streamkern.testing.counting import CountingSource, counting, watch
 
 import streamkern as sk
 from streamkern.centers import CenterSet
@@ -19,8 +21,6 @@ from streamkern.data.targets import Continuous
 from streamkern.execute import ThreadsExecutor
 from streamkern.memory import release
 from streamkern.solvers import Problem, train
-from streamkern.solvers.cost import Cost, Size, Work, eigh, triangle
-from streamkern.testing.counting import CountingSource, counting, watch
 
 FOURIER = sk.RandomFourier(sk.Gaussian(2.0), 96)
 

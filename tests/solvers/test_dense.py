@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from streamkern.errors import NumericalError
-from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers.dense import (
     TILE,
     cholesky,
@@ -21,6 +18,9 @@ from streamkern.solvers.dense import (
     times_lower,
     unpacked,
 )
+
+from streamkern.errors import NumericalError
+from streamkern.execute.threads import ThreadsExecutor
 
 SIZES = [1, 2, 15, 16, 17, 31, 32, 33, 50]  # tiles of 16
 F64 = np.dtype(np.float64)

@@ -6,24 +6,16 @@ call, so threads decide only when a tile is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 
-from streamkern.backends.product import Factor, packed_bytes
+from streamkern.backends.product import Factor
 from streamkern.backends.thin import add_transposed, laid_out, room, times
-from streamkern.errors import NumericalError
+from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
+from streamkern.engine.numpy import not_positive
 from streamkern.types import Array
-
-TILE = 256
-"""Rows of a tile: two of float64 fit the second-level cache."""
-_SUMS, _SLAB = 8, 32
-_MANY = 64  # columns from which packing the right factor pays
-
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
-"""Runs a function over items in threads: ``Executor.host_map``."""
 
 
 def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
@@ -98,12 +90,7 @@ def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> list[Array]:
         try:
             A[K, K] = scipy.linalg.cholesky(A[K, K], lower=True, check_finite=False)
         except np.linalg.LinAlgError as error:
-            raise NumericalError(
-                "The kernel matrix of the centers is not positive definite to working precision.",
-                where="K(Z, Z)",
-                expected="a positive definite kernel and distinct centers",
-                remedy="remove repeated centers, raise the jitter, or compute in float64",
-            ) from error
+            raise not_positive() from error
         inverses.append(
             scipy.linalg.solve_triangular(A[K, K], np.eye(K.stop - K.start), lower=True, check_finite=False)
         )
@@ -147,34 +134,12 @@ def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
     """A B by fixed tiles of rows of A."""
     out = np.empty((len(A), B.shape[1]), dtype=np.result_type(A, B))
     rows = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
-    if A.dtype == B.dtype and B.shape[1] >= _MANY:
+    if A.dtype == B.dtype and B.shape[1] >= MANY:
         right = Factor(B.T)
         parallel(lambda part: right.product(A[part], out[part]), rows)
     else:
         parallel(lambda part: np.matmul(A[part], B, out=out[part]), rows)
     return out
-
-
-def packed_size(p: int) -> int:
-    """How many numbers the packed lower triangle of a symmetric p x p matrix has: about half."""
-    return sum((p - a) * min(TILE, p - a) for a in range(0, p, TILE))
-
-
-def packed_panels(packed: Array, p: int) -> Iterator[tuple[slice, Array]]:
-    """The columns of each tile, and what is in them from the tile's first row on: views of a packed triangle."""
-    end = 0
-    for a in range(0, p, TILE):
-        cols = slice(a, min(a + TILE, p))
-        begin, end = end, end + (p - a) * (cols.stop - a)
-        yield cols, packed[begin:end].reshape(p - a, -1)
-
-
-def unpacked(packed: Array, p: int) -> Array:
-    """The matrix of a packed triangle, shape (p, p): tiles on its diagonal and below; those above are not in memory."""
-    A = np.zeros((p, p), packed.dtype)
-    for cols, panel in packed_panels(packed, p):
-        A[cols.start :, cols] = panel
-    return A
 
 
 def mirror(A: Array, parallel: Map, tile: int = TILE) -> Array:
@@ -215,11 +180,6 @@ def gram(A: Array, parallel: Map, tile: int = TILE) -> Array:
     return out
 
 
-def factoring_bytes(p: int, slots: int) -> int:
-    """Peak bytes of ``inverse_factor`` beside its argument and its result: columns of tiles, packed."""
-    return (slots + 1) * packed_bytes(TILE, p, 8)
-
-
 def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile: int = 128) -> Array:
     """Wᵀ W B, reading W from memory once: a tile of its rows is used twice while it is in cache.
 
@@ -235,25 +195,20 @@ def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile:
     """
     tiles = [slice(a, min(a + tile, len(W))) for a in range(0, len(W), tile)]
     out = np.empty(B.shape, dtype=np.result_type(W, B))
-    for a in range(0, B.shape[1], _SLAB):
-        columns = slice(a, min(a + _SLAB, B.shape[1]))
+    for a in range(0, B.shape[1], SLAB):
+        columns = slice(a, min(a + SLAB, B.shape[1]))
         right = laid_out(B[:, columns].astype(out.dtype))
 
         def total(rows: list[slice], right: Array = right) -> Array:
-            sums = room(right)
+            sums = room(len(right), right.shape[1], right.dtype)
             for part in rows:
                 stop = part.stop if lower else W.shape[1]
                 A = W[part, :stop]
                 add_transposed(A, times(A, right[:stop]), sums[:stop])
             return sums
 
-        first, *rest = parallel(total, [tiles[i::_SUMS] for i in range(min(_SUMS, len(tiles)))]) or [0.0 * right]
+        first, *rest = parallel(total, [tiles[i::SUMS] for i in range(min(SUMS, len(tiles)))]) or [0.0 * right]
         for sums in rest:
             first += sums
         out[:, columns] = first
     return out
-
-
-def gram_bytes(n: int, c: int, itemsize: int) -> int:
-    """Peak bytes of ``gram_matmul`` beside its arguments and its result."""
-    return (_SUMS + 2) * n * min(c + 15, _SLAB) * itemsize

@@ -1,0 +1,67 @@
+"""Blocks that a step's contribution needs beside its own, read where the step runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from streamkern.data.stream import Block, Key, Scan, Stream
+
+
+class AllTiles:
+    """All training rows in stored order, tile by tile, through the cache that a stream's rows come through.
+
+    Args:
+        stream: whose rows they are.
+        rows: most rows of a tile.
+    """
+
+    def __init__(self, stream: Stream, rows: int) -> None:
+        self.stream, self.rows = stream, rows
+        self.scan = Scan(replace(stream.assembly, encoding=None), rows)
+        self.scan.reader = stream.reader  # a process keeps stored rows once
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AllTiles, (self.stream, self.rows)
+
+    def __call__(self, state: Any) -> Iterator[Block]:
+        """The tiles, whatever the state."""
+        return (self.scan.block((index,)) for index in range(len(self.scan)))
+
+
+class RecentBlocks:
+    """Blocks of earlier steps that a state names by their keys, built again and kept while it names them.
+
+    So a state holds integers and not rows.
+
+    Args:
+        stream: builds them.
+        keys: state -> keys; picklable.
+    """
+
+    def __init__(self, stream: Stream, keys: Callable[[Any], Iterable[Key]]) -> None:
+        self.stream, self.keys = stream, keys
+        self._kept: dict[Key, Block] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecentBlocks, (self.stream, self.keys)
+
+    def __call__(self, state: Any) -> Iterator[Block]:
+        """The blocks that a state names, in its order."""
+        keys = list(self.keys(state))
+        with self._lock:
+            for key in self._kept.keys() - set(keys):
+                del self._kept[key]
+        return map(self._block, keys)
+
+    def _block(self, key: Key) -> Block:
+        with self._lock:
+            found = self._kept.get(key)
+        if found is None:
+            found = self.stream.block(key)
+            with self._lock:
+                self._kept[key] = found
+        return found

@@ -1,0 +1,40 @@
+"""Sampling by importance: rows drawn with replacement, each with a chance in proportion to a number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from streamkern.data.stream import Stream
+from streamkern.rng import generator
+from streamkern.types import Array, IntArray
+
+
+@dataclass(eq=False)
+class Draws(Stream):
+    """A pass of as many rows as any other, each drawn by itself. A block is a function of its key, as ever.
+
+    Args:
+        chances: of the stored rows, shape (source rows,), in any unit; 0 where a row takes no part.
+    """
+
+    chances: Array = field(default_factory=lambda: np.ones(0))
+
+    @classmethod
+    def instead_of(cls, stream: Stream, chances: Array) -> Draws:
+        """Draws in steps of the same size."""
+        return cls(**{f.name: getattr(stream, f.name) for f in fields(Stream)}, chances=chances)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._ends = np.cumsum(self.chances)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_ends"}
+
+    def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
+        random = generator("draws", self.seed, pass_, lane, start)
+        ids = np.searchsorted(self._ends, random.random(stop - start) * self._ends[-1], side="right")
+        # In order of id, a chunk's rows are neighbours; the window is shuffled anyway.
+        return np.sort(ids), random.integers(self.assembly.dataset.full_rounds, size=stop - start), set()

@@ -1,0 +1,207 @@
+"""The engine of a device: kernel values, their products and the factor of an exact projection are computed there.
+
+What goes in on the host comes out on the host. Every line is of the array API, so that any device's namespace will do,
+and none knows which it is. What has p or d numbers a row lives on the device; what has a number an output (residuals,
+gradients, weights) comes back, where solvers, sums and checkpoints are what they are without a device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from streamkern.backends.device import NARROW, NARROW_OUTPUTS, PANEL_BYTES, Device
+from streamkern.engine.base import Centered, Engine, Evaluated, Imap, Map, Respond, Runs
+from streamkern.engine.host import HostEngine
+from streamkern.engine.numpy import one_by_one
+from streamkern.engine.triangle import cuts
+from streamkern.types import Array
+
+_SQUARE = 1024  # of a matrix whose diagonal is set
+
+
+class _There:
+    """What a device holds for an expansion: centers, norms and the last state, sent when they are first needed."""
+
+    def __init__(self, Z: Any) -> None:
+        self.Z = Z
+        self.lock = threading.Lock()
+        self.centers: tuple[Any, Any] | None = None
+        self.state: tuple[Any, Any] = (None, None)
+
+
+class _Placed:
+    """A host matrix with a copy of it on the device, made when it is first needed."""
+
+    def __init__(self, W: Array) -> None:
+        self.W = W
+        self.there: Any = None
+
+
+class DeviceEngine(HostEngine):
+    """Rows against centers on a device; matrices of the set-up on the host, but for the factor of K(Z, Z).
+
+    Args:
+        device: where values are computed.
+        parallel: runs tiles of the host in threads of this process.
+        imap: runs tiles where blocks are computed.
+        overlaps: ignored: K(Z, Z) lies on the device.
+    """
+
+    def __init__(
+        self, device: Device, parallel: Map = one_by_one, imap: Imap | None = None, overlaps: bool = False
+    ) -> None:
+        super().__init__(parallel, imap, overlaps=False)
+        self.device: Device = device
+        self.name = device.name
+        self.host = HostEngine(parallel, imap)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DeviceEngine, (self.device,)
+
+    def bound(self, executor: Runs) -> Engine:
+        """The same, with tiles of the host run by an executor; see ``Engine.bound``."""
+        return DeviceEngine(self.device, executor.host_map, executor.imap)
+
+    def here(self) -> Engine:
+        """The same, with every tile in threads of this process; see ``Engine.here``."""
+        return DeviceEngine(self.device, self.parallel)
+
+    # ------------------------------------------------------------------------------ rows against centers
+
+    def hold(self, Z: Any) -> Any:
+        """Centers, of the host or of the device, which go there when they are first needed, and stay."""
+        return _There(Z)
+
+    def hold_head(self, resident: Any, Z: Any) -> Any:
+        """The first of them, sent by themselves."""
+        return _There(Z)
+
+    def block(self, expansion: Centered, X: Any, out: Array | None = None) -> Array:
+        """k(X, Z) on the host, shape (b, p), written to ``out`` where given."""
+        K = np.empty((X.shape[0], expansion.p), dtype=expansion.dtype) if out is None else out
+        with self.device.turn():
+            rows = self.device.put(X)
+            for part in _panels(expansion, X.shape[0]):
+                K[part] = self.device.take(self._values(expansion, rows[part, :]))
+        return K
+
+    def panels(self, basis: Evaluated, X: Any, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+        """Panels in turn, on the host; see ``Engine.panels``."""
+        for rows in cuts(X.shape[0], basis.row_tile):
+            yield rows, basis.block(X[rows, :])
+
+    def begin(self, basis: Evaluated, X: Any) -> Any:
+        """Nothing is begun: a panel would take a turn from a thread that has the state."""
+        return None
+
+    def predict(self, basis: Any, X: Any, W: Array) -> Array:
+        """f(X) = k(X, Z) W on the host, shape (b, c)."""
+        out = np.empty((X.shape[0], W.shape[1]), dtype=basis.dtype)
+        with self.device.turn():
+            rows, weights = self.device.put(X), self.device.put(np.ascontiguousarray(W, dtype=basis.dtype))
+            for part in _panels(basis, X.shape[0]):
+                out[part] = self.device.take(self._product(basis, rows[part, :], weights))
+        return out
+
+    def pull(self, basis: Any, X: Any, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+        """φ(X)ᵀ respond(φ(X) W): F comes back to the host and r goes there, where the product is summed."""
+        device, total = self.device, None
+        with device.turn():
+            rows, weights = device.put(X), self._shared(basis, W)
+            for part in _panels(basis, X.shape[0]):
+                tile = rows[part, :]
+                if _narrow(basis) and max(W.shape[1], outputs) <= NARROW_OUTPUTS:
+                    # Twice evaluated and never written, which is less where a value costs little.
+                    r = device.put(respond(device.take(self._product(basis, tile, weights)), part))
+                    g = device.loops.narrow(self._centers(basis)[0], tile, r, *basis.kernel.profile)
+                else:
+                    K = self._values(basis, tile)
+                    g = K.T @ device.put(respond(device.take(K @ weights), part))
+                total = g if total is None else total + g
+            return np.zeros((basis.p, outputs), dtype=basis.dtype) if total is None else device.take(total)
+
+    # ------------------------------------------------------------------------------ set-up
+
+    def kernel_matrix(self, expansion: Centered, s: int) -> Array:
+        """k(Z_s, Z_s), on the host in float64."""
+        return self.host.kernel_matrix(expansion.at(expansion.Z, self.host), s)
+
+    def kernel_rows(self, expansion: Centered, s: int) -> Iterator[tuple[slice, Array]]:
+        """Tiles of rows of k(Z_s, Z_s), on the host in float64."""
+        return self.host.kernel_rows(expansion.at(expansion.Z, self.host), s)
+
+    def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
+        """Inverse factor of K(Z, Z) + shift I, which is made and factored on the device; see ``Engine.kernel_factor``.
+
+        Raises:
+            NumericalError: K(Z, Z) + shift I is not positive definite.
+        """
+        device, diagonal = self.device, expansion.kernel.diag(np.asarray(expansion.Z, dtype=np.float64))
+        wide = expansion.at(np.asarray(expansion.Z, dtype=np.float64))
+        with device.turn():
+            A = self._values(wide, self._centers(wide)[0]) if K is None else device.put(K)
+            for part in cuts(expansion.p, _SQUARE):
+                square = device.take(A[part, part])
+                np.fill_diagonal(square, diagonal[part] + shift)
+                A[part, part] = device.put(square)
+            return device.take(device.inverse_factor(A, expansion.dtype))
+
+    def place(self, W: Array) -> Any:
+        """W with a copy on the device, made by the first product."""
+        return _Placed(W)
+
+    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
+        """Wᵀ W B, on the device where W was placed there."""
+        if not isinstance(W, _Placed):
+            return super().gram_product(W, B, lower=lower)
+        with self.device.turn():
+            if W.there is None:
+                W.there = self.device.put(W.W)
+            right = self.device.put(np.ascontiguousarray(B, dtype=W.W.dtype))
+            return self.device.take(W.there.T @ (W.there @ right))
+
+    # ------------------------------------------------------------------------------ on the device
+
+    def _centers(self, expansion: Centered) -> tuple[Any, Any]:
+        """Z and its squared norms on the device."""
+        there = expansion.resident
+        with there.lock:
+            if there.centers is None:
+                Z = self.device.put(there.Z)
+                there.centers = Z, self.device.loops.row_norms(Z)
+            centers: tuple[Any, Any] = there.centers
+            return centers
+
+    def _values(self, expansion: Centered, X: Any) -> Any:
+        """k(X, Z) of rows of the device, on the device: one matrix product and one pass over it."""
+        Z, norms = self._centers(expansion)
+        S = X @ Z.T
+        expansion.kernel.apply(S, self.device.loops.row_norms(X), norms, self.device.loops)
+        return S
+
+    def _product(self, expansion: Centered, X: Any, W: Any) -> Any:
+        if _narrow(expansion) and W.shape[1] <= NARROW_OUTPUTS:
+            return self.device.loops.narrow(X, self._centers(expansion)[0], W, *expansion.kernel.profile)
+        return self._values(expansion, X) @ W
+
+    def _shared(self, expansion: Centered, W: Array) -> Any:
+        """A state on the device: the lanes of a step are given one and the same, which is frozen."""
+        held = expansion.resident.state
+        if held[0] is not W:
+            held = (W, self.device.put(np.ascontiguousarray(W, dtype=expansion.dtype)))
+            expansion.resident.state = held
+        return held[1]
+
+
+def _narrow(expansion: Centered) -> bool:
+    """Whether rows are so narrow that values are summed up as they are made."""
+    radial = expansion.kernel.profile is not None
+    return radial and expansion.Z.shape[1] <= NARROW and expansion.dtype == np.float32
+
+
+def _panels(expansion: Centered, n: int) -> list[slice]:
+    return cuts(n, max(1, PANEL_BYTES // max(1, expansion.p * expansion.dtype.itemsize)))

@@ -1,0 +1,159 @@
+"""The default engine: compiled tiles on the CPU, in threads, with the same bits for any number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from streamkern.backends import lapack
+from streamkern.backends.numba import NumbaBackend
+from streamkern.backends.product import Factor, inner, pack, packed_bytes
+from streamkern.backends.thin import add_transposed, laid_out, room, times
+from streamkern.engine import dense
+from streamkern.engine.base import CENTER_TILE, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
+from streamkern.engine.numpy import NumpyEngine, one_by_one
+from streamkern.engine.triangle import cuts, packed_panels
+from streamkern.types import Array
+
+
+class HostEngine(NumpyEngine):
+    """``NumpyEngine`` with compiled products, fused kernel values and tiled linear algebra.
+
+    Args:
+        parallel: as in ``NumpyEngine``.
+        imap: as in ``NumpyEngine``.
+        overlaps: as in ``NumpyEngine``.
+    """
+
+    name = "host"
+
+    def __init__(self, parallel: Map = one_by_one, imap: Imap | None = None, overlaps: bool = False) -> None:
+        super().__init__(parallel, imap, overlaps)
+        self.loops: NumbaBackend = NumbaBackend()
+
+    # ------------------------------------------------------------------------------ rows against centers
+
+    def hold(self, Z: Array) -> Any:
+        """Squared norms of the centers, and the centers packed for products: None where a library multiplies."""
+        return self.loops.row_norms(Z), pack(Z)
+
+    def hold_head(self, resident: Any, Z: Array) -> Any:
+        """The first of them, which share what is packed."""
+        return resident[0][: len(Z)], resident[1]
+
+    def held_bytes(self, p: int, d: int, dtype: Any) -> int:
+        """Those of the norms, and of the packed centers."""
+        return super().held_bytes(p, d, dtype) + packed_bytes(p, d, np.dtype(dtype).itemsize)
+
+    def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
+        """k(X, Z) by tiles that stay in the caches; radial kernels in one compiled call."""
+        K = np.empty((len(X), expansion.p), dtype=expansion.dtype) if out is None else out
+        kernel, (z_norms, packed), x_norms = expansion.kernel, expansion.resident, self.loops.row_norms(X)
+        profile = kernel.profile
+        if packed is not None and profile is not None:
+            self.loops.radial_products(X, packed, K, x_norms, z_norms, *profile)
+            return K
+        for rows in cuts(len(X), ROW_TILE):
+            for cols in cuts(expansion.p, CENTER_TILE):
+                S = K[rows, cols]
+                if packed is None:
+                    np.matmul(X[rows], expansion.Z[cols].T, out=S)
+                else:
+                    inner(X[rows], packed, cols, S)
+                kernel.apply(S, x_norms[rows], z_norms[cols], self.loops)
+        return K
+
+    def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+        """Panels in turn, in one buffer that is kept: fresh pages would cost more than the elementwise pass."""
+        buffer = _buffer(basis) if begun is None else begun
+        try:
+            for rows in cuts(len(X), basis.row_tile):
+                panel = buffer[: rows.stop - rows.start]
+                if rows.start or begun is None:
+                    panel = basis.block(X[rows], out=panel)
+                yield rows, panel
+        finally:
+            basis.buffers.append(buffer)
+
+    def begin(self, basis: Evaluated, X: Array) -> Any:
+        """The first panel of X, in a buffer that ``panels`` goes on with."""
+        buffer, first = _buffer(basis), X[: basis.row_tile]
+        basis.block(first, out=buffer[: len(first)])
+        return buffer
+
+    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+        """φ(X) W; see ``Engine.predict``."""
+        out = np.empty((len(X), W.shape[1]), dtype=basis.dtype)
+        right = laid_out(W)
+        for rows, phi in basis.panels(X):
+            out[rows] = times(phi, right)[:, : W.shape[1]]
+        return out
+
+    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+        """φ(X)ᵀ respond(φ(X) W); see ``Engine.pull``."""
+        right, c = laid_out(W), W.shape[1]
+        g = room(basis.width, outputs, W.dtype)
+        for rows, phi in basis.panels(X, begun):
+            add_transposed(phi, respond(times(phi, right)[:, :c], rows), g)
+        return np.ascontiguousarray(g)
+
+    # ------------------------------------------------------------------------------ matrices
+
+    def right_factor(self, B: Array) -> Any:
+        """B packed; see ``Engine.right_factor``."""
+        return Factor(B)
+
+    def product(self, A: Array, B: Array) -> Array:
+        """A B by fixed tiles of rows of A."""
+        return dense.matmul(A, B, self.parallel)
+
+    def product_t(self, U: Array, V: Array) -> Array:
+        """Uᵀ V by fixed tiles of columns of U."""
+        return dense.matmul(U.T, V, self.parallel, tile=64)
+
+    def times_lower(self, B: Array, W: Array) -> Array:
+        """B Wᵀ by fixed tiles of rows of W."""
+        return dense.times_lower(B, W, self.parallel)
+
+    def gram(self, A: Array) -> Array:
+        """A Aᵀ by fixed tiles, each computed once."""
+        return dense.gram(A, self.parallel)
+
+    def add_gram(self, packed: Array, phi: Array) -> None:
+        """Add ΦᵀΦ to a packed triangle; see ``Engine.add_gram``."""
+        columns = phi.T.copy()
+        for cols, panel in packed_panels(packed, len(columns)):
+            Factor(columns[cols]).product(columns[cols.start :], panel, add=True)
+
+    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
+        """Wᵀ W B; see ``Engine.gram_product``."""
+        return dense.gram_matmul(W, B, self.parallel, lower=lower)
+
+    def inverse_factor(self, A: Array, dtype: Any) -> Array:
+        """L⁻¹ of A = L Lᵀ in ``dtype``, in the memory of A."""
+        return dense.inverse_factor(A, dtype, self.parallel)
+
+    def cholesky(self, A: Array) -> Array:
+        """Lower factor, in place; see ``Engine.cholesky``."""
+        return dense.cholesky(A, self.parallel)
+
+    def spd_solve(self, A: Array, B: Array) -> Array:
+        """A⁻¹ B; see ``Engine.spd_solve``."""
+        return dense.spd_solve(A, B, self.parallel)
+
+    def mirror(self, A: Array) -> Array:
+        """The lower triangle above the diagonal too, in place."""
+        return dense.mirror(A, self.parallel)
+
+    def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
+        """Top k eigenpairs by LAPACK, without Python's lock: SciPy's call would stop every other thread."""
+        return lapack.top_eigenpairs(np.ascontiguousarray(K), k)
+
+
+def _buffer(basis: Evaluated) -> Array:
+    try:
+        return basis.buffers.pop()
+    except IndexError:
+        return np.empty((basis.row_tile, basis.width), dtype=basis.dtype)

@@ -1,0 +1,377 @@
+"""The meter: an engine on shapes. It counts operations by kind and the bytes alive, and computes nothing.
+
+A solver's own ``prepare``, ``begin`` and ``update`` run on it, so that a plan is the run, on shapes. What is said here
+is what one verb takes, with the scratch memory of its implementation in ``host`` (``tests/engine/test_meter.py`` holds
+each to counters and to measured memory). What only data tell is a declared bound: conditions, counts of eigenvalues,
+and the largest eigenvalue, which decides the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from streamkern.backends.base import Backend
+from streamkern.backends.device import Device
+from streamkern.backends.numpy import NumpyBackend
+from streamkern.engine.base import (
+    KERNEL_TILE,
+    MANY,
+    ROW_TILE,
+    SLAB,
+    SUMS,
+    TILE,
+    Centered,
+    Engine,
+    Evaluated,
+    Respond,
+    Runs,
+)
+from streamkern.engine.krylov import is_cheaper, space
+from streamkern.engine.operations import eigh
+from streamkern.engine.shaped import Meter, Shaped, count_product
+from streamkern.engine.triangle import cuts
+from streamkern.types import Array
+
+LIKELY_POWER_STEPS = 30
+"""Steps of a power iteration that are counted: it ends when the eigenvalue stands, after 10 to 60."""
+
+_GROUP = 4  # products of a covariance's tiles held at a time
+
+
+def triangle(size: int, tile: int = KERNEL_TILE) -> float:
+    """Values that a symmetric kernel matrix evaluates: rows by tiles, each up to its diagonal."""
+    return float(sum((part.stop - part.start) * part.stop for part in cuts(size, tile)))
+
+
+class MeterEngine:
+    """The verbs on arrays of shapes.
+
+    Args:
+        meter: counts.
+        real: the engine that a run will have, whose centers take what it says they do.
+        slots: threads, or blocks that run at a time.
+        overlaps: as of the executor that a run will have.
+        top: the largest eigenvalue of a preconditioned kernel, as a share of its trace: what a step's batch follows.
+    """
+
+    name = "meter"
+    device: Device | None = None
+
+    def __init__(self, meter: Meter, real: Engine, slots: int = 1, overlaps: bool = False, top: float = 1.0) -> None:
+        self.meter, self.real = meter, real
+        self.slots, self.overlaps, self.top = slots, overlaps, top
+        self.loops: Backend = NumpyBackend()
+
+    def bound(self, executor: Runs) -> Engine:
+        """Itself: nothing runs."""
+        return self
+
+    def here(self) -> Engine:
+        """Itself: nothing runs."""
+        return self
+
+    @contextmanager
+    def meanwhile(self, work: Callable[[], Array] | None) -> Iterator[Callable[[], Array | None]]:
+        """Evaluate, and hold beside the result what the evaluation held, for as long as the context lasts."""
+        if work is None or not self.overlaps:
+            yield work or (lambda: None)
+            return
+        before, self.meter.peak = self.meter.peak, self.meter.alive
+        done = work()
+        rest = self.meter.peak - self.meter.alive
+        self.meter.peak = max(self.meter.peak, before)
+        with self.meter.scratch(rest):
+            yield lambda: done
+
+    # ------------------------------------------------------------------------------ arrays and decisions
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
+        """A new array; see ``Engine.empty``."""
+        return self._new(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
+        """A new array; see ``Engine.zeros``."""
+        return self._new(shape, dtype)
+
+    def normal(self, shape: tuple[int, ...], *key: Any) -> Array:
+        """A new array; see ``Engine.normal``."""
+        self.meter.count("numbers", float(np.prod(shape)))
+        return self._new(shape)
+
+    def decide(self, condition: Any, bound: bool) -> bool:
+        """The bound."""
+        return bound
+
+    def count(self, mask: Array) -> int:
+        """All."""
+        return int(mask.size)
+
+    # ------------------------------------------------------------------------------ rows against centers
+
+    def hold(self, Z: Array) -> Any:
+        """Norms and packed centers, as the real engine holds them."""
+        return self._new((self.real.held_bytes(Z.shape[0], Z.shape[1], Z.dtype),), np.uint8)
+
+    def hold_head(self, resident: Any, Z: Array) -> Any:
+        """The first of them, shared."""
+        return resident
+
+    def held_bytes(self, p: int, d: int, dtype: Any) -> int:
+        """As the real engine says."""
+        return self.real.held_bytes(p, d, dtype)
+
+    def diagonal(self, expansion: Centered, X: Array) -> Array:
+        """k(x, x) of every row."""
+        return self._new((len(X),), X.dtype)
+
+    def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
+        """Values; see ``Engine.block``."""
+        return self.evaluated(len(X), expansion.p, expansion.dtype, out)
+
+    def evaluated(self, n: int, M: int, dtype: Any, out: Any = None) -> Any:
+        """Values φ(X) of n rows and M functions, in ``out`` where given."""
+        self.meter.count("values64" if dtype == np.float64 else "values", n * M)
+        if out is None:
+            return self.meter.array((n, M), dtype, "panel")
+        return out._view(out.shape, "panel")
+
+    def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+        """One panel that stands for all."""
+        buffer = self._buffer(basis) if begun is None else begun
+        try:
+            n, tile = len(X), min(len(X), basis.row_tile)
+            if n:
+                with self.meter.scaled(n / tile):
+                    yield slice(0, tile), basis.block(X[:tile], buffer[:tile])
+        finally:
+            basis.buffers.append(buffer)
+
+    def begin(self, basis: Evaluated, X: Array) -> Any:
+        """Room for the first panel, whose values ``panels`` counts."""
+        return self._buffer(basis)
+
+    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+        """φ(X) W, beside W as the loops read it."""
+        out = self._new((len(X), W.shape[1]), basis.dtype)
+        with self.meter.scratch(W.nbytes):
+            for _, phi in basis.panels(X):
+                phi @ W
+        return out
+
+    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+        """φ(X)ᵀ respond(φ(X) W), beside W and the sum as the loops have them."""
+        g = self._new((basis.width, outputs), W.dtype)
+        with self.meter.scratch(W.nbytes + g.nbytes):
+            for rows, phi in basis.panels(X, begun):
+                phi.T @ respond(phi @ W, rows)
+        return g
+
+    def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
+        """φ(X), as tiles that are joined."""
+        tile = min(len(X), ROW_TILE)
+        with self.meter.scaled(len(X) / tile):
+            part = basis.block(X[:tile])
+            part = part if then is None else then(part)
+        transient = (2 * self.slots if then is not None else 0) * tile * basis.width * basis.dtype.itemsize
+        shape, dtype = (len(X), part.shape[1]), part.dtype
+        del part
+        with self.meter.scratch(len(X) * shape[1] * dtype.itemsize + transient):
+            return self.meter.array(shape, dtype)
+
+    def covariance(self, basis: Evaluated, X: Array, V: Array) -> Array:
+        """ΦᵀΦ V in float64."""
+        n, M = len(X), basis.width
+        with self.meter.scaled(n / min(n, ROW_TILE)):
+            basis.block(X[: min(n, ROW_TILE)])
+        self.meter.count("gemm64", 4.0 * n * V.size)
+        tiles = min(self.slots, _GROUP) * min(n, ROW_TILE) * M * (8 + basis.dtype.itemsize)
+        with self.meter.scratch(_GROUP * V.nbytes + tiles):
+            return self._new(V.shape)
+
+    def kernel_values(self, expansion: Centered, X: Array) -> Array:
+        """k(X, Z), as tiles that are joined."""
+        return self.values(expansion, X)
+
+    def kernel_matrix(self, expansion: Centered, s: int) -> Array:
+        """k(Z_s, Z_s) in float64."""
+        K = self._new((s, s))
+        for _ in self.kernel_rows(expansion, s):
+            pass
+        self.meter.count("numbers", s * s)
+        return K
+
+    def kernel_rows(self, expansion: Centered, s: int) -> Iterator[tuple[slice, Array]]:
+        """The last tile, which stands for all, with those that threads have in flight."""
+        d, tile = expansion.Z.shape[1], min(s, KERNEL_TILE)
+        self.meter.count("values64", triangle(s))
+        centers = s * d * 8 + self.real.held_bytes(s, d, np.dtype(np.float64))
+        with self.meter.scratch(centers + 2 * self.slots * tile * s * 8), self.meter.scaled((s / tile + 1) / 2):
+            yield slice(s - tile, s), self._new((tile, s))
+
+    def kernel_product(self, expansion: Centered, V: Array) -> Array:
+        """K(Z, Z) V in float64, as tiles that are joined."""
+        p, c = V.shape
+        tile, itemsize = min(expansion.row_tile, p), expansion.dtype.itemsize
+        self.meter.count("values", p * p)
+        self.meter.count("panel" if c < MANY else "gemm", 2.0 * p * p * c)
+        flying = self.slots * tile * (p * itemsize + c * (itemsize + 16))
+        with self.meter.scratch(2 * V.size * itemsize + V.size * 8 + flying):
+            return self._new((p, c))
+
+    # ------------------------------------------------------------------------------ matrices
+
+    def right_factor(self, B: Array) -> Any:
+        """B packed."""
+        return _Right(self, B)
+
+    def product(self, A: Array, B: Array) -> Array:
+        """A B, beside what is packed or widened."""
+        shape, dtype = (len(A), B.shape[1]), np.result_type(A.dtype, B.dtype)
+        count_product(self.meter, _unmarked(A), _unmarked(B), 2.0 * len(A) * B.size, B.shape[1], B.shape[1] >= MANY)
+        packed = B.nbytes if A.dtype == B.dtype and B.shape[1] >= MANY else 0
+        widened = 0 if A.dtype == dtype else self.slots * TILE * A.shape[1] * dtype.itemsize
+        with self.meter.scratch(packed + widened):
+            return self._new(shape, dtype)
+
+    def product_t(self, U: Array, V: Array) -> Array:
+        """Uᵀ V."""
+        return self.product(U.T, V)
+
+    def times_lower(self, B: Array, W: Array) -> Array:
+        """B Wᵀ for lower triangular W."""
+        self._gemm(1.0 * len(B) * W.size, B.dtype)
+        with self.meter.scratch(self.slots * TILE * W.shape[1] * W.dtype.itemsize):
+            return self._new((len(B), len(W)), np.result_type(B.dtype, W.dtype))
+
+    def row_squares(self, A: Array) -> Array:
+        """Σ_j A_ij² of each row."""
+        self.meter.count("numbers", A.size / self.slots)
+        return self._new((len(A),))
+
+    def gram(self, A: Array) -> Array:
+        """A Aᵀ, each tile once."""
+        self._gemm(1.0 * len(A) * A.size, A.dtype)
+        with self.meter.scratch(self.slots * TILE * (A.shape[1] + len(A)) * A.dtype.itemsize):
+            return self._new((len(A), len(A)), A.dtype)
+
+    def add_gram(self, packed: Array, phi: Array) -> None:
+        """ΦᵀΦ added to a packed triangle."""
+        rows, M = phi.shape
+        self.meter.count("gemm64", float(rows) * M * (M + min(M, TILE)))
+        self.meter.count("numbers", 3.0 * M * M * rows / ROW_TILE)
+        with self.meter.scratch(phi.nbytes + TILE * rows * 8):
+            pass
+
+    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
+        """Wᵀ W B."""
+        n, c = B.shape
+        dtype = np.result_type(W.dtype, B.dtype)
+        self.meter.count("thin" if dtype == np.float32 else "thin64", (2.0 if lower else 4.0) * W.size * c)
+        with self.meter.scratch((SUMS + 2) * n * min(c + 15, SLAB) * dtype.itemsize):
+            return self._new((n, c), dtype)
+
+    def place(self, W: Array) -> Any:
+        """W itself."""
+        return W
+
+    def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
+        """The inverse factor, in the memory of K."""
+        A: Any = self.kernel_matrix(expansion, expansion.p) if K is None else K
+        p, dtype = len(A), expansion.dtype
+        self.meter.count("gemm64", 2.0 / 3.0 * float(p) ** 3)
+        with self.meter.scratch((self.slots + 1) * TILE * p * 8):
+            pass
+        A.memory.resize(p * p * dtype.itemsize)
+        W: Any = Shaped(self.meter, (p, p), dtype, A.memory, "")
+        return W
+
+    def cholesky(self, A: Array) -> Array:
+        """The factor, in place."""
+        self.meter.count("gemm64", float(len(A)) ** 3 / 3)
+        with self.meter.scratch(self.slots * TILE * (len(A) + TILE) * 8):
+            return A
+
+    def spd_solve(self, A: Array, B: Array) -> Array:
+        """A⁻¹ B."""
+        self.cholesky(A)
+        return self.triangular_solve(A, self.triangular_solve(A, B, lower=True), lower=True)
+
+    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
+        """R⁻¹ B."""
+        columns = B.shape[1] if B.ndim > 1 else 1
+        self.meter.count("thin64" if columns < MANY else "serial64", float(len(R)) ** 2 * columns)
+        with self.meter.scratch(B.nbytes):
+            return self._new(B.shape)
+
+    def mirror(self, A: Array) -> Array:
+        """A."""
+        self.meter.count("numbers", A.size)
+        return A
+
+    def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
+        """As many as are asked for."""
+        s = len(K)
+        self.meter.count("eigen", eigh(s) * K.dtype.itemsize / 8)
+        if is_cheaper(s, k):
+            step, size = space(k)
+            widened = 0 if K.dtype == np.float64 else s * s * 8
+            held = widened + 2 * s * size * 8 + 4 * s * step * 8 + 4 * size * size * 8 + 3 * s * k * 8
+        else:
+            held = s * s * K.dtype.itemsize + 26 * s * 8
+        with self.meter.scratch(held):
+            return self._new((k,), K.dtype), self._new((s, k), K.dtype)
+
+    def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
+        """Eigenpairs."""
+        n = len(A)
+        k = n if top is None else min(n, top)
+        self.meter.count("eigen", eigh(n))
+        with self.meter.scratch((1 if B is None else 3) * n * n * 8):
+            return self._new((k,)), self._new((n, k))
+
+    def pivoted_qr(self, A: Array) -> tuple[Array, Array]:
+        """Q and R."""
+        n, k = A.shape
+        self.meter.count("serial64", 4.0 * n * k * k)
+        with self.meter.scratch(A.nbytes):
+            return self._new((n, min(n, k))), self._new((min(n, k), k))
+
+    def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
+        """The declared share of the trace, n."""
+        with self.meter.scaled(LIKELY_POWER_STEPS):
+            matvec(self._new((n,)))
+        return self.top * n
+
+    # ------------------------------------------------------------------------------ what verbs share
+
+    def _new(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
+        return self.meter.array(shape, dtype)
+
+    def _gemm(self, operations: float, dtype: Any) -> None:
+        self.meter.count("gemm64" if dtype == np.float64 else "gemm", operations)
+
+    def _buffer(self, basis: Evaluated) -> Any:
+        return basis.buffers.pop() if basis.buffers else self._new((basis.row_tile, basis.width), basis.dtype)
+
+
+class _Right:
+    """B packed as the right factor of products."""
+
+    def __init__(self, engine: MeterEngine, B: Array) -> None:
+        self._engine, self._shape = engine, B.shape
+        self._packed = engine.meter.array(B.shape, B.dtype)
+
+    def times(self, A: Any) -> Any:
+        """A Bᵀ."""
+        out = self._engine.meter.array((len(A), self._shape[0]), A.dtype)
+        self._engine._gemm(2.0 * out.size * self._shape[1], A.dtype)
+        return out
+
+
+def _unmarked(A: Any) -> Any:
+    """A, not as a panel: by a verb, its product is one of matrices."""
+    return A._view(A.shape, "") if isinstance(A, Shaped) else A

@@ -1,0 +1,365 @@
+"""The reference engine: NumPy and SciPy, a line a verb. It needs no compiler, and other engines are tested by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from streamkern.backends.base import Backend
+from streamkern.backends.device import Device
+from streamkern.backends.numpy import NumpyBackend
+from streamkern.engine.base import (
+    CENTER_TILE,
+    KERNEL_TILE,
+    POWER_STEPS,
+    POWER_TOLERANCE,
+    ROW_TILE,
+    Centered,
+    Engine,
+    Evaluated,
+    Imap,
+    Map,
+    Respond,
+    Runs,
+)
+from streamkern.engine.krylov import is_cheaper, krylov_eigenpairs
+from streamkern.engine.triangle import cuts, packed_panels
+from streamkern.errors import NumericalError
+from streamkern.rng import generator
+from streamkern.types import Array
+
+_GROUP = 4  # products of a covariance's tiles held at a time
+
+
+def one_by_one(fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """Run tiles one after another, as an engine does that is bound to no executor."""
+    return [fn(item) for item in items]
+
+
+class NumpyEngine:
+    """Plain NumPy. Slow, short and obviously right.
+
+    Args:
+        parallel: runs tiles in threads of this process.
+        imap: runs tiles of kernel values where blocks are computed; ``parallel`` by default.
+        overlaps: see ``Engine.overlaps``.
+    """
+
+    name = "numpy"
+    device: Device | None = None
+
+    def __init__(self, parallel: Map = one_by_one, imap: Imap | None = None, overlaps: bool = False) -> None:
+        self.parallel = parallel
+        self._imap = imap
+        self.overlaps = overlaps
+        self.loops: Backend = NumpyBackend()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+    def bound(self, executor: Runs) -> Engine:
+        """The same, with tiles run by an executor; see ``Engine.bound``."""
+        return type(self)(executor.host_map, executor.imap, executor.overlaps)
+
+    def here(self) -> Engine:
+        """The same, with every tile in threads of this process; see ``Engine.here``."""
+        return type(self)(self.parallel)
+
+    def imap(self, fn: Callable[..., Any], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[Any]:
+        """``fn(item, *shared)`` in order, wherever blocks are computed."""
+        if self._imap is not None:
+            return self._imap(fn, items, shared)
+        return iter(self.parallel(lambda item: fn(item, *shared), items))
+
+    @contextmanager
+    def meanwhile(self, work: Callable[[], Array] | None) -> Iterator[Callable[[], Array | None]]:
+        """Evaluate beside what happens in the context, in a thread; see ``Engine.meanwhile``."""
+        if work is None or not self.overlaps:
+            yield work or (lambda: None)
+            return
+        pool = ThreadPoolExecutor(1, "streamkern-meanwhile")
+        try:
+            future = pool.submit(work)
+            yield future.result
+        except Exception:
+            pool.shutdown()
+            raise
+        except BaseException:
+            pool.shutdown(wait=False)  # on Ctrl-C the thread is not joined: it ends with the executor it uses
+            raise
+        pool.shutdown()
+
+    # ------------------------------------------------------------------------------ arrays and decisions
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
+        """An array whose numbers are not set."""
+        return np.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
+        """An array of zeros."""
+        return np.zeros(shape, dtype)
+
+    def normal(self, shape: tuple[int, ...], *key: Any) -> Array:
+        """Standard normals of a key."""
+        return generator(*key).standard_normal(shape)
+
+    def decide(self, condition: Any, bound: bool) -> bool:
+        """The condition, as the data have it."""
+        return bool(condition)
+
+    def count(self, mask: Array) -> int:
+        """How many entries of a mask are true."""
+        return int(np.count_nonzero(mask))
+
+    # ------------------------------------------------------------------------------ rows against centers
+
+    def hold(self, Z: Array) -> Any:
+        """Squared norms of the centers."""
+        return self.loops.row_norms(Z)
+
+    def hold_head(self, resident: Any, Z: Array) -> Any:
+        """The first of them."""
+        return resident[: len(Z)]
+
+    def held_bytes(self, p: int, d: int, dtype: Any) -> int:
+        """Those of the norms."""
+        return int(p * np.dtype(dtype).itemsize)
+
+    def diagonal(self, expansion: Centered, X: Array) -> Array:
+        """k(x, x); see ``Engine.diagonal``."""
+        found: Array = expansion.kernel.diag(X)
+        return found
+
+    def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
+        """k(X, Z); see ``Engine.block``."""
+        K = np.empty((len(X), expansion.p), dtype=expansion.dtype) if out is None else out
+        x_norms, z_norms = self.loops.row_norms(X), expansion.resident
+        for rows in cuts(len(X), ROW_TILE):
+            for cols in cuts(expansion.p, CENTER_TILE):
+                S = K[rows, cols]
+                np.matmul(X[rows], expansion.Z[cols].T, out=S)
+                expansion.kernel.apply(S, x_norms[rows], z_norms[cols], self.loops)
+        return K
+
+    def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
+        """Panels in turn; see ``Engine.panels``."""
+        for rows in cuts(len(X), basis.row_tile):
+            yield rows, basis.block(X[rows])
+
+    def begin(self, basis: Evaluated, X: Array) -> Any:
+        """Nothing is begun."""
+        return None
+
+    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+        """φ(X) W; see ``Engine.predict``."""
+        out = np.empty((len(X), W.shape[1]), dtype=basis.dtype)
+        for rows, phi in basis.panels(X):
+            out[rows] = phi @ W
+        return out
+
+    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+        """φ(X)ᵀ respond(φ(X) W); see ``Engine.pull``."""
+        g = np.zeros((basis.width, outputs), dtype=W.dtype)
+        for rows, phi in basis.panels(X, begun):
+            g += phi.T @ respond(phi @ W, rows)
+        return g
+
+    def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
+        """φ(X) by tiles; see ``Engine.values``."""
+
+        def part(rows: slice) -> Array:
+            phi = basis.block(X[rows])
+            return phi if then is None else then(phi)
+
+        return np.concatenate(self.parallel(part, cuts(len(X), ROW_TILE)))
+
+    def covariance(self, basis: Evaluated, X: Array, V: Array) -> Array:
+        """ΦᵀΦ V; see ``Engine.covariance``."""
+
+        def part(rows: slice) -> Array:
+            phi = basis.block(X[rows]).astype(np.float64)
+            return np.asarray(phi.T @ (phi @ V))
+
+        total, rows = np.zeros_like(V), cuts(len(X), ROW_TILE)
+        for group in cuts(len(rows), _GROUP):
+            for term in self.parallel(part, rows[group]):
+                total += term
+        return total
+
+    def kernel_values(self, expansion: Centered, X: Array) -> Array:
+        """k(X, Z) by tiles; see ``Engine.kernel_values``."""
+        tiles = cuts(len(X), ROW_TILE)
+        return np.concatenate(list(self.imap(_block, [X[part] for part in tiles], (expansion,))))
+
+    def kernel_matrix(self, expansion: Centered, s: int) -> Array:
+        """k(Z_s, Z_s); see ``Engine.kernel_matrix``."""
+        K = np.empty((s, s))
+        for rows, below in self.kernel_rows(expansion, s):
+            K[rows, : rows.stop] = below
+        return self.mirror(K)
+
+    def kernel_rows(self, expansion: Centered, s: int) -> Iterator[tuple[slice, Array]]:
+        """Tiles of rows of k(Z_s, Z_s); see ``Engine.kernel_rows``."""
+        Z = expansion.Z[:s].astype(np.float64)
+        wide, tiles = expansion.at(Z), cuts(s, KERNEL_TILE)
+        for rows, below in zip(tiles, self.imap(_below, tiles, (wide,)), strict=True):
+            np.fill_diagonal(below[:, rows], wide.kernel.diag(Z[rows]))
+            yield rows, below
+
+    def kernel_product(self, expansion: Centered, V: Array) -> Array:
+        """K(Z, Z) V; see ``Engine.kernel_product``."""
+        right = self.right_factor(V.T.astype(expansion.dtype))
+        shared = expansion, right, V.shape[1], expansion.kernel.diag(expansion.Z)
+        return np.concatenate(list(self.imap(_product, cuts(expansion.p, expansion.row_tile), shared)))
+
+    # ------------------------------------------------------------------------------ matrices
+
+    def right_factor(self, B: Array) -> Any:
+        """B as it is; see ``Engine.right_factor``."""
+        return _Plain(B)
+
+    def product(self, A: Array, B: Array) -> Array:
+        """A B."""
+        return np.asarray(A @ B)
+
+    def row_squares(self, A: Array) -> Array:
+        """Σ_j A_ij² of each row."""
+        tiles = self.parallel(lambda rows: np.einsum("ij,ij->i", A[rows], A[rows], dtype=np.float64), cuts(len(A)))
+        return np.concatenate(tiles)
+
+    def product_t(self, U: Array, V: Array) -> Array:
+        """Uᵀ V."""
+        return np.asarray(U.T @ V)
+
+    def times_lower(self, B: Array, W: Array) -> Array:
+        """B Wᵀ."""
+        return np.asarray(B @ W.T)
+
+    def gram(self, A: Array) -> Array:
+        """A Aᵀ."""
+        return np.asarray(A @ A.T)
+
+    def add_gram(self, packed: Array, phi: Array) -> None:
+        """Add ΦᵀΦ to a packed triangle; see ``Engine.add_gram``."""
+        for cols, panel in packed_panels(packed, phi.shape[1]):
+            panel += phi[:, cols.start :].T @ phi[:, cols]
+
+    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
+        """Wᵀ W B."""
+        return np.asarray(W.T @ (W @ B))
+
+    def place(self, W: Array) -> Any:
+        """W itself."""
+        return W
+
+    def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
+        """Inverse Cholesky factor of K(Z, Z) + shift I; see ``Engine.kernel_factor``."""
+        A = self.kernel_matrix(expansion, expansion.p) if K is None else K
+        A[np.diag_indices(len(A))] += shift
+        return self.inverse_factor(A, expansion.dtype)
+
+    def inverse_factor(self, A: Array, dtype: Any) -> Array:
+        """L⁻¹ of A = L Lᵀ in ``dtype``; A is used up."""
+        L = self.cholesky(A)
+        return np.asarray(scipy.linalg.solve_triangular(L, np.eye(len(L)), lower=True)).astype(dtype)
+
+    def cholesky(self, A: Array) -> Array:
+        """Lower factor, in place; see ``Engine.cholesky``."""
+        try:
+            A[...] = np.linalg.cholesky(A)
+        except np.linalg.LinAlgError as error:
+            raise not_positive() from error
+        return A
+
+    def spd_solve(self, A: Array, B: Array) -> Array:
+        """A⁻¹ B; see ``Engine.spd_solve``."""
+        L = self.cholesky(np.tril(A) + np.tril(A, -1).T)
+        return self.triangular_solve(L, self.triangular_solve(L, B, lower=True), lower=True, transposed=True)
+
+    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
+        """R⁻¹ B or R⁻ᵀ B."""
+        trans: Any = "T" if transposed else "N"
+        return np.asarray(scipy.linalg.solve_triangular(R, B, lower=lower, trans=trans, check_finite=False))
+
+    def mirror(self, A: Array) -> Array:
+        """The lower triangle above the diagonal too, in place."""
+        A[...] = np.tril(A) + np.tril(A, -1).T
+        return A
+
+    def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
+        """Top k eigenpairs; see ``Engine.top_eigenpairs``."""
+        found = krylov_eigenpairs(K.astype(np.float64, copy=False), k, floor) if is_cheaper(len(K), k) else None
+        return self.whole_eigenpairs(K, k) if found is None else found
+
+    def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
+        """Top k eigenpairs from a reduction of the whole matrix; none where it is not finite."""
+        if not np.isfinite(K).all():
+            return np.empty(0), np.empty((len(K), 0))
+        return self.eigh(K, top=k)
+
+    def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
+        """Eigenpairs, ascending; see ``Engine.eigh``."""
+        subset = None if top is None else (max(0, len(A) - top), len(A) - 1)
+        values, vectors = scipy.linalg.eigh(A, B, subset_by_index=subset, check_finite=False)
+        return values, vectors
+
+    def pivoted_qr(self, A: Array) -> tuple[Array, Array]:
+        """Q and R with pivoted columns; see ``Engine.pivoted_qr``."""
+        Q, R, _ = scipy.linalg.qr(A, mode="economic", pivoting=True, check_finite=False)
+        return Q, R
+
+    def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
+        """By the power method; see ``Engine.top_eigenvalue``."""
+        v, top = self.normal((n,), "power iteration", n), 0.0
+        for _ in range(POWER_STEPS):
+            v /= np.linalg.norm(v)
+            u = matvec(v)
+            before, top = top, float(v @ u)
+            v = np.asarray(u, dtype=np.float64)
+            if not np.isfinite(top) or abs(top - before) <= POWER_TOLERANCE * abs(top):
+                break
+        return top
+
+
+def not_positive() -> NumericalError:
+    """The error of a matrix that has no Cholesky factor."""
+    return NumericalError(
+        "The kernel matrix of the centers is not positive definite to working precision.",
+        where="K(Z, Z)",
+        expected="a positive definite kernel and distinct centers",
+        remedy="remove repeated centers, raise the jitter, or compute in float64",
+    )
+
+
+class _Plain:
+    """The right factor of products A Bᵀ, as it is."""
+
+    def __init__(self, B: Array) -> None:
+        self.B = B
+
+    def times(self, A: Array) -> Array:
+        """A Bᵀ."""
+        return np.asarray(A @ self.B.T)
+
+
+def _block(X: Array, expansion: Centered) -> Array:
+    return expansion.block(X)
+
+
+def _below(rows: slice, wide: Centered) -> Array:
+    """k(Z_i, Z_j) for i in ``rows`` and j up to the last of them."""
+    return wide.head(rows.stop).block(wide.Z[rows])
+
+
+def _product(rows: slice, expansion: Centered, right: Any, columns: int, diagonal: Array) -> Array:
+    out = np.empty((rows.stop - rows.start, columns))
+    for part, K in expansion.panels(expansion.Z[rows]):
+        here = np.arange(part.start, part.stop)
+        K[here - part.start, rows.start + here] = diagonal[rows][part]
+        out[part] = right.times(K)
+    return out

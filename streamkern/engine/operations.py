@@ -1,0 +1,62 @@
+"""Operations by kind: what the meter counts and a calibration prices.
+
+Operations of different kinds run at different rates: a product with a few columns waits for memory where a product of
+two large matrices does not. So they are counted apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Operations by kind; additions and multiplications count one each. They add, and scale by a number.
+
+    Attributes:
+        values: values of the basis in the arithmetic's dtype, on all threads.
+        values64: values of the basis in float64.
+        panel: operations of products of values with c columns, while the values are in cache.
+        gemm: operations of products of large matrices in the arithmetic's dtype.
+        gemm64: the same in float64, with Cholesky factors and their inverses by tiles.
+        thin: operations of Wᵀ W B for a matrix W in memory and c columns, in the arithmetic's dtype.
+        thin64: operations of products of a matrix in memory with c columns, in float64.
+        vector64: operations of products of a matrix with one vector, as a power iteration takes them.
+        serial64: operations of matrix products in float64 on one thread.
+        eigen: operations of symmetric eigen-decompositions in float64 on one thread, 4/3 n³ of size n.
+        numbers: numbers that elementwise arithmetic on the host goes over.
+    """
+
+    values: float = 0.0
+    values64: float = 0.0
+    panel: float = 0.0
+    gemm: float = 0.0
+    gemm64: float = 0.0
+    thin: float = 0.0
+    thin64: float = 0.0
+    vector64: float = 0.0
+    serial64: float = 0.0
+    eigen: float = 0.0
+    numbers: float = 0.0
+
+    def __add__(self, other: Operations) -> Operations:
+        return Operations(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __mul__(self, times: float) -> Operations:
+        return Operations(*(times * a for a in astuple(self)))
+
+    __rmul__ = __mul__
+
+    def priced(self, prices: Operations) -> float:
+        """Σ operations times the price of their kind: seconds, where prices are seconds an operation."""
+        return float(sum(a * b for a, b in zip(astuple(self), astuple(prices), strict=True)))
+
+    def flops(self, entry: float) -> float:
+        """Floating-point operations in all, ``entry`` of them for a value of the basis."""
+        prices = {field.name: 1.0 for field in fields(self)} | {"values": entry, "values64": entry}
+        return self.priced(Operations(**prices))
+
+
+def eigh(size: int) -> float:
+    """Operations of a symmetric eigen-decomposition, as far as its reduction to a tridiagonal matrix."""
+    return 4.0 / 3.0 * float(size) ** 3

@@ -1,0 +1,13 @@
+"""Averages of iterates."""
+
+from __future__ import annotations
+
+from streamkern.types import Array
+
+AVERAGING = 5.0
+"""η of the polynomial-decay average (Shamir & Zhang 2013, eq. 5): iterate t enters with weight about (t/T)^η."""
+
+
+def average(mean: Array, iterate: Array, t: int) -> Array:
+    """The polynomial-decay average after its t-th iterate."""
+    return mean + (1 + AVERAGING) / (t + AVERAGING) * (iterate - mean)

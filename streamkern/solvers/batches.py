@@ -1,0 +1,17 @@
+"""Rows of a step: what the measured spectrum asks for, and what keeps the processor busy."""
+
+from __future__ import annotations
+
+_BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
+_LARGEST_BLOCK = 1024  # rows beyond which a block gains no rate and costs memory
+_STEPS_A_PASS = 16  # at least, where the data are few
+
+
+def default_batch(critical: float, rows: int, lanes: int) -> int:
+    """Rows of a step: the critical batch, at least what keeps every lane at its rate, at most ``largest_batch``."""
+    return lanes * max(1, round(min(max(critical, lanes * _BLOCK_ROWS), largest_batch(rows, lanes)) / lanes))
+
+
+def largest_batch(rows: int, lanes: int) -> int:
+    """Most rows of a step that is not set by hand: a share of a pass, and few enough that blocks stay small."""
+    return min(lanes * _LARGEST_BLOCK, max(lanes, -(-rows // _STEPS_A_PASS)))

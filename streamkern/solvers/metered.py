@@ -1,0 +1,506 @@
+"""What a solver will take: its own ``prepare``, ``begin`` and ``update`` on arrays of shapes (``engine.meter``).
+
+A plan is the run, on shapes. There is no other formula of what a method costs, so none can disagree with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from streamkern.centers import CenterSet
+from streamkern.data.stream import Block, Key
+from streamkern.engine import default_engine
+from streamkern.engine.base import Engine
+from streamkern.engine.meter import MeterEngine
+from streamkern.engine.operations import Operations
+from streamkern.engine.shaped import Meter, Shaped
+from streamkern.execute.base import Parts, Stack
+from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
+from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
+from streamkern.solvers.score import SquaredError
+from streamkern.types import Array
+
+SCAN_ROWS = 4096
+"""Rows of a block of a whole-data sweep."""
+
+LIKELY_CRITICAL_BATCH = 256.0
+"""Critical batch that seconds are predicted for: a larger one is measured only where batches are larger anyway."""
+
+_ANY_CRITICAL_BATCH = 1e9  # that memory is projected for: then a batch is as large as its rules let it be
+_WAITING = 7  # sums that wait in a sweep's tree for their siblings: of 64 to 127 tasks
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a problem is.
+
+    Attributes:
+        n: rows of a pass.
+        p: functions of the basis: centers, or features.
+        d: features of a row.
+        outputs: outputs c.
+        itemsize: bytes of a number.
+        lanes: blocks of a step.
+        slots: blocks at a time.
+        memory: bytes the solver may use for its own matrices; None for no bound.
+        overlaps: whether the executor lets two stages of the set-up be evaluated at a time; by default where it has
+            several threads.
+        features: the feature map; None for kernel values at centers.
+        stored: whether the centers stay where the rows are stored.
+    """
+
+    n: int
+    p: int
+    d: int
+    outputs: int
+    itemsize: int = 4
+    lanes: int = 4
+    slots: int = 1
+    memory: int | None = None
+    overlaps: bool | None = None
+    features: FeatureMap | None = field(default=None, compare=False)
+    stored: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the streaming arithmetic."""
+        return np.dtype(np.float64 if self.itemsize == 8 else np.float32)
+
+    @property
+    def entry(self) -> int:
+        """Operations for one value of the basis: an inner product and about ten more."""
+        return 2 * self.d + 10
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a method holds, beyond what reading rows takes.
+
+    Attributes:
+        setup: at the peak of the set-up.
+        training: at the peak of training, in the process that updates, with ``slots`` blocks at a time.
+        block: of a block that is computed, with the next one begun: what each thread holds.
+        sums: of what a block contributes.
+        state: of what is broadcast to the lanes of a step.
+        centers: of the basis.
+        evaluation: of a block that is evaluated, what each thread holds.
+        batch: rows of a step, at most; 0 for a method of whole passes.
+    """
+
+    setup: int
+    training: int
+    block: int
+    sums: int
+    state: int
+    centers: int
+    evaluation: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Operations and rows that a method takes.
+
+    Attributes:
+        setup: operations before the first pass.
+        setup_rows: rows that are assembled for it.
+        training: operations of all passes.
+        rows: rows that they assemble.
+        passes: over the training rows, at most.
+        steps: of all passes; 0 for a method of whole passes.
+        batch: rows of a step; 0 for a method of whole passes.
+    """
+
+    setup: Operations
+    setup_rows: float
+    training: Operations
+    rows: float
+    passes: int
+    steps: int
+    batch: int
+
+
+@dataclass(frozen=True, eq=False)
+class Bill:
+    """What a solver takes on a problem of a size.
+
+    Args:
+        solver: the solver.
+        size: of the problem.
+        model_rows: rows of a block of an evaluation.
+    """
+
+    solver: Solver
+    size: Size
+    model_rows: int = 1024
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Bytes, where the spectrum allows a batch as large as its rules let it be."""
+        return _Run(self.solver, self.size, 1.0 / _ANY_CRITICAL_BATCH).memory(self.model_rows)
+
+    @cached_property
+    def effort(self) -> Effort:
+        """Operations, at a likely batch."""
+        return _Run(self.solver, self.size, 1.0 / LIKELY_CRITICAL_BATCH).effort()
+
+    @property
+    def choice(self) -> str:
+        """What the method chooses by itself, in a word that results depend on."""
+        return self.solver.choices(self.size.p, self.size.memory)[0]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What was chosen and why, one sentence each."""
+        return self.solver.choices(self.size.p, self.size.memory)[1]
+
+
+class _Run:
+    """A solver's run on shapes."""
+
+    def __init__(self, solver: Solver, size: Size, top: float) -> None:
+        self.size, self.meter = size, Meter()
+        overlaps = size.slots > 1 if size.overlaps is None else size.overlaps
+        self.engine = MeterEngine(self.meter, default_engine(), size.slots, overlaps, top)
+        self.problem = MeteredProblem.of(size, self.engine)
+        prepared = solver.prepare(self.problem)
+        self.setup_peak, self.setup = self.meter.peak, self.meter.taken()
+        self.iteration: Iteration = solver.setup(self.problem, prepared)
+        del prepared
+        self.meter.taken()
+        self.sums = self.state = self.block = 0
+
+    def memory(self, model_rows: int) -> Memory:
+        """Bytes."""
+        iteration, meter, size = self.iteration, self.meter, self.size
+        setup = max(self.setup_peak, meter.peak)
+        basis = self.problem.predictor()
+        centers = self.problem.held.nbytes + basis_bytes(basis)
+        rows = min(model_rows, size.n)
+        meter.peak = before = meter.alive
+        W = self.engine.zeros((basis.width, size.outputs), size.dtype)
+        SquaredError(basis, False)(self.problem.block((0,), rows), W)
+        evaluation = meter.peak - before
+        del W, basis
+        meter.peak = 0
+        self._train()
+        batch = iteration.stream.batch_rows if iteration.minibatches else 0
+        return Memory(setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch)
+
+    def effort(self) -> Effort:
+        """Operations and rows."""
+        iteration, meter, size = self.iteration, self.meter, self.size
+        begins, block, update = self._train()
+        passes = iteration.epochs
+        first, more = begins[0], begins[-1]
+        training, rows = first[0] + (passes - 1.0) * more[0], first[1] + (passes - 1) * more[1]
+        steps = batch = 0
+        if iteration.minibatches:
+            batch = iteration.stream.batch_rows
+            steps = passes * iteration.stream.steps
+            times = passes * size.n / iteration.stream.block_rows
+            training += times * block[0] + float(steps) * update[0]
+            rows += times * block[1]
+        del meter
+        return Effort(*self.setup, training, rows, passes, steps, batch)
+
+    def _train(self) -> tuple[list[tuple[Operations, float]], Any, Any]:
+        """What the begins of the first passes take, a block, and an update: operations and rows each."""
+        iteration, meter, size = self.iteration, self.meter, self.size
+        state, begins = iteration.init(), []
+        nothing = Operations(), 0.0
+        begins.append(nothing)
+        if iteration.sweeps:
+            begins = []
+            for pass_ in range(min(2, iteration.epochs)):
+                state = iteration.begin(state, pass_, self.problem.sweep)
+                begins.append(meter.taken())
+        if not iteration.minibatches:
+            iteration.weights(state)
+            meter.taken()
+            return begins, nothing, nothing
+        stream = iteration.stream
+        cycle = max(1, min(iteration.cycle, iteration.epochs * stream.steps))
+        blocks, updates = [], []
+        parts: Parts = ()
+        for step in range(cycle):
+            if step in (0, cycle - 1):
+                parts = self._block(iteration.broadcast(state), step)
+                blocks.append(meter.taken())
+            # Each lane's pieces are its own; sums of lanes that wait for one another, and those of their parents.
+            whole = tuple(self._pieces(part, step) if isinstance(part, Stack) else part for part in parts)
+            with meter.scratch((size.slots + size.lanes) * self.sums):
+                state = iteration.update(state, whole, (0, max(step, stream.steps - 1)))
+            del whole
+            updates.append(meter.taken())
+        iteration.weights(iteration.settle(state))
+        meter.taken()
+        return begins, _mean(blocks), _mean(updates)
+
+    def _block(self, state: Any, step: int) -> Parts:
+        """What a block of a step contributes; what threads hold meanwhile is noted."""
+        iteration, meter, size = self.iteration, self.meter, self.size
+        peak, meter.peak = meter.peak, meter.alive
+        held, meter.parallel = meter.alive, True
+        rows = iteration.stream.block_rows
+        block = iteration.stream.block((0, 0, step))
+        companions = () if iteration.companions is None else iteration.companions(state)
+        begun, following = (iteration.contribution.begin(block) for _ in range(2))
+        parts = iteration.contribution(block, state, begun, companions)
+        meter.count("rows", rows)
+        meter.parallel = False
+        self.sums = _bytes(parts)
+        self.state = max(self.state, _bytes(state))
+        self.block = max(self.block, meter.peak - held)
+        # The other threads hold as much, but for what a process keeps once.
+        kept = 0 if iteration.companions is None else getattr(iteration.companions, "kept_bytes", 0)
+        meter.peak = max(peak, meter.peak + (size.slots - 1) * max(0, self.block - kept))
+        del following
+        return parts
+
+    def _pieces(self, stack: Stack, step: int) -> Stack:
+        pieces = []
+        for lane in range(self.size.lanes):
+            for piece in stack:
+                fresh = tuple(x.copy() if isinstance(x, Shaped) else x for x in piece)
+                pieces.append(((0, lane, step), *fresh[1:]) if isinstance(piece[0], tuple) else fresh)
+        return Stack(pieces)
+
+
+def _mean(found: list[tuple[Operations, float]]) -> tuple[Operations, float]:
+    """Mean of what steps of a cycle take: it grows in proportion to their number."""
+    total, rows = Operations(), 0.0
+    for operations, count in found:
+        total, rows = total + operations, rows + count
+    return (1.0 / len(found)) * total, rows / len(found)
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, Shaped):
+        return value.nbytes
+    return sum(map(_bytes, value)) if isinstance(value, tuple) else 0
+
+
+def basis_bytes(basis: Basis) -> int:
+    """Bytes of a metered basis."""
+    return basis.Z.nbytes + basis.resident.nbytes if isinstance(basis, Expansion) else _bytes(vars(basis).get("held"))
+
+
+# ------------------------------------------------------------------------------------------------- rows on shapes
+
+
+class _Rows:
+    """Training rows of which only the number is known."""
+
+    weighted = False
+    last_round = ()
+
+    def __init__(self, n: int) -> None:
+        self.n = self.base_rows = n
+        self.source = self
+        self.bounds = (0, n)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def plain(self) -> _Rows:
+        """Itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    outputs: int
+
+
+class _Stream:
+    """Steps of rows of shapes."""
+
+    def __init__(self, problem: MeteredProblem, batch: int, chances: Array | None = None) -> None:
+        self.problem, self.lanes = problem, problem.lanes
+        self.block_rows = max(1, batch // self.lanes)
+        self.batch_rows, self.rows = self.lanes * self.block_rows, len(problem.train)
+        self.steps = -(-self.rows // self.batch_rows)
+        self.ends = None if chances is None else chances.copy()
+
+    def block(self, key: Key) -> Block:
+        """Rows of a block."""
+        return self.problem.block(key, self.block_rows)
+
+
+class _Tiles:
+    """One tile that stands for all of the training rows."""
+
+    kept_bytes = 0
+
+    def __init__(self, problem: MeteredProblem, rows: int) -> None:
+        self.problem, self.rows = problem, min(rows, len(problem.train))
+
+    def __call__(self, state: Any) -> Iterator[Block]:
+        """The tile, as often as there are tiles."""
+        n, meter = len(self.problem.train), self.problem.meter
+        with meter.scaled(n / self.rows):
+            meter.count("rows", self.rows)
+            yield self.problem.block((0,), self.rows)
+
+
+class _Recent:
+    """Blocks that a state names, kept while it does."""
+
+    def __init__(self, stream: _Stream, keys: Callable[[Any], Iterable[Key]]) -> None:
+        self.stream, self.keys = stream, keys
+        self.kept: dict[Key, Block] = {}
+
+    @property
+    def kept_bytes(self) -> int:
+        """What a process keeps once."""
+        return sum(block.X.nbytes for block in self.kept.values())
+
+    def __call__(self, state: Any) -> Iterator[Block]:
+        """The blocks, in the state's order."""
+        names = list(self.keys(state))
+        self.kept = {key: self.kept.get(key) or self.stream.block(key) for key in names}
+        if names:  # a block was new in the step before, and is built once by every process
+            self.stream.problem.meter.count("rows", self.stream.block_rows)
+        return iter(list(self.kept.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class MeteredProblem(Problem):
+    """A problem of shapes.
+
+    Args:
+        size: how large it is.
+    """
+
+    size: Size = field(kw_only=True)
+
+    @classmethod
+    def of(cls, size: Size, engine: MeterEngine) -> MeteredProblem:
+        """The problem of a size."""
+        given: Any = _Rows(size.n)
+        outputs: Any = _Encoding(size.outputs)
+        nobody: Any = None
+        p = 0 if size.features is not None and not size.features.needs_centers else size.p
+        rows = 0 if size.stored else p
+        Z: Any = engine.meter.array((rows, size.d), size.dtype)
+        ids = None if size.stored else np.arange(min(p, 4096))
+        return cls(
+            given, outputs, Laplace(1.0), CenterSet(Z, ids), nobody, size.dtype, lanes=size.lanes, memory=size.memory,
+            features=size.features, engine=engine, size=size,
+        )  # fmt: skip
+
+    @property
+    def meter(self) -> Meter:
+        """What counts."""
+        engine: Any = self.engine
+        meter: Meter = engine.meter
+        return meter
+
+    @property
+    def held(self) -> Any:
+        """The centers that are in memory."""
+        return self.centers.Z
+
+    def expansion(self) -> Expansion:
+        """The kernel against the centred centers."""
+        Z: Any = self.meter.array((self.size.p, self.size.d), self.dtype)
+        return Expansion(self.kernel, Z, self.engine)
+
+    def basis(self) -> Basis:
+        """Kernel values at centers, or features."""
+        return self.expansion() if self.features is None else _Features(self.features, self.size, self.engine)
+
+    def predictor(self) -> Basis:
+        """The basis to predict with: of centers that stay where they are stored, a tile."""
+        if not self.size.stored:
+            return self.basis()
+        tile: Any = self.meter.array((min(512, self.size.p), self.size.d), self.dtype)
+        return Expansion(self.kernel, tile, self.engine)
+
+    def block(self, key: Key, rows: int) -> Block:
+        """Rows of shapes; their ids are some of the first."""
+        X: Any = self.meter.array((rows, self.size.d), self.dtype)
+        y: Any = self.meter.array((rows, self.size.outputs), np.float64)
+        return Block(X, y, np.arange(rows), key, None)
+
+    def stream(self, batch: int, replacement: bool = False, chances: Array | None = None) -> Any:
+        """Steps of a batch."""
+        return _Stream(self, batch, chances)
+
+    def all_tiles(self, stream: Any, rows: int) -> Any:
+        """A tile that stands for all."""
+        return _Tiles(self, rows)
+
+    def recent_blocks(self, stream: Any, keys: Callable[[Any], Iterable[Key]]) -> Any:
+        """Blocks that a state names."""
+        return _Recent(stream, keys)
+
+    def draw(self, count: int, *key: int) -> Any:
+        """Ids of so many rows, spread evenly."""
+        return np.linspace(0, max(0, self.size.n - 1), min(count, self.size.n)).astype(np.int64)
+
+    def held_out(self) -> Any:
+        """Ids of as many rows as there may be beyond the centers."""
+        n, p = self.size.n, self.size.p
+        return self.draw(min(HELD_OUT, n - p if n - p >= min(64, max(1, n // 4)) else n))
+
+    def rows(self, ids: Array) -> tuple[Array, Array | None]:
+        """Rows of shapes."""
+        self.meter.count("rows", len(ids))
+        return self.meter.array((len(ids), self.size.d), self.dtype), None
+
+    def all_rows(self) -> Any:
+        """Ids of all rows, and places of the centers."""
+        ids, places = (self.meter.array((self.size.n,), np.int64) for _ in range(2))
+        return ids, places
+
+    def sweep(self, contribution: Any, state: Any = None, data: Any = None) -> Parts:
+        """One block that stands for all rows, beside those of other threads and the sums that wait."""
+        meter, slots = self.meter, self.size.slots
+        rows = min(SCAN_ROWS, self.size.n)
+        peak, held, meter.parallel = meter.peak, meter.alive, True
+        meter.peak = held
+        with meter.scaled(self.size.n / rows):
+            meter.count("rows", rows)
+            parts = contribution(self.block((0,), rows), state)
+        meter.parallel = False
+        others = (slots - 1) * (meter.peak - held) + (3 * slots + _WAITING) * _bytes(parts)
+        meter.peak = max(peak, meter.peak + others)
+        return (*parts[:-1], self.size.n) if isinstance(parts[-1], int) else parts
+
+
+@dataclass(eq=False)
+class _Features(Basis):
+    """A feature map of which only the width is known, and the bytes that it holds."""
+
+    def __init__(self, features: FeatureMap, size: Size, engine: Engine) -> None:
+        meter: Any = engine
+        p = size.p if features.needs_centers else 0
+        self.engine, self._width, self._dtype = engine, features.width(size.d, p), size.dtype
+        size_ = features.resident_bytes(size.d, size.dtype, p)
+        with meter.meter.scratch(4 * size_ if features.needs_centers else 0):  # made in float64, in two matrices
+            self.held = meter.meter.array((size_,), np.uint8)
+
+    @property
+    def width(self) -> int:
+        return self._width
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._dtype
+
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        engine: Any = self.engine
+        values: Array = engine.evaluated(len(X), self.width, self.dtype, out)
+        return values
+
+
+def bill(solver: Solver, size: Size, **changes: Any) -> Bill:
+    """The bill of a solver on a problem of a size, with other numbers where given."""
+    return Bill(solver, replace(size, **changes) if changes else size)
