@@ -510,7 +510,6 @@ VALUES: list[tuple[str, str]] = [
     ("get_backend('numpy').row_norms(X.astype(int))", "int"),
     ("get_backend('cpu').add_noise(X.copy(), np.arange(3), copies=0, seed=1, sigma=1.0)", "3 row ids"),
     ("get_backend('numpy').add_noise(X.copy(), np.arange(3), copies=0, seed=1, sigma=1.0)", "3 row ids"),
-    ("get_backend('cuda')", "CUDA"),
     ("top_eigensystem(np.eye(5), 5)", "5 eigenpairs"),
     ("top_eigensystem(np.full((5, 5), np.inf), 2)", "finite"),
     ("top_eigensystem(np.zeros((5, 5)), 2)", "positive"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamkern.engine import Engine
+from streamkern.engine import Engine, default_engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.storage.records import record
 from streamkern.types import Array
@@ -28,7 +28,7 @@ class Eigensystem:
     tail: float
 
 
-def top_eigensystem(K: Array, q: int, engine: Engine, floor: float = 0.0) -> Eigensystem:
+def top_eigensystem(K: Array, q: int, engine: Engine | None = None, floor: float = 0.0) -> Eigensystem:
     """Top q eigenpairs of K (s, s) and the eigenvalue after them; fewer where the rest are below the floor.
 
     Where q is far below s they are those of K on a block Krylov space (Golub & Underwood 1977) of three times their
@@ -39,14 +39,14 @@ def top_eigensystem(K: Array, q: int, engine: Engine, floor: float = 0.0) -> Eig
         K: symmetric positive semi-definite, shape (s, s). In float32 it takes half the time, and eigenpairs below
             1e-7 s of the largest are lost.
         q: how many, below s.
-        engine: decomposes.
+        engine: decomposes; the default one if None.
         floor: share of σ_1 below which the arithmetic that uses the eigenpairs resolves nothing.
 
     Raises:
         UsageError: q is not in [1, s).
         NumericalError: the matrix is not finite, or no eigenvalue is positive.
     """
-    s = len(K)
+    s, engine = len(K), engine or default_engine()
     if not 1 <= q < s:
         raise UsageError(f"{q} eigenpairs of a matrix of size {s} were asked for.", where="q", expected=f"1 to {s - 1}")
     K = K if K.dtype == np.float32 else K.astype(np.float64, copy=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamkern.engine import Engine
+from streamkern.engine import Engine, default_engine
 from streamkern.errors import NumericalError
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.storage.records import record
@@ -80,19 +80,19 @@ class StepSize:
         return m / max(self.beta + (m - 1) * self.top, self.peak)
 
 
-def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine) -> StepSize:
+def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | None = None) -> StepSize:
     """β and λ of a preconditioned kernel over n held-out rows.
 
     Args:
         diagonal: k_P(x_i, x_i), shape (n,).
         matvec: v -> K_P v, shape (n,) to (n,).
-        engine: runs the power method.
+        engine: runs the power method; the default one if None.
 
     Raises:
         NumericalError: the preconditioned kernel is not positive.
     """
     n = len(diagonal)
-    top = engine.top_eigenvalue(matvec, n)
+    top = (engine or default_engine()).top_eigenvalue(matvec, n)
     beta = float(np.mean(diagonal, dtype=np.float64))
     size = StepSize(beta, top / n, float(np.max(diagonal)))
     if not (np.isfinite(size.beta) and size.beta > 0 and np.isfinite(size.top) and size.top > 0):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamkern.engine import Engine
+from streamkern.engine import Engine, default_engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.storage.records import record
@@ -29,7 +29,13 @@ PRODUCTS = 3
 
 
 def randomized_eigensystem(
-    product: Callable[[Array], Array], size: int, q: int, engine: Engine, *, seed: int = 0, floor: float = 0.0
+    product: Callable[[Array], Array],
+    size: int,
+    q: int,
+    engine: Engine | None = None,
+    *,
+    seed: int = 0,
+    floor: float = 0.0,
 ) -> Eigensystem:
     """Top q eigenpairs of a matrix H that is known by its products only, and the eigenvalue after them.
 
@@ -41,7 +47,7 @@ def randomized_eigensystem(
         product: V -> H V, shape (size, k) to (size, k), float64, for H symmetric positive semi-definite.
         size: of H.
         q: how many, below ``size``.
-        engine: decomposes what is left.
+        engine: decomposes what is left; the default one if None.
         seed: of the random vectors.
         floor: share of λ_1 below which the arithmetic of H resolves nothing.
 
@@ -53,7 +59,7 @@ def randomized_eigensystem(
         raise UsageError(
             f"{q} eigenpairs of a matrix of size {size} were asked for.", where="q", expected=f"1 to {size - 1}"
         )
-    k = min(size, q + 1 + OVERSAMPLING)
+    k, engine = min(size, q + 1 + OVERSAMPLING), engine or default_engine()
     Y = engine.normal((size, k), "randomised svd", seed)
     for _ in range(PRODUCTS):
         Q, _ = np.linalg.qr(Y)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from streamkern.engine.operations import Operations
+from streamkern.errors import UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import Solver
 from streamkern.solvers.direct import Direct
@@ -22,7 +23,7 @@ from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.fit import OUTPUTS_GUESS, planned, width
 from streamkern.solvers.footprint import solver_memory
-from streamkern.solvers.metered import Bill, Size
+from streamkern.solvers.metered import Bill, Size, sums_held
 
 AUTO = "auto"
 
@@ -75,7 +76,7 @@ def choose(size: Size, *, passes: int | None = None, features: bool = False, pat
     iterative: Solver = (
         EigenPro1(epochs=passes, patience=patience) if features else EigenPro(epochs=passes, patience=patience)
     )
-    held = Bill(direct, size).memory.training
+    held = sums_held(THREADS) * Bill(direct, size).memory.sums
     name = type(iterative).__name__
     if size.memory is not None and held > size.memory:
         return Choice(
@@ -83,7 +84,10 @@ def choose(size: Size, *, passes: int | None = None, features: bool = False, pat
             f"{name}: the normal equations of {size.p:,} functions would hold {format_bytes(held)} on {THREADS} "
             f"threads, and {format_bytes(size.memory)} are there for matrices",
         )
-    once, more = (_work(solver, size) for solver in (direct, iterative))
+    try:
+        once, more = (_work(solver, size) for solver in (direct, iterative))
+    except UsageError as error:  # as a run of the iterative method would be refused
+        return Choice(direct, f"Direct: {name} cannot be used. {error.what}")
     if once <= more:
         return Choice(
             direct,

@@ -108,7 +108,9 @@ class Problem:
         if self.features is None:
             return self.expansion()
         Z = self._held()
-        return self.features.basis(Z.shape[1], self.dtype, Z if self.features.needs_centers else None, self.center)
+        basis = self.features.basis(Z.shape[1], self.dtype, Z if self.features.needs_centers else None, self.center)
+        basis.engine = self.engine
+        return basis
 
     def predictor(self) -> Basis:
         """The basis to predict with, which may be wider than memory holds."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Stream
+from streamkern.engine import Engine
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
@@ -101,7 +102,7 @@ class EigenPro1(ChoosesNothing):
         )
         hessian = Eigensystem(eigensystem.values + self.ridge, eigensystem.vectors, eigensystem.tail + self.ridge)
         preconditioner = RandomizedSVD(hessian, self.tau)
-        size = measure_features(basis, preconditioner, X[-HELD_OUT:])
+        size = measure_features(basis, preconditioner, X[-HELD_OUT:], engine)
         size = weighted_size(size, None if w is None else w[-HELD_OUT:], problem)
         batch = self.batch or default_batch(size.critical_batch, len(problem.train), problem.lanes)
         return PreparedFeatures(preconditioner, size, batch)
@@ -129,15 +130,16 @@ class PreparedFeatures:
     batch: int
 
 
-def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array) -> StepSize:
+def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array, engine: Engine) -> StepSize:
     """β and λ of k_P(x, x') = φ(x)ᵀ P φ(x') over rows.
 
     Args:
         basis: the functions φ.
         preconditioner: P.
         X: held-out rows, as the basis wants them, shape (n, d).
+        engine: evaluates, and takes products.
     """
-    engine, damping = basis.engine, preconditioner.damping
+    damping = preconditioner.damping
     phi = engine.values(basis, X)
     top = engine.product(phi, preconditioner.eigensystem.vectors)
     diagonal = np.einsum("ij,ij->i", phi, phi, dtype=np.float64) - np.square(top) @ damping

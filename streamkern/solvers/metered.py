@@ -35,6 +35,11 @@ _ANY_CRITICAL_BATCH = 1e9  # that memory is projected for: then a batch is as la
 _WAITING = 7  # sums that wait in a sweep's tree for their siblings: of 64 to 127 tasks
 
 
+def sums_held(slots: int) -> int:
+    """Sums that a sweep holds at a time: two of each running task, those of finished ones, and those in the tree."""
+    return 4 * slots + _WAITING
+
+
 @dataclass(frozen=True)
 class Size:
     """How large a problem is.
@@ -85,7 +90,7 @@ class Memory:
         setup: at the peak of the set-up.
         training: at the peak of training, in the process that updates, with ``slots`` blocks at a time.
         block: of a block that is computed, with the next one begun: what each thread holds.
-        sums: of what a block contributes.
+        sums: of what a block contributes, to a step or to a sweep over all rows.
         state: of what is broadcast to the lanes of a step.
         centers: of the basis.
         evaluation: of a block that is evaluated, what each thread holds.
@@ -167,13 +172,13 @@ class _Run:
         self.size, self.meter = size, Meter()
         overlaps = size.slots > 1 if size.overlaps is None else size.overlaps
         self.engine = MeterEngine(self.meter, default_engine(), size.slots, overlaps, top)
-        self.problem = MeteredProblem.of(size, self.engine)
+        self.sums = self.state = self.block = 0
+        self.problem = MeteredProblem.of(size, self.engine, self)
         prepared = solver.prepare(self.problem)
         self.setup_peak, self.setup = self.meter.peak, self.meter.taken()
         self.iteration: Iteration = solver.setup(self.problem, prepared)
         del prepared
         self.meter.taken()
-        self.sums = self.state = self.block = 0
 
     def memory(self, model_rows: int) -> Memory:
         """Bytes."""
@@ -254,7 +259,7 @@ class _Run:
         parts = iteration.contribution(block, state, begun, companions)
         meter.count("rows", rows)
         meter.parallel = False
-        self.sums = _bytes(parts)
+        self.sums = max(self.sums, _bytes(parts))
         self.state = max(self.state, _bytes(state))
         self.block = max(self.block, meter.peak - held)
         # The other threads hold as much, but for what a process keeps once.
@@ -376,12 +381,14 @@ class MeteredProblem(Problem):
 
     Args:
         size: how large it is.
+        run: is told what a sweep's blocks contribute.
     """
 
     size: Size = field(kw_only=True)
+    run: Any = field(kw_only=True)
 
     @classmethod
-    def of(cls, size: Size, engine: MeterEngine) -> MeteredProblem:
+    def of(cls, size: Size, engine: MeterEngine, run: Any) -> MeteredProblem:
         """The problem of a size."""
         given: Any = _Rows(size.n)
         outputs: Any = _Encoding(size.outputs)
@@ -392,7 +399,7 @@ class MeteredProblem(Problem):
         ids = None if size.stored else np.arange(min(p, 4096))
         return cls(
             given, outputs, Laplace(1.0), CenterSet(Z, ids), nobody, size.dtype, lanes=size.lanes, memory=size.memory,
-            features=size.features, engine=engine, size=size,
+            features=size.features, engine=engine, size=size, run=run,
         )  # fmt: skip
 
     @property
@@ -470,7 +477,8 @@ class MeteredProblem(Problem):
             meter.count("rows", rows)
             parts = contribution(self.block((0,), rows), state)
         meter.parallel = False
-        others = (slots - 1) * (meter.peak - held) + (3 * slots + _WAITING) * _bytes(parts)
+        self.run.sums = max(self.run.sums, _bytes(parts))
+        others = (slots - 1) * (meter.peak - held) + (sums_held(slots) - slots) * _bytes(parts)
         meter.peak = max(peak, meter.peak + others)
         return (*parts[:-1], self.size.n) if isinstance(parts[-1], int) else parts
 

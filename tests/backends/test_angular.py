@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.backends import ANGULAR_KINDS, Backend, NumbaBackend, NumpyBackend, loops
+from streamkern.backends import ANGULAR_KINDS, Backend, NumpyBackend, loops
+from streamkern.backends.numba import NumbaBackend
 from streamkern.errors import UsageError
 
 FAST, REFERENCE = NumbaBackend(), NumpyBackend()

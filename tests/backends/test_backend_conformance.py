@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamkern.backends import Backend, NumbaBackend, NumpyBackend
+from streamkern.backends import Backend, NumpyBackend
+from streamkern.backends.numba import NumbaBackend
 from streamkern.testing.backend import BackendSuite
 
 

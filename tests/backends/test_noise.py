@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.backends import Backend, NumbaBackend, NumpyBackend
+from streamkern.backends import Backend, NumpyBackend
+from streamkern.backends.numba import NumbaBackend
 from streamkern.errors import UsageError
 from streamkern.rng import normal_rows
 

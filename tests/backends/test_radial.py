@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.backends import RADIAL_KINDS, Backend, NumbaBackend, NumpyBackend, loops
+from streamkern.backends import RADIAL_KINDS, Backend, NumpyBackend, loops
+from streamkern.backends.numba import NumbaBackend
 from streamkern.backends.product import pack
 from streamkern.errors import UsageError
-from streamkern.kernels import Kernel
+from streamkern.kernels import Expansion, Kernel
 
 FAST, REFERENCE = NumbaBackend(), NumpyBackend()
 both = pytest.mark.parametrize("backend", [FAST, REFERENCE], ids=lambda b: b.name)
@@ -244,13 +245,16 @@ def test_values_of_a_block_are_those_of_products_and_profiles_in_turn(
 ):
     rng = np.random.default_rng(n)
     X, Z = rng.normal(size=(n, d)).astype(dtype), rng.normal(size=(p, d)).astype(dtype)
-    packed = pack(Z)
-    if packed is None:
+    if pack(Z) is None:
         pytest.skip("a library multiplies rows of this width on this processor")
-    turns, whole = np.empty((n, p), dtype), np.full((n, p + 3), np.nan, dtype)
-    norms = FAST.row_norms(X), FAST.row_norms(Z)
-    Kernel.block(kernel, X, packed, turns, *norms, FAST)
-    kernel.block(X[::-1][::-1], packed, whole[:, :p], *norms, FAST)
+
+    class InTurns(type(kernel)):
+        profile = None
+
+    turns, whole = Expansion(InTurns(**vars(kernel)), Z), np.full((n, p + 3), np.nan, dtype)
+    InTurns.apply = lambda self, *tile: kernel.apply(*tile)
+    turns = turns.block(X)
+    Expansion(kernel, Z).block(X[::-1][::-1], whole[:, :p])
     np.testing.assert_array_equal(whole[:, :p], turns)
     assert np.isnan(whole[:, p:]).all()
     np.testing.assert_allclose(turns, kernel(X.astype(np.float64), Z.astype(np.float64)), atol=1e-4)

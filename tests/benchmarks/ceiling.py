@@ -35,9 +35,9 @@ from workers import watched
 import streamkern as sk
 from streamkern.backends import product
 from streamkern.data.stream import Block
+from streamkern.engine.base import CENTER_TILE, ROW_TILE, tiles
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion
-from streamkern.kernels.base import CENTER_TILE, ROW_TILE, tiles
 from streamkern.solvers.gradient import Gradient
 
 try:

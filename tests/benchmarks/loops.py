@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from streamkern.backends import RADIAL_KINDS, NumbaBackend, NumpyBackend
+from streamkern.backends import RADIAL_KINDS, NumpyBackend
+from streamkern.backends.numba import NumbaBackend
 
 FAST, REFERENCE = NumbaBackend(), NumpyBackend()
 IMPORT = (

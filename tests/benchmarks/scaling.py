@@ -25,10 +25,10 @@ import streamkern as sk
 from streamkern.data import from_arrays
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Classes
+from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion
-from streamkern.kernels.base import ROW_TILE, TILE_BYTES
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.loop import SCAN_ROWS
 from streamkern.solvers.projection import ExactProjection

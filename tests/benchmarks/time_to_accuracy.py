@@ -51,7 +51,6 @@ FOLDER = Path("/usr/share/datasets/fashion-mnist")
 def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, began: float) -> dict[str, Any]:
     """Passes of a solver of this library."""
     import numpy as np
-    from streamkern.solvers.cost import Size
 
     import streamkern as sk
     from streamkern.centers import CenterSet
@@ -61,6 +60,7 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
     from streamkern.pipeline import load_pipeline
     from streamkern.solvers import Checkpoint, Problem, train
     from streamkern.solvers.auto import choose
+    from streamkern.solvers.metered import Size
     from streamkern.solvers.score import score
     from streamkern.sweep import gather
 

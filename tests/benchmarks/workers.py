@@ -29,9 +29,9 @@ from threadpoolctl import threadpool_limits
 import streamkern as sk
 from streamkern.data.stream import Block
 from streamkern.data.targets import Classes
+from streamkern.engine.base import CENTER_TILE, ROW_TILE, tiles
 from streamkern.execute import open_executor
 from streamkern.kernels import Expansion
-from streamkern.kernels.base import CENTER_TILE, ROW_TILE, tiles
 from streamkern.pipeline import load_pipeline
 from streamkern.solvers import Problem
 from streamkern.solvers.gradient import Gradient

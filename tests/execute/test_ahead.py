@@ -29,26 +29,26 @@ class Counting(Rounding):
 
     begun: set[bytes] = field(default_factory=set)
 
-    def warm(self, block):
+    def begin(self, block):
         self.begun.add(block.tobytes())
 
-    def contribute(self, block, state):
-        return (*super().contribute(block, state), Stack((block.tobytes() in self.begun,)))
+    def contribute(self, block, state, begun=None):
+        return (*super().contribute(block, state, begun), Stack((block.tobytes() in self.begun,)))
 
 
 @dataclass
 class Fragile(Counting):
     """Cannot begin a block, or cannot read one."""
 
-    when: str = "warm"
+    when: str = "begin"
 
     def build(self, pass_, lane, step):
         if self.when == "build" and step == 1:
             raise DataError("A bad row.", where=f"step {step}")
         return super().build(pass_, lane, step)
 
-    def warm(self, block):
-        raise DataError("A bad row.", where="warm")
+    def begin(self, block):
+        raise DataError("A bad row.", where="begin")
 
 
 class Calls(Expansion):
@@ -67,19 +67,19 @@ def test_a_panel_begun_ahead_is_the_panel_and_is_not_evaluated_again():
     expected = [panel.copy() for _, panel in Expansion(Laplace(2.0), Z).panels(X)]
     calls = Calls(Laplace(2.0), Z)
     for times in (1, 2):
-        calls.warm(X)
-        calls.warm(other)
+        token, unused = calls.begin(X), calls.begin(other)
         assert calls.calls == 2
         with ThreadPoolExecutor(1) as pool:  # by another thread
-            found = pool.submit(lambda: [(rows, panel.copy()) for rows, panel in calls.panels(X)]).result()
+            found = pool.submit(lambda t: [(rows, panel.copy()) for rows, panel in calls.panels(X, t)], token).result()
         assert [rows.stop for rows, _ in found] == [256, 512, 600]
         for (_, panel), values in zip(found, expected, strict=True):
             np.testing.assert_array_equal(panel, values)
         assert calls.calls == 4, times
-        assert len(list(calls.panels(other))) == 2
-        assert len(list(calls.panels(X[:10]))) == 1  # another array, though it begins at the same address
+        assert len(list(calls.panels(other, unused))) == 2
+        assert calls.calls == 5  # the first panel had been begun
+        assert len(list(calls.panels(X[:10]))) == 1  # what is not begun is evaluated
+        assert calls.calls == 6
         calls.calls = 0
-    assert not calls._warm
 
 
 @pytest.mark.parametrize("scheduler", ["processes:1", "processes:2"])
@@ -100,15 +100,15 @@ def test_what_has_not_begun_when_the_step_comes_is_left_to_it():
     begun, gate = threading.Event(), threading.Event()
 
     class Gated(Counting):
-        def warm(self, block):
+        def begin(self, block):
             begun.set()
             gate.wait()
-            super().warm(block)
+            super().begin(block)
 
     with ThreadPoolExecutor(1) as threads:
         pool = LanePool(Gated(), range(4), 4, threads)
         pool.step((0, 0), 1.5, [(0, 1)])
-        pool.warm((0, 1), 2)
+        pool.begin_ahead((0, 1), 2)
         begun.wait()
         with ThreadPoolExecutor(1) as driver:
             step = driver.submit(pool.step, (0, 1), 1.5)
@@ -128,15 +128,15 @@ def test_threads_with_no_lane_left_begin_the_next_step():
         def build(self, pass_, lane, step):
             return np.append(super().build(pass_, lane, step), np.float32(lane))
 
-        def warm(self, block):
-            super().warm(block)
+        def begin(self, block):
+            super().begin(block)
             others.release()
 
-        def contribute(self, block, state):
+        def contribute(self, block, state, begun=None):
             if block[-1] == 0:
                 assert gate.wait(60)
             wait(list(pool.prefetch._ready.values()))
-            return super().contribute(block, state)
+            return super().contribute(block, state, begun)
 
     with ThreadPoolExecutor(2) as threads, ThreadPoolExecutor(1) as driver:
         pool = LanePool(Slow(), range(4), 4, threads, begin=3)
@@ -159,16 +159,16 @@ def test_a_block_that_a_thread_is_beginning_comes_last():
         def build(self, pass_, lane, step):
             return np.append(super().build(pass_, lane, step), np.float32(lane))
 
-        def warm(self, block):
+        def begin(self, block):
             assert gate.wait(30)
-            super().warm(block)
+            super().begin(block)
 
-        def contribute(self, block, state):
+        def contribute(self, block, state, begun=None):
             order.append(int(block[-1]))
             if len(order) == 7:
                 gate.set()
             wait(list(pool.prefetch._ready.values()))
-            return super().contribute(block, state)
+            return super().contribute(block, state, begun)
 
     with ThreadPoolExecutor(2) as threads:
         pool = LanePool(Gated(), range(4), 4, threads, begin=1)
@@ -182,19 +182,19 @@ def test_a_block_that_a_thread_is_beginning_comes_last():
         pool.close()
 
 
-@pytest.mark.parametrize("when", ["warm", "build"])
+@pytest.mark.parametrize("when", ["begin", "build"])
 def test_what_cannot_be_begun_is_told_when_its_step_comes(when):
     with ThreadPoolExecutor(2) as threads:
         pool = LanePool(Fragile(when=when), range(3), 3, threads)
         pool.step((0, 0), 1.0, [(0, 1)])
-        pool.warm((0, 1), 2)
+        pool.begin_ahead((0, 1), 2)
         if when == "build":
             with pytest.raises(DataError, match="step 1"):
                 pool.step((0, 1), 1.0)
         else:
             result = pool.step((0, 1), 1.0)
             np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 3, (0, 1), 1.0)[0])
-        pool.warm((7, 7), 2)  # never announced
+        pool.begin_ahead((7, 7), 2)  # never announced
         pool.close()
 
 

@@ -188,6 +188,8 @@ def test_width_dtype_and_bytes_are_as_said(made: FeatureMap):
         def held(value: object) -> int:
             if isinstance(value, np.ndarray):
                 return value.nbytes
+            if isinstance(value, tuple):
+                return sum(map(held, value))
             return sum(map(held, vars(value).values())) if isinstance(value, Basis) else 0
 
         assert held(features) == made.resident_bytes(7, dtype, 60)

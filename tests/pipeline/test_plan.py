@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streamkern.solvers.cost import Work
 
 import streamkern as sk
+from streamkern.engine.operations import Operations
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes, gemm_rate
 
 Make = Callable[..., sk.Pipeline]
-PRICES = Prices(Work(*[1e-10] * 11), step=1e-4, row=1e-7, moments=1e-7, byte=1e-9)
+PRICES = Prices(Operations(*[1e-10] * 11), step=1e-4, row=1e-7, moments=1e-7, byte=1e-9)
 
 
 def test_a_plan_names_every_stage_of_a_run(make: Make, tmp_path: Path):
@@ -49,7 +49,7 @@ def test_more_centers_take_more_of_everything(make: Make):
 
 def test_time_is_work_at_its_price(make: Make):
     slow, fast = (
-        sk.plan(make(centers=sk.Uniform(500)), prices=Prices(Work(*[price] * 11), 0, 0, 0, 0), threads=1)
+        sk.plan(make(centers=sk.Uniform(500)), prices=Prices(Operations(*[price] * 11), 0, 0, 0, 0), threads=1)
         for price in (1e-7, 1e-8)
     )
     for one, other in zip(slow.stages[2:], fast.stages[2:], strict=True):
@@ -58,7 +58,7 @@ def test_time_is_work_at_its_price(make: Make):
 
 
 def test_threads_share_what_is_read_in_them(make: Make):
-    free = Work(*[1e-30] * 11)
+    free = Operations(*[1e-30] * 11)
     reading = [sk.plan(make(), prices=Prices(free, 0, 1e-3, 1e-9, 1e-6), threads=n).stages for n in (1, 4)]
     one, four = ({stage.name: stage.seconds for stage in stages} for stages in reading)
     assert four["evaluate"] == pytest.approx(one["evaluate"] / 4)

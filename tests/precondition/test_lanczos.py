@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.data.stream import Assembly
+from streamkern.data.stream import Assembly, Scan
+from streamkern.engine import default_engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.features import Identity
@@ -17,6 +18,7 @@ from streamkern.precondition.lanczos import (
     sketched_preconditioner,
     speedup_ratio,
 )
+from streamkern.sweep import Work, sweep
 
 N, M = 700, 120
 
@@ -33,7 +35,12 @@ def run(X, k, *, dtype="float64", threads=2, **options):
     dtype = np.dtype(dtype)
     with ThreadsExecutor(threads) as executor:
         assembly = Assembly(sk.from_arrays(X), dtype=dtype)
-        return block_lanczos(executor, assembly, Identity().basis(X.shape[1], dtype), k, **options)
+        basis, engine = Identity().basis(X.shape[1], dtype), default_engine().bound(executor)
+
+        def over(contribution, V):
+            return sweep(executor, Work(Scan(assembly), contribution), V)
+
+        return block_lanczos(over, basis, k, engine, **options)
 
 
 SPECTRA = {

@@ -14,7 +14,8 @@ from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers import EigenPro, Problem, train
-from streamkern.solvers.eigenpro import average, default_batch, held_out
+from streamkern.solvers.averaging import average
+from streamkern.solvers.batches import default_batch
 from streamkern.testing import references
 from streamkern.testing.solver import (
     BANDWIDTH,
@@ -154,7 +155,7 @@ def test_delayed_projection_is_its_definition(executor: Executor, products: int)
     )
     iteration = solver.setup(problem)
     assert iteration.report["project_every"] == every
-    projection = np.stack([iteration.projection.apply(e[:, None], map_)[:, 0] for e in np.eye(P)], axis=1)
+    projection = np.stack([iteration.projection.apply(e[:, None])[:, 0] for e in np.eye(P)], axis=1)
     K = laplace(Z, Z)
     values, U = np.linalg.eigh(K)
     values, U = values[::-1], U[:, ::-1]
@@ -315,11 +316,11 @@ def test_a_long_run_affords_larger_batches(kind: str, epochs: int, rows: int, p:
 
 def test_rows_to_measure_on_are_not_centers(executor: Executor):
     problem = small_problem(executor)
-    ids = held_out(problem)
+    ids = problem.held_out()
     assert len(np.unique(ids)) == len(ids) == 1200 - P
     assert not np.isin(ids, problem.centers.ids).any()
     X, y = small_data(P)
-    assert len(held_out(small_problem(executor, X, y))) == P  # every row is a center
+    assert len(small_problem(executor, X, y).held_out()) == P  # every row is a center
 
 
 def test_the_average_weighs_late_iterates():

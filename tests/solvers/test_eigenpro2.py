@@ -16,6 +16,7 @@ import zarr
 from streamkern.centers import CenterSet, Uniform
 from streamkern.data import from_arrays, open_dataset
 from streamkern.data.augment import GaussianNoise
+from streamkern.data.companions import AllTiles
 from streamkern.data.targets import Continuous
 from streamkern.errors import UsageError
 from streamkern.execute.threads import ThreadsExecutor
@@ -23,6 +24,7 @@ from streamkern.kernels import Gaussian, Laplace, RandomFourier
 from streamkern.rng import generator
 from streamkern.solvers import Problem, train
 from streamkern.solvers.eigenpro2 import EigenPro2
+from streamkern.sweep import StepWork
 from streamkern.testing import references
 
 N, D, C = 240, 5, 3
@@ -166,8 +168,9 @@ def test_tiles_of_any_size_give_the_same_sums(executor: ThreadsExecutor) -> None
     iteration = EigenPro2(batch=40).setup(problem(executor))
     block = iteration.stream.block((0, 0, 0))
     alpha = generator("alpha").standard_normal((N, C))
-    whole = iteration.contribution(block, alpha)
-    tiled = replace(iteration.contribution, tile_rows=7)(block, alpha)
+    whole, tiled = (
+        iteration.contribution(block, alpha, None, AllTiles(iteration.stream, rows)(alpha)) for rows in (N, 7)
+    )
     np.testing.assert_allclose(tiled[1], whole[1], atol=1e-9)
     np.testing.assert_allclose(tiled[0][0][1], whole[0][0][1], atol=1e-10)
 
@@ -179,7 +182,7 @@ def test_a_row_meets_itself_at_distance_zero(executor: ThreadsExecutor, dtype: s
     iteration = EigenPro2(batch=40, step=1.0).setup(given)
     block = iteration.stream.block((0, 1, 0))
     alpha = np.ones((N, C), dtype=dtype)
-    (pieces, *_) = iteration.contribution(block, alpha)
+    (pieces, *_) = iteration.contribution(block, alpha, None, iteration.companions(alpha))
     np.testing.assert_allclose(pieces[0][1] + block.y, 1.0, atol=1e-6)
 
 
@@ -194,8 +197,10 @@ def test_threads_decide_no_bit() -> None:
 def test_the_contribution_travels(executor: ThreadsExecutor) -> None:
     iteration = EigenPro2(batch=40).setup(problem(executor))
     block, alpha = iteration.stream.block((0, 0, 0)), iteration.broadcast(iteration.init()) + 1
-    there = pickle.loads(pickle.dumps(iteration.contribution))
-    assert np.array_equal(there(block, alpha)[1], iteration.contribution(block, alpha)[1])
+    here = StepWork(iteration.stream, iteration.contribution, iteration.companions)
+    there = pickle.loads(pickle.dumps(here))
+    assert there.companions.scan.reader is there.companions.stream.reader  # a process keeps stored rows once
+    assert np.array_equal(there.contribute(block, alpha)[1], here.contribute(block, alpha)[1])
 
 
 def test_preconditioning_pays(executor: ThreadsExecutor) -> None:

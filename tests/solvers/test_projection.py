@@ -7,25 +7,24 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from streamkern.engine import default_engine
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Expansion, Gaussian, Laplace
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import Nystrom
 from streamkern.solvers import projection
 from streamkern.solvers.projection import (
+    ProjectedKernel,
     center_eigensystem,
-    kernel_matrix,
-    kernel_product,
     measure_inexact,
-    measure_projected,
     measure_unprojected,
-    on_host,
     project_exactly,
     project_inexactly,
 )
 from streamkern.testing import references
 
 P, Q = 220, 12
+ENGINE = default_engine()
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:
@@ -36,10 +35,6 @@ def laplace(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
     return references.laplace(X, Z, 3.0)
 
 
-def map_(fn, items):
-    return [fn(item) for item in items]
-
-
 @pytest.fixture(scope="module")
 def expansion() -> Expansion:
     return Expansion(Laplace(3.0), rows(P))
@@ -47,7 +42,7 @@ def expansion() -> Expansion:
 
 @pytest.fixture(scope="module")
 def nystrom(expansion: Expansion) -> Nystrom:
-    return Nystrom(center_eigensystem(expansion, P, Q, 0.0, map_))
+    return Nystrom(center_eigensystem(expansion, P, Q, 0.0, ENGINE))
 
 
 def preconditioned_inverse(nystrom: Nystrom) -> np.ndarray:
@@ -56,13 +51,13 @@ def preconditioned_inverse(nystrom: Nystrom) -> np.ndarray:
 
 
 def dense(projection) -> np.ndarray:
-    return projection.apply(np.eye(P), map_)
+    return projection.apply(np.eye(P))
 
 
 @pytest.mark.parametrize("p", [1, 511, 513])
 def test_a_kernel_matrix_is_symmetric_to_the_bit(p: int):
     Z = rows(p).astype(np.float32)
-    K = kernel_matrix(Expansion(Laplace(3.0), Z), p, map_)
+    K = ENGINE.kernel_matrix(Expansion(Laplace(3.0), Z), p)
     assert K.dtype == np.float64
     assert np.array_equal(K, K.T)
     assert (np.diag(K) == 1).all()
@@ -71,9 +66,9 @@ def test_a_kernel_matrix_is_symmetric_to_the_bit(p: int):
 
 def test_exact_projection_is_the_inverse_less_the_preconditioner(expansion: Expansion, nystrom: Nystrom):
     expected = preconditioned_inverse(nystrom)
-    np.testing.assert_allclose(dense(project_exactly(expansion, nystrom, map_)), expected, atol=1e-6)
+    np.testing.assert_allclose(dense(project_exactly(expansion, nystrom, ENGINE)), expected, atol=1e-6)
     np.testing.assert_allclose(
-        dense(project_exactly(expansion, None, map_)), np.linalg.inv(laplace(rows(P), rows(P))), atol=1e-6
+        dense(project_exactly(expansion, None, ENGINE)), np.linalg.inv(laplace(rows(P), rows(P))), atol=1e-6
     )
 
 
@@ -83,16 +78,16 @@ def test_repeated_centers_can_be_factored():
     Z[::3] = Z[1]
     for dtype in (np.float32, np.float64):
         expansion = Expansion(Laplace(3.0), Z.astype(dtype))
-        nystrom = Nystrom(center_eigensystem(expansion, P, Q, 1e-5, map_))
+        nystrom = Nystrom(center_eigensystem(expansion, P, Q, 1e-5, ENGINE))
         g = np.random.default_rng(0).normal(size=(P, 2)).astype(dtype)
         h = laplace(Z, Z).astype(dtype) @ g
-        assert np.isfinite(project_exactly(expansion, nystrom, map_).apply(h, map_)).all()
+        assert np.isfinite(project_exactly(expansion, nystrom, ENGINE).apply(h)).all()
 
 
 @pytest.mark.parametrize("products", [0, 1, 2, 5, 60])
 def test_inexact_projection_is_positive_and_closes_in(expansion: Expansion, nystrom: Nystrom, products: int):
     """It is exact on the eigenvectors it knows, and the more products, the nearer on the rest."""
-    M = dense(project_inexactly(expansion, nystrom, products, map_))
+    M = dense(project_inexactly(expansion, nystrom, products, ENGINE))
     K, E = laplace(rows(P), rows(P)), nystrom.eigensystem.vectors
     np.testing.assert_allclose(M, M.T, atol=1e-9)
     assert np.linalg.eigvalsh(M)[0] > 0
@@ -105,7 +100,7 @@ def test_inexact_projection_is_positive_and_closes_in(expansion: Expansion, nyst
     k = products + 1
     if products:
         assert off.max() < 1
-        bound = project_inexactly(expansion, nystrom, products, map_).bound
+        bound = project_inexactly(expansion, nystrom, products, ENGINE).bound
         assert bound >= values[-1]
         if values[0] >= bound / (4 * k**2):
             assert off.max() <= 1 / np.cosh(1) + 0.01
@@ -113,26 +108,26 @@ def test_inexact_projection_is_positive_and_closes_in(expansion: Expansion, nyst
 
 def test_products_with_the_kernel_matrix(expansion: Expansion):
     V = np.random.default_rng(0).normal(size=(P, 3))
-    np.testing.assert_allclose(kernel_product(expansion, V, on_host(map_)), laplace(rows(P), rows(P)) @ V, rtol=1e-10)
+    np.testing.assert_allclose(ENGINE.kernel_product(expansion, V), laplace(rows(P), rows(P)) @ V, rtol=1e-10)
     tiled = Expansion(Laplace(3.0), rows(P), tile_bytes=7 * P * 8)
-    np.testing.assert_allclose(kernel_product(tiled, V, on_host(map_)), laplace(rows(P), rows(P)) @ V, rtol=1e-10)
+    np.testing.assert_allclose(ENGINE.kernel_product(tiled, V), laplace(rows(P), rows(P)) @ V, rtol=1e-10)
 
 
 def test_panels_of_threads_side_by_side_do_not_share_their_room():
     X = np.random.default_rng(4).normal(size=(2000, 8))
     expansion = Expansion(Laplace(3.0), X, tile_bytes=1 << 18)
     V = np.random.default_rng(5).normal(size=(2000, 40))
-    alone = kernel_product(expansion, V, on_host(map_))
+    alone = ENGINE.kernel_product(expansion, V)
     with ThreadsExecutor(4) as executor:
         for _ in range(20):
-            np.testing.assert_array_equal(kernel_product(expansion, V, executor.imap), alone)
+            np.testing.assert_array_equal(ENGINE.bound(executor).kernel_product(expansion, V), alone)
 
 
 @pytest.mark.parametrize(("s", "slack"), [(P, 1 + 1e-9), (P // 2, 1.15), (P // 4, 1.5)])
 def test_eigenpairs_of_all_centers_from_some(expansion: Expansion, s: int, slack: float):
     K = laplace(rows(P), rows(P))
     values = np.linalg.eigvalsh(K)[::-1]
-    found = center_eigensystem(expansion, s, Q, 0.0, map_)
+    found = center_eigensystem(expansion, s, Q, 0.0, ENGINE)
     U = found.vectors
     np.testing.assert_allclose(U.T @ U, np.eye(Q), atol=1e-9)
     assert (found.values <= values[:Q] * (1 + 1e-9)).all()
@@ -152,10 +147,12 @@ def test_the_tail_is_known_where_the_start_has_fewer_pairs_than_asked_for(
     few = Q // 2
     start = projection.top_eigensystem
     monkeypatch.setattr(
-        projection, "top_eigensystem", lambda K, q, floor: Nystrom(start(K, q, floor)).truncated(few).eigensystem
+        projection,
+        "top_eigensystem",
+        lambda K, q, engine, floor: Nystrom(start(K, q, engine, floor)).truncated(few).eigensystem,
     )
     values = np.linalg.eigvalsh(laplace(rows(P), rows(P)))[::-1]
-    found = center_eigensystem(expansion, P // 2, Q, 1e-9, map_)
+    found = center_eigensystem(expansion, P // 2, Q, 1e-9, ENGINE)
     assert len(found.values) == few - 1
     assert values[few - 1] / 1.15 <= found.tail <= found.values[-1]
 
@@ -163,7 +160,7 @@ def test_the_tail_is_known_where_the_start_has_fewer_pairs_than_asked_for(
 @pytest.mark.parametrize("s", [20, P])
 def test_eigenpairs_stop_where_the_rank_does(s: int):
     expansion = Expansion(Gaussian(30.0), rows(P))  # falls by orders of magnitude from one degree to the next
-    found = center_eigensystem(expansion, s, Q, 1e-5, map_)
+    found = center_eigensystem(expansion, s, Q, 1e-5, ENGINE)
     assert len(found.values) < Q
     assert found.values[-1] > 1e-5 * found.values[0]
     assert found.tail >= 1e-5 * found.values[0]
@@ -175,9 +172,9 @@ def test_projections_are_the_same_bits_on_any_number_of_threads():
     found = []
     for threads in (1, 2, 3):
         with ThreadsExecutor(threads) as executor:
-            nystrom = Nystrom(center_eigensystem(expansion, 60, Q, 1e-5, executor.host_map))
-            projection = project_inexactly(expansion, nystrom, 2, executor.host_map)
-            found.append(projection.apply(g, executor.host_map))
+            nystrom = Nystrom(center_eigensystem(expansion, 60, Q, 1e-5, default_engine().bound(executor)))
+            projection = project_inexactly(expansion, nystrom, 2, default_engine().bound(executor))
+            found.append(projection.apply(g))
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
 
@@ -188,17 +185,17 @@ def test_what_is_measured_is_the_iteration_s_own(expansion: Expansion, nystrom: 
     X = rows(300, 1)
     K = laplace(X, rows(P))
     if kind == "unprojected":
-        size = measure_unprojected(expansion, nystrom, X)
+        size = measure_unprojected(expansion, nystrom, X, ENGINE)
         dense_kernel = laplace(X, X) - K @ nystrom.correction(K.T)
         centers = np.zeros(1)
     elif kind == "exact":
-        size = measure_projected(expansion, project_exactly(expansion, nystrom, map_), X, map_)
+        size = ProjectedKernel(expansion, project_exactly(expansion, nystrom, ENGINE), X).measure(nystrom)
         M = preconditioned_inverse(nystrom)
         dense_kernel = K @ M @ K.T
         centers = np.diag(laplace(rows(P), rows(P)) @ M @ laplace(rows(P), rows(P)))
     else:
-        projection = project_inexactly(expansion, nystrom, 1, map_)
-        size = measure_inexact(expansion, projection, X, map_)
+        projection = project_inexactly(expansion, nystrom, 1, ENGINE)
+        size = measure_inexact(expansion, projection, X)
         M = dense(projection)
         dense_kernel = K @ M @ K.T
         centers = np.diag(laplace(rows(P), rows(P)) @ M @ laplace(rows(P), rows(P)))
@@ -213,10 +210,10 @@ def test_an_inexact_projection_never_holds_a_p_by_p_matrix():
     expansion = Expansion(Laplace(3.0), rows(p).astype(np.float32), tile_bytes=1 << 20)
     tracemalloc.start()
     try:
-        nystrom = Nystrom(center_eigensystem(expansion, 100, 10, 1e-5, map_))
-        projection = project_inexactly(expansion, nystrom, 1, map_)
-        projection.apply(np.ones((p, 2), np.float32), map_)
-        measure_inexact(expansion, projection, expansion.Z[:32] + 0.1, map_)
+        nystrom = Nystrom(center_eigensystem(expansion, 100, 10, 1e-5, ENGINE))
+        projection = project_inexactly(expansion, nystrom, 1, ENGINE)
+        projection.apply(np.ones((p, 2), np.float32))
+        measure_inexact(expansion, projection, expansion.Z[:32] + 0.1)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -224,5 +221,5 @@ def test_an_inexact_projection_never_holds_a_p_by_p_matrix():
 
 
 def test_top_eigenpairs_are_those_of_the_matrix(expansion: Expansion):
-    found = center_eigensystem(expansion, P, Q, 0.0, map_)
-    np.testing.assert_array_equal(found.values, top_eigensystem(kernel_matrix(expansion, P, map_), Q).values)
+    found = center_eigensystem(expansion, P, Q, 0.0, ENGINE)
+    np.testing.assert_array_equal(found.values, top_eigensystem(ENGINE.kernel_matrix(expansion, P), Q).values)

@@ -16,9 +16,10 @@ from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.dot import Linear
 from streamkern.kernels.features import Identity
-from streamkern.solvers.base import Problem, Size
+from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.loop import train
+from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.svrg import SVRG
 
 N, M, RIDGE = 1200, 60, 1e-6
@@ -263,46 +264,15 @@ def test_values_out_of_range_are_refused(options):
 
 
 @pytest.mark.parametrize("solver", [SVRG(k=5), SVRG(preconditioner=None), SVRG(sampling="importance")])
-def test_the_cost_bounds_what_is_held_and_swept(solver):
+def test_the_meter_bounds_what_is_held_and_swept(solver):
     X, y = rows()
     outcome, report = fit(replace(solver, epochs=1), X, y)
-    size = Size(N, M, M, 1, itemsize=8, slots=2)
-    cost = replace(solver, epochs=1).cost(size)
-    assert report["batch"] <= cost.batch
-    assert cost.passes == outcome.passes
-    assert report.get("sweeps", 0) * N * M * 2 * M <= cost.setup.flops(2 * M)
-    assert cost.setup_bytes >= N * M * 8
-    wider = replace(solver, epochs=1).cost(replace(size, p=2 * M))
-    assert wider.setup_bytes > cost.setup_bytes
-    assert wider.row.values == 2 * cost.row.values
-    assert wider.row.panel == pytest.approx(2 * cost.row.panel, rel=0.1)
-
-
-def test_features_of_a_kernel_are_fitted_as_columns_are():
-    X, y = rows(np.linspace(1.0, 2.0, 5), n=600)
-    with ThreadsExecutor(2) as executor:
-        posed = replace(problem(X, y, executor), features=sk.RandomFourier(sk.Gaussian(3.0), 50, seed=1))
-        svrg, direct = (train(posed, s.setup(posed)) for s in (SVRG(epochs=25, ridge=1e-3, k=20), Direct(ridge=1e-3)))
-    np.testing.assert_allclose(svrg.weights, direct.weights, rtol=1e-5, atol=1e-6 * np.abs(direct.weights).max())
-
-
-def test_parameters_are_what_was_given():
-    assert SVRG(k=7).to_json() == {
-        "name": "SVRG", "epochs": 10, "ridge": 1e-8, "k": 7, "batch": None, "step": None,
-        "preconditioner": "lanczos", "sampling": "uniform", "patience": None,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("far", [8.0, 1e-3])
-def test_one_row_that_is_far_off_or_fits_by_chance_is_no_divergence(far):
-    """Steps of one row: the loss of a step is that of its row."""
-    X, y = rows(np.linspace(1.0, 2.0, 5), n=400)
-    y /= y.std()
-    with ThreadsExecutor(1) as executor:
-        posed = problem(X, y, executor, lanes=1)
-        for solver in (SVRG(epochs=1, ridge=0.1, batch=1, k=2), sk.SGD(batch=1, step=0.01)):
-            first = solver.setup(posed).stream.block((0, 0, 200 if far > 1 else 0)).ids[0]
-            odd = y.copy()
-            odd[first] = far
-            changed = replace(posed, train=sk.from_arrays(X, odd))
-            assert train(changed, solver.setup(changed)).failure is None
+    size, once = Size(N, M, M, 1, itemsize=8, slots=2), replace(solver, epochs=1)
+    takes, wider = Bill(once, size), Bill(once, replace(size, p=2 * M))
+    assert report["batch"] <= takes.memory.batch
+    assert takes.effort.passes == outcome.passes
+    assert report.get("sweeps", 0) * N <= takes.effort.setup_rows
+    assert takes.memory.setup >= N * M * 8
+    assert wider.memory.setup > takes.memory.setup
+    assert wider.effort.training.values == 2 * takes.effort.training.values
+    assert wider.effort.training.panel == pytest.approx(2 * takes.effort.training.panel, rel=0.1)

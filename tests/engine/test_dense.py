@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from streamkern.solvers.dense import (
-    TILE,
-    cholesky,
-    gram,
-    gram_matmul,
-    inverse_factor,
-    matmul,
-    mirror,
-    packed_panels,
-    packed_size,
-    spd_solve,
-    times_lower,
-    unpacked,
-)
 
+from streamkern.engine import NumpyEngine
+from streamkern.engine.base import TILE
+from streamkern.engine.dense import cholesky, gram, gram_matmul, inverse_factor, matmul, mirror, spd_solve, times_lower
+from streamkern.engine.triangle import packed_panels, packed_size, unpacked
 from streamkern.errors import NumericalError
 from streamkern.execute.threads import ThreadsExecutor
 
@@ -107,7 +97,7 @@ def test_a_packed_triangle_is_the_matrix_in_half_of_its_memory(p: int):
     for cols, panel in packed_panels(packed, p):
         panel[...] = A[cols.start :, cols]
     assert packed.size <= p * (p + TILE) / 2 + TILE**2
-    np.testing.assert_array_equal(mirror(unpacked(packed, p), map_), A)
+    np.testing.assert_array_equal(mirror(unpacked(packed, p, NumpyEngine()), map_), A)
 
 
 @pytest.mark.parametrize("p", [1, TILE, 2 * TILE + 3])

@@ -7,25 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from streamkern.kernels.device import DeviceExpansion
-from streamkern.solvers.device import project_on_device
 
 from streamkern import GaussianNoise, HorizontalFlip, from_arrays
 from streamkern.data.device import DeviceAssembly
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
+from streamkern.engine import default_engine
+from streamkern.engine import device as module
+from streamkern.engine.device import DeviceEngine
 from streamkern.errors import NumericalError
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
-from streamkern.kernels import device as module
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.projection import project_exactly
 from streamkern.testing.device import HostDevice, StrictDevice
 
 DEVICES = {"host": HostDevice, "strict": StrictDevice}
-
-
-def at_once(fn, items):
-    return [fn(item) for item in items]
 
 
 @pytest.fixture(params=sorted(DEVICES))
@@ -45,7 +41,7 @@ def test_values_predictions_and_gradients_are_the_cpu_s(device, d, dtype, monkey
     X, Z, W = problem(d, dtype)
     monkeypatch.setattr(module, "PANEL_BYTES", 7 * Z.nbytes // d)
     tolerance = 1e-4 if dtype == np.float32 else 1e-12
-    here, there = Expansion(Laplace(3.0), Z), DeviceExpansion(Laplace(3.0), Z, device=device)
+    here, there = Expansion(Laplace(3.0), Z), Expansion(Laplace(3.0), Z, DeviceEngine(device))
     K = here.block(X)
     for rows in (X, device.upload(X)):
         np.testing.assert_allclose(there.block(rows), K, atol=tolerance)
@@ -57,13 +53,13 @@ def test_values_predictions_and_gradients_are_the_cpu_s(device, d, dtype, monkey
 
 def test_a_kernel_that_is_no_radial_one_goes_the_wide_way():
     X, Z, W = problem(5)
-    there = DeviceExpansion(Polynomial(2), Z, device=HostDevice())
+    there = Expansion(Polynomial(2), Z, DeviceEngine(HostDevice()))
     np.testing.assert_allclose(there.predict(X, W), Expansion(Polynomial(2), Z).predict(X, W), rtol=1e-4, atol=1e-3)
 
 
 def test_no_row_contributes_nothing(device):
     X, Z, W = problem(80)
-    there = DeviceExpansion(Gaussian(3.0), Z, device=device)
+    there = Expansion(Gaussian(3.0), Z, DeviceEngine(device))
     assert there.pull(X[:0], W, lambda F, part: F, 3).tolist() == np.zeros((40, 3)).tolist()
     assert there.predict(X[:0], W).shape == (0, 3)
 
@@ -75,7 +71,7 @@ def test_the_same_state_is_sent_once():
     sent = []
     put = device.put
     device.put = lambda array: sent.append(np.shape(array)) or put(array)
-    there = DeviceExpansion(Gaussian(3.0), Z, device=device)
+    there = Expansion(Gaussian(3.0), Z, DeviceEngine(device))
     for _ in range(3):
         there.pull(X, W, lambda F, part: F, 3)
     assert sent.count(W.shape) == 1
@@ -85,7 +81,7 @@ def test_the_same_state_is_sent_once():
 
 def test_it_can_be_sent():
     X, Z, W = problem(80)
-    there = DeviceExpansion(Gaussian(3.0), Z, device=HostDevice())
+    there = Expansion(Gaussian(3.0), Z, DeviceEngine(HostDevice()))
     expected = there.predict(X, W)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(there)).predict(X, W), expected)
 
@@ -100,7 +96,7 @@ def test_contributions_are_the_cpu_s(device, weighted):
     encoding = Classes(np.arange(3))
     on_cpu = Scan(Assembly(data, encoding), 30).block((0,))
     on_device = Scan(DeviceAssembly(data, encoding, device=device), 30).block((0,))
-    here, there = Expansion(Laplace(9.0), Z), DeviceExpansion(Laplace(9.0), Z, device=device)
+    here, there = Expansion(Laplace(9.0), Z), Expansion(Laplace(9.0), Z, DeviceEngine(device))
     for kind, state in ((Gradient, W), (NormalProduct, (W[::-1].copy(), W))):
         expected, found = kind(here)(on_cpu, state), kind(there)(on_device, state)
         np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
@@ -128,15 +124,15 @@ def test_blocks_are_the_cpu_s(device, augmentations):
 
 def test_exact_projection_is_the_cpu_s(device):
     _, Z, g = problem(80)
-    here = project_exactly(Expansion(Laplace(9.0), Z), None, at_once)
-    there = project_on_device(DeviceExpansion(Laplace(9.0), Z, device=device), None)
+    here = project_exactly(Expansion(Laplace(9.0), Z), None, default_engine())
+    engine = DeviceEngine(device)
+    there = project_exactly(Expansion(Laplace(9.0), Z, engine), None, engine)
     np.testing.assert_allclose(there.W, here.W, atol=1e-5)
-    np.testing.assert_allclose(there.apply(g, at_once), here.apply(g, at_once), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(there.apply(g), here.apply(g), rtol=1e-4, atol=1e-4)
 
 
 def test_a_matrix_that_is_not_positive_definite_is_one_error():
     Z = np.ones((5, 80), np.float32)
-    there = DeviceExpansion(Polynomial(1, 1e-9, 0.0), Z - 2, device=HostDevice())
-    device = there.on
+    there = Expansion(Polynomial(1, 1e-9, 0.0), Z - 2, DeviceEngine(HostDevice()))
     with pytest.raises(NumericalError):
-        device.inverse_factor(-np.eye(3), np.float32)
+        there.engine.kernel_factor(there, -10.0)

@@ -1,0 +1,163 @@
+"""A counting engine: the verbs of the real one, each counted by the rule of the meter as it is called with real arrays.
+
+So a run with numbers is counted by the verbs it really calls, as often as it calls them and at the shapes it calls
+them with: what the meter says of a run before it runs is held to that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.stream import Assembly
+from streamkern.engine.host import HostEngine
+from streamkern.engine.operations import eigh
+from streamkern.storage import ArraySource
+from streamkern.types import Array
+
+
+class Counts:
+    """Numbers by kind, from any thread."""
+
+    def __init__(self) -> None:
+        self.total: dict[str, float] = defaultdict(float)
+        self.lock = threading.Lock()
+
+    def add(self, kind: str, number: float) -> None:
+        with self.lock:
+            self.total[kind] += number
+
+    def take(self) -> dict[str, float]:
+        with self.lock:
+            found, self.total = self.total, defaultdict(float)
+        return found
+
+
+class CountingEngine(HostEngine):
+    """``HostEngine``, counted.
+
+    ``values`` and ``values64`` of the basis, each where it is evaluated; ``panel`` operations of products with them;
+    ``matrix`` operations of products and factors of matrices; ``eigen`` operations.
+    """
+
+    def __init__(self, counts: Counts, *maps: Any) -> None:
+        super().__init__(*maps)
+        self.counts = counts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise AssertionError("counted in this process only")
+
+    def bound(self, executor: Any) -> Any:
+        return CountingEngine(self.counts, executor.host_map, executor.imap, executor.overlaps)
+
+    def here(self) -> Any:
+        return CountingEngine(self.counts, self.parallel)
+
+    def block(self, expansion: Any, X: Array, out: Array | None = None) -> Array:
+        self.counts.add("values64" if expansion.dtype == np.float64 else "values", len(X) * expansion.p)
+        return super().block(expansion, X, out)
+
+    def begin(self, basis: Any, X: Array) -> Any:
+        return None  # each panel is evaluated where it is used
+
+    def predict(self, basis: Any, X: Array, W: Array) -> Array:
+        self.counts.add("panel", 2.0 * len(X) * W.size)
+        return super().predict(basis, X, W)
+
+    def pull(self, basis: Any, X: Array, W: Array, respond: Any, outputs: int, begun: Any = None) -> Array:
+        self.counts.add("panel", 2.0 * len(X) * (W.size + basis.width * outputs))
+        return super().pull(basis, X, W, respond, outputs, begun)
+
+    def kernel_product(self, expansion: Any, V: Array) -> Array:
+        self.counts.add("panel" if V.shape[1] < 64 else "matrix", 2.0 * expansion.p * V.size)
+        return super().kernel_product(expansion, V)
+
+    def covariance(self, basis: Any, X: Array, V: Array) -> Array:
+        self.counts.add("matrix", 4.0 * len(X) * V.size)
+        return super().covariance(basis, X, V)
+
+    def product(self, A: Array, B: Array) -> Array:
+        self.counts.add("matrix", 2.0 * len(A) * B.size)
+        return super().product(A, B)
+
+    def product_t(self, U: Array, V: Array) -> Array:
+        self.counts.add("matrix", 2.0 * U.shape[1] * V.size)
+        return super().product_t(U, V)
+
+    def times_lower(self, B: Array, W: Array) -> Array:
+        self.counts.add("matrix", 1.0 * len(B) * W.size)
+        return super().times_lower(B, W)
+
+    def gram(self, A: Array) -> Array:
+        self.counts.add("matrix", 1.0 * len(A) * A.size)
+        return super().gram(A)
+
+    def add_gram(self, packed: Array, phi: Array) -> None:
+        n, M = phi.shape
+        self.counts.add("matrix", float(n) * M * (M + min(M, 256)))
+        super().add_gram(packed, phi)
+
+    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
+        self.counts.add("matrix", (2.0 if lower else 4.0) * W.size * B.shape[1])
+        return super().gram_product(W, B, lower=lower)
+
+    def inverse_factor(self, A: Array, dtype: Any) -> Array:
+        self.counts.add("matrix", 2.0 / 3.0 * float(len(A)) ** 3)
+        return super().inverse_factor(A, dtype)
+
+    def cholesky(self, A: Array) -> Array:
+        self.counts.add("matrix", float(len(A)) ** 3 / 3)
+        return super().cholesky(A)
+
+    def spd_solve(self, A: Array, B: Array) -> Array:
+        self.counts.add("matrix", float(len(A)) ** 3 / 3 + 2.0 * len(A) * B.size)
+        return super().spd_solve(A, B)
+
+    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
+        self.counts.add("matrix", 1.0 * len(R) * B.size)
+        return super().triangular_solve(R, B, lower=lower, transposed=transposed)
+
+    def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
+        self.counts.add("eigen", eigh(len(K)) * K.dtype.itemsize / 8)
+        return super().top_eigenpairs(K, k, floor)
+
+    def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
+        return super().whole_eigenpairs(K, k)
+
+    def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
+        self.counts.add("eigen", eigh(len(A)))
+        return super().eigh(A, B, top)
+
+    def top_eigenvalue(self, matvec: Any, n: int) -> float:
+        before = self.counts.take()  # its steps are as many as the spectrum asks for: counted by themselves
+        found = super().top_eigenvalue(matvec, n)
+        self.counts.take()
+        self.counts.total.update(before)
+        return found
+
+
+class CountingSource(ArraySource):
+    """An array whose rows are counted as they are read."""
+
+    counts: Counts | None = None
+
+    def read(self, chunk: int) -> Any:
+        found = super().read(chunk)
+        if self.counts is not None:
+            self.counts.add("stored_rows", len(found.X))
+            self.counts.add("bytes", found.X.nbytes)
+        return found
+
+
+def counted_rows(monkeypatch: Any, counts: Counts) -> None:
+    """Count the rows that are assembled."""
+    build = Assembly.build
+
+    def counted(self: Assembly, raw: Any, index: Array, *more: Any) -> Any:
+        counts.add("rows", len(index))
+        return build(self, raw, index, *more)
+
+    monkeypatch.setattr(Assembly, "build", counted)
