@@ -283,7 +283,7 @@ class MeterEngine:
         A: Any = self.kernel_matrix(expansion, expansion.p) if K is None else K
         p, dtype = len(A), expansion.dtype
         self.meter.count("gemm64", 2.0 / 3.0 * float(p) ** 3)
-        with self.meter.scratch((self.slots + 1) * TILE * p * 8):
+        with self.meter.scratch((self.slots + 2) * TILE * p * 8):
             pass
         A.memory.resize(p * p * dtype.itemsize)
         W: Any = Shaped(self.meter, (p, p), dtype, A.memory, "")
@@ -292,7 +292,7 @@ class MeterEngine:
     def cholesky(self, A: Array) -> Array:
         """The factor, in place."""
         self.meter.count("gemm64", float(len(A)) ** 3 / 3)
-        with self.meter.scratch(self.slots * TILE * (len(A) + TILE) * 8):
+        with self.meter.scratch((self.slots + 2) * TILE * (len(A) + TILE) * 8):
             return A
 
     def spd_solve(self, A: Array, B: Array) -> Array:

@@ -255,7 +255,9 @@ def matmul(meter: Meter, A: Any, B: Any) -> Any:
     shape = (*left[:-1], *right[1:]) if len(right) > 1 else left[:-1]
     columns = right[1] if len(right) > 1 else 1
     count_product(meter, A, B, 2.0 * math.prod(shape) * left[-1], columns, meter.parallel)
-    return meter.array(shape, np.result_type(A.dtype, B.dtype))
+    dtype = np.result_type(A.dtype, B.dtype)
+    with meter.scratch(sum(math.prod(X.shape) * dtype.itemsize for X in (A, B) if X.dtype != dtype)):  # converted
+        return meter.array(shape, dtype)
 
 
 def count_product(meter: Meter, A: Any, B: Any, operations: float, columns: int, parallel: bool) -> None:

@@ -76,7 +76,7 @@ def choose(size: Size, *, passes: int | None = None, features: bool = False, pat
     iterative: Solver = (
         EigenPro1(epochs=passes, patience=patience) if features else EigenPro(epochs=passes, patience=patience)
     )
-    held = sums_held(THREADS) * Bill(direct, size).memory.sums
+    held = sums_held(THREADS, size.scanned) * Bill(direct, size).memory.sums
     name = type(iterative).__name__
     if size.memory is not None and held > size.memory:
         return Choice(

@@ -16,7 +16,7 @@ from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes
 from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
-from streamkern.solvers.metered import Bill, Size
+from streamkern.solvers.metered import SCAN_ROWS, Bill, Size
 from streamkern.storage import ArraySource, Source
 
 _LIBRARIES = 96 << 20
@@ -162,7 +162,8 @@ def _project(
     # What decides the weights depends on budget and data alone, never on threads or on what the process holds already:
     # stored rows stay in memory, and are mixed in short runs, up to an eighth of the budget.
     room = solver_memory(budget, dataset, p, itemsize, slots if stored_centers else None)
-    size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers)
+    blocks = len(dataset) // max(1, dataset.base_rows) * int(np.sum(-(-sizes // SCAN_ROWS))) or 1
+    size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks)
     bill = Bill(solver, size, model_rows)
     takes = bill.memory
     batch = max(takes.batch, lanes)

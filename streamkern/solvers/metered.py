@@ -23,6 +23,7 @@ from streamkern.execute.base import Parts, Stack
 from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
 from streamkern.solvers.base import HELD_OUT, Iteration, Problem, Solver
 from streamkern.solvers.score import SquaredError
+from streamkern.sweep import task_level
 from streamkern.types import Array
 
 SCAN_ROWS = 4096
@@ -32,12 +33,12 @@ LIKELY_CRITICAL_BATCH = 256.0
 """Critical batch that seconds are predicted for: a larger one is measured only where batches are larger anyway."""
 
 _ANY_CRITICAL_BATCH = 1e9  # that memory is projected for: then a batch is as large as its rules let it be
-_WAITING = 7  # sums that wait in a sweep's tree for their siblings: of 64 to 127 tasks
 
 
-def sums_held(slots: int) -> int:
-    """Sums that a sweep holds at a time: two of each running task, those of finished ones, and those in the tree."""
-    return 4 * slots + _WAITING
+def sums_held(slots: int, blocks: int) -> int:
+    """Sums that a sweep holds at a time: of running tasks, of as many finished ones, and those waiting in the tree."""
+    level = task_level(blocks)
+    return slots * (3 if level else 2) + max(1, (blocks >> level).bit_length() - 1)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Size:
             several threads.
         features: the feature map; None for kernel values at centers.
         stored: whether the centers stay where the rows are stored.
+        blocks: of a sweep over all rows; None where it is not known.
     """
 
     n: int
@@ -70,6 +72,12 @@ class Size:
     overlaps: bool | None = None
     features: FeatureMap | None = field(default=None, compare=False)
     stored: bool = False
+    blocks: int | None = None
+
+    @property
+    def scanned(self) -> int:
+        """Blocks of a sweep over all rows; where chunks are not known, as many as make the most sums wait."""
+        return max(127, -(-self.n // SCAN_ROWS)) if self.blocks is None else self.blocks
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -478,7 +486,7 @@ class MeteredProblem(Problem):
             parts = contribution(self.block((0,), rows), state)
         meter.parallel = False
         self.run.sums = max(self.run.sums, _bytes(parts))
-        others = (slots - 1) * (meter.peak - held) + (sums_held(slots) - slots) * _bytes(parts)
+        others = (slots - 1) * (meter.peak - held) + (sums_held(slots, self.size.scanned) - slots) * _bytes(parts)
         meter.peak = max(peak, meter.peak + others)
         return (*parts[:-1], self.size.n) if isinstance(parts[-1], int) else parts
 

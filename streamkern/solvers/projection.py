@@ -152,7 +152,9 @@ class InexactProjection:
         out = self.engine.empty((len(K), len(K)))
         for rows in tiles(len(K), COLUMNS):
             out[:, rows] = self.engine.product(K, self.apply(K[rows].T))
-        return (out + out.T) / 2
+        both = out + out.T
+        both /= 2
+        return both
 
     def diagonal(self, K: Array) -> Array:
         """The diagonal of ``kernel(K)``, shape (n,), float64."""

@@ -58,7 +58,7 @@ def test_what_is_chosen_fits_and_threads_do_not_matter(size: Size, passes: int, 
     assert choose(replace(size, slots=slots), passes=passes, features=features) == choice
     if isinstance(choice.solver, sk.Direct):
         assert size.memory is not None
-        assert sums_held(16) * Bill(choice.solver, size).memory.sums <= size.memory
+        assert sums_held(16, size.scanned) * Bill(choice.solver, size).memory.sums <= size.memory
         # More passes only make one pass of normal equations look better; less memory may rule it out.
         assert isinstance(choose(size, passes=passes + 1, features=features).solver, sk.Direct)
     else:
