@@ -21,6 +21,7 @@ from streamkern.data.split import Listed, Rule
 from streamkern.storage import csv, layout, open_source
 from streamkern.storage.arrow import number_of
 from streamkern.storage.tables import open_tables
+from streamkern.testing.faults import FaultyServer
 from streamkern.testing.source import SourceSuite, read_all
 
 N = 101
@@ -311,3 +312,42 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, suffix: str) ->
     place = write(tmp_path / f"rows.{suffix}", table())
     with pytest.raises(sk.DataError, match=r"weight 'colour' is a column of string(.|\n)*rows\."):
         open_tables([place], "label", ["a", "b"], weight="colour")
+
+
+def test_weights_and_targets_of_npy_files_are_files_of_their_own(tmp_path: Path) -> None:
+    for name, values in (("rows", np.column_stack([A, B])), ("y", LABEL), ("w", IMPORTANCE)):
+        np.save(tmp_path / f"{name}.npy", values)
+    source = open_tables([tmp_path / "rows.npy"], str(tmp_path / "y.npy"), weight=str(tmp_path / "w.npy"))
+    assert source.weight == "w"
+    rows = read_all(source)
+    np.testing.assert_array_equal(rows.y, LABEL)
+    np.testing.assert_array_equal(rows.w, IMPORTANCE)
+
+
+def test_several_arrays_are_the_targets_and_one_the_weight(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "rows.zarr", mode="w")
+    for name, values in {"X": np.column_stack([A, B]), "u": A, "v": B, "w": IMPORTANCE}.items():
+        group.create_array(name, data=values)
+    source = sk.open_dataset(tmp_path / "rows.zarr", ["v", "u"], weight="w").source
+    np.testing.assert_array_equal(read_all(source).y, np.column_stack([B, A]))
+    assert read_all(source).w is not None
+
+
+def test_lists_of_features_may_have_a_column_of_weights(tmp_path: Path) -> None:
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.column_stack([A, B]).ravel()), 2)
+    place = write(tmp_path / "rows.parquet", pa.table({"x": lists, "y": LABEL, "w": IMPORTANCE}))
+    rows = read_all(sk.open_dataset(place, "y", weight="w").source)
+    np.testing.assert_array_equal(rows.X, np.column_stack([A, B]))
+    np.testing.assert_array_equal(rows.w, IMPORTANCE)
+    with pytest.raises(sk.DataError, match="weight 'x' is a column of fixed_size_list"):
+        sk.open_dataset(place, "y", columns=["w"], weight="x")
+
+
+def test_what_is_read_in_one_stream_is_not_read_ahead(tmp_path: Path) -> None:
+    """Chunks of text in a store come from one stream, in order; record batches each from a request of their own."""
+    with FaultyServer(tmp_path) as server:
+        for name, remote in (("rows.csv", False), ("rows.feather", True), ("rows.parquet", True)):
+            write(tmp_path / name, table())
+            source = open_tables([f"{server.url}/{name}"], "label", ["a", "b"])
+            assert source.remote == remote, name
+            assert open_tables([f"{server.url}/{name}"] * 2, "label", ["a", "b"]).remote == remote, name
