@@ -483,8 +483,8 @@ VALUES: list[tuple[str, str]] = [
     ("sk.run(job(), file(f, '', 'a') / 'run')", "/run"),
     ("sk.ingest(np_file(f, X), f / 'out.zarr', target='y')", "y"),
     ("sk.ingest(npz(f, a=X, b=X[:5]), f / 'out.zarr')", "a, b"),
-    ("sk.ingest(npz(f, a=X[:, 0], b=X[:5, 0]), f / 'out.zarr')", "(5,)"),
-    ("sk.ingest(npz(f, X=X, a=Y, b=Y), f / 'out.zarr', target=['a', 'b'])", "2 targets"),
+    ("sk.ingest(npz(f, a=X[:, 0], b=X[:5, 0]), f / 'out.zarr')", "60 and 5 rows"),
+    ("sk.ingest(npz(f, X=X, a=X, b=Y), f / 'out.zarr', target=['a', 'b'])", "target 'a' is a column of float32[60, 4]"),
     ("sk.ingest((X, Y), file(f, '', 'a') / 'out.zarr')", "directory"),
     ("sk.write_zarr(file(f, '', 'a') / 'x.zarr', X)", "a/x.zarr"),
     ("sk.ingest(hdf5(f), f / 'out.zarr')", "empty.h5"),
@@ -536,7 +536,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.open_dataset(group(f, a=np.ones(3), b=np.ones(4)))", "'b'"),
     ("sk.open_dataset(group(f, a=np.ones((3, 2)), b=np.ones(4)), target='b')", "3 rows"),
     ("sk.open_dataset(group(f, a=np.ones((3, 0))))", "no features"),
-    ("sk.open_dataset(group(f, a=np.ones(3)), target='a')", "no array"),
+    ("sk.open_dataset(group(f, a=np.ones(3)), target='a')", "no columns"),
     ("sk.open_dataset(group(f, a=np.ones((3, 2))) / 'a', target='y')", "'y'"),
     ("sk.KMeans(3, batch=0)", "0"),
     ("command('plan')", "pipeline"),
@@ -694,6 +694,14 @@ storage/artifact.py: The array
     test_model.py::test_a_missing_or_truncated_file_is_found
 storage/artifact.py: The format is
     test_model.py::test_a_newer_format_is_refused
+storage/base.py: the weight is
+    data/test_weights.py::test_bad_weights_are_told
+storage/choose.py: ... without a matching dtype and shape
+    storage/test_parquet_bad_input.py::test_fixed_size_binary_needs_its_dtype_and_shape
+storage/choose.py: The column
+    data/test_weights.py::test_bad_weights_are_told
+storage/choose.py: weight
+    storage/test_source_facets.py::test_weights_that_are_no_numbers_are_refused
 storage/dask.py: computing a block failed:
     storage/test_array_source.py::test_a_failing_dask_block_is_named
 storage/dask.py: the Dask array
@@ -706,8 +714,6 @@ storage/ingest.py: 'the disk is full' if cause is not None else f'the
     storage/test_ingest.py::test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on
 storage/ingest.py: Another process is ingesting to this place.
     storage/test_ingest.py::test_two_at_a_time_are_refused
-storage/parquet.py: ... without a matching dtype and shape
-    storage/test_parquet_bad_input.py::test_fixed_size_binary_needs_its_dtype_and_shape
 storage/parquet.py: the file cannot be written:
     storage/test_parquet_bad_input.py::test_a_place_that_cannot_be_written_is_an_error_with_a_remedy
 storage/parquet.py: two files differ:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from streamkern.storage.base import FACETS
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "streamkern"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -87,3 +89,29 @@ def test_importing_the_library_does_not_import_what_is_optional():
     program = f"import sys, streamkern; print(*sorted({optional} & sys.modules.keys()))"
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.stdout.split() == []
+
+
+def facet_faults(source: str) -> list[str]:
+    """Return the lines that probe a facet of a source by its name, or set one of another object."""
+    facets = set(FACETS) - {"columns", "dtype", "bounds"}  # which arrays, frames and others have as well
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
+            name = node.args[1]
+            if isinstance(name, ast.Constant) and name.value in facets | {"describe", "where_row"}:
+                found.append(f"{node.lineno}: {ast.unparse(node)}")
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            for part in parts:
+                if isinstance(part, ast.Attribute) and part.attr in facets and ast.unparse(part.value) != "self":
+                    found.append(f"{node.lineno}: {ast.unparse(part)}")
+    return sorted(found)
+
+
+def test_a_facet_of_a_source_is_neither_probed_nor_set_from_outside():
+    assert facet_faults("getattr(a, 'text', ())\nhasattr(a, 'weight')\nb.c, s.shuffled = 1, 2\nself.remote = 1") == [
+        "1: getattr(a, 'text', ())",
+        "2: hasattr(a, 'weight')",
+        "3: s.shuffled",
+    ]
+    assert {str(file.relative_to(ROOT)): found for file in FILES if (found := facet_faults(file.read_text()))} == {}

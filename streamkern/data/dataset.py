@@ -17,7 +17,6 @@ from streamkern.data.subsample import rows_of, stratified, weighted
 from streamkern.data.transforms import Affine, Names, Project, Transform, dump
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
-from streamkern.storage.weighted import weight_of
 from streamkern.types import Array, IntArray, Rows, Target
 
 
@@ -85,7 +84,7 @@ class Dataset:
     @property
     def weighted(self) -> bool:
         """Whether rows have sample weights."""
-        return weight_of(self.source) is not None
+        return self.source.weight is not None
 
     @property
     def full_rounds(self) -> int:

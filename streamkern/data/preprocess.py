@@ -492,7 +492,7 @@ def require_steps(steps: Any, where: str) -> None:
 
 def require_encoded(dataset: Dataset, steps: Sequence[Step]) -> None:
     """Raises UsageError where a feature is text and no step encodes it: the numbers that stand for it mean nothing."""
-    text, names = getattr(dataset.source, "text", ()), dataset.source.columns or ()
+    text, names = dataset.source.text, dataset.source.columns or ()
     named = {column for step in steps if isinstance(step, _Categorical) for column in step.columns}
     for name in () if dataset.transforms else text:
         if name in names and not {name, names.index(name)} & named:

@@ -177,7 +177,7 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | 
     Raises:
         StorageError: a chunk cannot be read.
     """
-    if batch is None or getattr(dataset.source, "shuffled", False):
+    if batch is None or dataset.source.shuffled:
         return None
     ratio = stream_ratio(dataset, mix_chunks, lanes, batch)
     if ratio is None or ratio <= WARN_ABOVE:

@@ -41,7 +41,7 @@ class Reader:
         cache_bytes: bytes of chunks kept.
 
     Attributes:
-        distant: whether a read is a round trip to a store.
+        remote: whether a read is a round trip to a store.
         wanted: sets of chunks that will be asked for again; the others go first. Lanes that take turns, each with
             chunks of its own, would otherwise lose them just before their turn.
     """
@@ -58,7 +58,7 @@ class Reader:
         self._mine = threading.local()
         source = dataset.source
         self._row_bytes = source.n_features * source.dtype.itemsize + 16
-        self.distant = bool(getattr(source, "distant", False))
+        self.remote = source.remote
         self._sent: dict[int, int] = {}
         self._pool: ThreadPoolExecutor | None = None
 

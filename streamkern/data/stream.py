@@ -274,7 +274,7 @@ class Stream:
         size = self.window_blocks * self.block_rows
         stop = min((window + 1) * size, self.lane_rows(lane))
         ids, copies, self.reader.wanted[lane] = self._rows(pass_, lane, window * size, stop)
-        if self.reader.distant:
+        if self.reader.remote:
             chunks = np.searchsorted(self.assembly.dataset.source.bounds, ids, side="right") - 1
             self.reader.ahead(dict.fromkeys(chunks.tolist()))
         raw = self._gather(ids, copies)
@@ -460,7 +460,7 @@ class Scan:
         starts, stops = self._full if in_full else self._rest
         start, stop = int(starts[at]), int(stops[at])
         number = int(np.searchsorted(data.source.bounds, start, side="right") - 1)
-        if self.reader.distant:
+        if self.reader.remote:
             following = np.searchsorted(data.source.bounds, starts[at : at + 64], side="right") - 1
             self.reader.ahead(list(dict.fromkeys(following.tolist()))[:AT_ONCE])
         chunk = self.reader.chunk(number)

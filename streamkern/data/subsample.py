@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkern.data.split import Chooser, chosen
+from streamkern.data.filtered import FilteredSource
+from streamkern.data.split import Chooser
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash
 from streamkern.storage.base import Source
@@ -47,12 +48,14 @@ def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[i
             remedy="name the target column, or leave stratify out",
         )
     counts: Counter[Any] = Counter()
-    for some, _, y in _chunks(source, rules):
+    part = FilteredSource(source, rules)
+    for chunk in range(len(part.bounds) - 1):
+        y = part.read(chunk).y
         assert y is not None
         if y.dtype.kind == "f" and np.isnan(y).any():
             raise DataError(
                 "A label is NaN.",
-                where=f"row {int(some[np.argmax(np.isnan(y))])}",
+                where=part.where_row(chunk, int(np.argmax(np.isnan(y)))),
                 expected="a label in every row",
                 remedy="leave out or fill the rows without a label",
             )
@@ -65,7 +68,8 @@ def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[i
     hashes = np.empty(0, np.uint64)
     bound = np.full(len(labels), np.iinfo(np.uint64).max, dtype=np.uint64)  # of the hashes that may still come in
     waiting, count = [(ids, codes, hashes)], 0
-    for some, _, y in _chunks(source, rules):
+    for chunk in range(len(part.bounds) - 1):
+        some, y = part.ids(chunk), part.read(chunk).y
         assert y is not None
         code, h = np.searchsorted(labels, y), row_hash(some, *key)
         near = h <= bound[code]
@@ -129,14 +133,16 @@ def weighted(
             )
     best, ids = np.empty(0), np.empty(0, np.int64)
     waiting, count = [(best, ids)], 0
-    for some, X, _ in _chunks(source, rules):
-        w = X[:, column].astype(np.float64) if given is None else given[some]
+    part = FilteredSource(source, rules)
+    for chunk in range(len(part.bounds) - 1):
+        some = part.ids(chunk)
+        w = part.read(chunk).X[:, column].astype(np.float64) if given is None else given[some]
         wrong = ~(np.isfinite(w) & (w >= 0))
         if wrong.any():
             i = int(np.argmax(wrong))
             raise DataError(
                 f"A weight is {w[i]}.",
-                where=f"row {int(some[i])}",
+                where=part.where_row(chunk, i),
                 expected="a finite number >= 0",
                 remedy="correct the weight: 0 leaves a row out",
             )
@@ -196,15 +202,3 @@ def _first(
     bound[full] = hashes[np.cumsum(held)[full] - 1]
     bound[quota == 0] = 0
     return ids, codes, hashes, bound
-
-
-def _chunks(source: Source, rules: Sequence[Chooser]) -> Iterator[tuple[IntArray, Array, Array | None]]:
-    """Ids, features and targets of the rows that take part, chunk by chunk; a chunk without any is not read."""
-    for number, (start, stop) in enumerate(zip(source.bounds[:-1].tolist(), source.bounds[1:].tolist(), strict=True)):
-        ids = chosen(rules, start, stop)
-        if ids is None:
-            ids = np.arange(start, stop, dtype=np.int64)
-        if len(ids):
-            rows = source.read(number)
-            local = ids - start
-            yield ids, rows.X[local], None if rows.y is None else rows.y[local]

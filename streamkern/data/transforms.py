@@ -215,7 +215,7 @@ def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
     Raises:
         DataError: a feature is text, and none of the transforms makes categories of it.
     """
-    text, names = set(getattr(source, "text", ())), source.columns
+    text, names = set(source.text), source.columns
     for transform in transforms:
         if isinstance(transform, Encode) and names is not None:
             text -= {names[column] for column in transform.columns}

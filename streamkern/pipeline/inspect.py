@@ -161,11 +161,12 @@ def inspect(
             return inspect(
                 path, target, columns=columns, executor=threads, header=header, storage_options=storage_options
             )
-    dataset = Dataset(open_tables([path], target, columns, header, storage_options, nulls=True, beside=True))
+    dataset = Dataset(
+        open_tables([path], target, columns, header=header, lenient=True, storage_options=storage_options)
+    )
     source = dataset.source
     d = source.n_features
-    beside: dict[str, str] = getattr(source, "beside", {})
-    if not beside or not len(dataset):
+    if not source.non_features or not len(dataset):
         dataset.require_rows()
     scan = RawScan(Scan(Assembly(dataset), int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))))
     first = scan.block((0,))[0]
@@ -178,9 +179,9 @@ def inspect(
     names = [f"f{j}" for j in range(d)] if source.columns is None else list(source.columns)
     facts = _facts(dataset, path, sums[7:])
     others = []
-    if beside:
+    if source.non_features:
         found = sweep(executor, Work(_Chunks(source), _as_they_are))
-        others = [(name, kind, what) for (name, kind), what in zip(beside.items(), found, strict=True)]
+        others = [(name, kind, what) for (name, kind), what in zip(source.non_features, found, strict=True)]
     facts["advice"] = _advice(sketches, names, facts) + _advice_on(
         others, [] if source.columns is None else names, facts["rows"]
     )
@@ -189,7 +190,7 @@ def inspect(
 
 @dataclass(eq=False)
 class _Chunks:
-    """A source's chunks as what their columns beside the features hold."""
+    """A source's chunks as descriptions of the columns that cannot be features."""
 
     source: Source
 
@@ -197,7 +198,7 @@ class _Chunks:
         return len(self.source.bounds) - 1
 
     def block(self, key: tuple[int, ...]) -> tuple[Described, ...]:
-        return tuple(self.source.describe(key[0]))  # type: ignore[attr-defined]
+        return tuple(self.source.describe(key[0]))
 
 
 def _as_they_are(parts: tuple[Described, ...], state: Any) -> tuple[Described, ...]:
@@ -269,7 +270,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
             "max_bytes": int(sizes.max()) * row,
         },
         "bytes": {"decoded": len(dataset) * row, "stored": _stored_bytes(path) if named else None},
-        "text": list(getattr(source, "text", ())),
+        "text": list(source.text),
         "classes": classes,
         "order": {
             "ratio": stored_ratio(spread) if spread else None,

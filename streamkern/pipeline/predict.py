@@ -319,7 +319,9 @@ def _open(model: KernelMachine, data: Any, id: str | None, storage_options: dict
     """
     names = model.columns
     try:
-        source = open_tables([data], id, names, storage_options=storage_options, nulls=bool(model.transforms))
+        source = open_tables(
+            [data], columns=names, id=id, nulls_as_nan=bool(model.transforms), storage_options=storage_options
+        )
     except UsageError as error:
         if names is None or id in names:
             raise

@@ -17,7 +17,6 @@ from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes
 from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
 from streamkern.solvers.metered import SCAN_ROWS, Bill, Size
-from streamkern.storage import ArraySource, Source
 
 _LIBRARIES = 96 << 20
 """Compiled code that loads on first use, and the allocator's slack."""
@@ -154,7 +153,7 @@ def _project(
     sizes = np.diff(source.bounds)
     stored_rows, chunk_rows = int(source.bounds[-1]), int(sizes.max(initial=1))
     row = stored + 40  # with target, id and copy number
-    view = _is_view(source)
+    view = source.in_memory
     # A reading thread holds the decoded pieces, the chunk made of them, and the chunk before it.
     read = 0 if view else 3 * chunk_rows * row
     whole = stored_rows * stored
@@ -226,13 +225,6 @@ def solver_memory(budget: int, dataset: Dataset, p: int, itemsize: int, tiles: i
 def scan_rows(d: int) -> int:
     """Rows of a block of the sweep over stored rows, which goes through float64: about 16 MiB of them."""
     return int(np.clip((16 << 20) // (8 * d), 1, 4096))
-
-
-def _is_view(source: Source) -> bool:
-    """Whether reading takes no memory: an array that lies in memory in the order of its rows."""
-    if not isinstance(source, ArraySource) or len(source.bounds) < 2:
-        return False
-    return bool(np.shares_memory(source.read(0).X, source.read(0).X))
 
 
 def _largest(stages: dict[str, int]) -> str:

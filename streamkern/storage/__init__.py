@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.storage.arrays import ArraySource
 from streamkern.storage.base import Source
-from streamkern.storage.parquet import ParquetSource, open_parquet, write_parquet
+from streamkern.storage.choose import Request
+from streamkern.storage.parquet import ParquetSource, open_parquet, parquet_source, write_parquet
 from streamkern.storage.parquet_files import SUFFIXES
-from streamkern.storage.record import ingest_record
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, redacted
-from streamkern.storage.weighted import open_weighted, with_weights
-from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr
+from streamkern.storage.weighted import WeightedSource
+from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr, zarr_source
 
 __all__ = [
     "ArraySource",
@@ -43,57 +42,66 @@ def open_source(
     format: str | None = None,
     storage_options: dict[str, Any] | None = None,
     retry: Retry | None = None,
-    beside: bool = False,
 ) -> Source:
     """Open rows wherever they are.
 
     Args:
         data: a path or URL of a zarr group or array, or of a parquet file, directory or glob; or a NumPy or Dask array.
-        target: name of the target (several for parquet); for an array, the array of targets.
+        target: name of the target, or several; for an array, the array of targets.
         columns: features to use, in this order; for an array, the names of its features.
         weight: the column of sample weights; for an array, an array of them, shape (n,). Default: what the training
             layout names, else none.
         format: "zarr" or "parquet" where the path does not tell.
         storage_options: for fsspec URLs.
         retry: how patient to be with a remote store.
-        beside: pass over columns of parquet that cannot be features; they can be described.
 
     Raises:
         StorageError: nothing there, nothing that is known, or a store that does not answer.
         DataError: what is there cannot be rows.
         UsageError: parameters that contradict each other.
     """
-    if not isinstance(data, str | os.PathLike):
-        if type(data).__module__.partition(".")[0] == "dask":
-            # A quarter of a second to import, which only those who have such an array already paid.
-            from streamkern.storage.dask import DaskArraySource
+    if isinstance(data, str | os.PathLike):
+        return stored_source(os.fspath(data), Request(target, columns, weight), format, storage_options, retry)
+    return array_source(data, target, columns, weight)
 
-            rows: Source = DaskArraySource(data, target, columns)
-        else:
-            rows = ArraySource(data, target, columns)
-        return rows if weight is None else with_weights(rows, weight)
-    url = os.fspath(data)
+
+def array_source(
+    X: Any,
+    y: Any = None,
+    columns: Sequence[str] | None = None,
+    weights: Any = None,
+    *,
+    name: str = "target",
+    weight_name: str | None = None,
+) -> Source:
+    """Open NumPy or Dask arrays; the weights are held in memory. See `open_source`."""
+    if type(X).__module__.partition(".")[0] == "dask":
+        # A quarter of a second to import, which only those who have such an array already paid.
+        from streamkern.storage.dask import DaskArraySource
+
+        rows: Source = DaskArraySource(X, y, columns, name)
+    else:
+        rows = ArraySource(X, y, columns, name)
+    return rows if weights is None else WeightedSource(rows, weights, weight_name or "sample_weight")
+
+
+def stored_source(
+    url: str,
+    request: Request,
+    format: str | None = None,
+    storage_options: dict[str, Any] | None = None,
+    retry: Retry | None = None,
+) -> Source:
+    """Open a zarr or parquet data set for a request; see `open_source`."""
     _require_finished(url)
     format = _format_of(url, storage_options, retry) if format is None else format
     if format not in ("zarr", "parquet"):
         raise UsageError(
             f"format {format!r} is not known", where=redacted(url), expected="'zarr' or 'parquet'", remedy="correct it"
         )
-    open_it: Any = open_zarr if format == "zarr" else partial(open_parquet, beside=beside)
-
-    def opened(columns: Sequence[str] | None, target: Any = target) -> ZarrSource | ParquetSource:
-        source: ZarrSource | ParquetSource = open_it(url, target, columns, storage_options, retry=retry)
-        record = ingest_record(url) or {}
-        source.shuffled = source.shuffled or record.get("shuffle") == "global"
-        source.text = source.text or tuple(record.get("text", ()))
-        return source
-
-    if weight is None:
-        source = opened(columns)
-        if source.noted_weight is None:
-            return source
-        weight = source.noted_weight
-    return open_weighted(opened, lambda name: opened([name], ""), columns, weight)
+    if format == "zarr":
+        return zarr_source(url, request, storage_options, retry)
+    return parquet_source(url, request, storage_options, retry)
 
 
 def unfinished_folder(place: Path) -> Path:

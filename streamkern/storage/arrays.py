@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from streamkern.errors import DataError, UsageError
-from streamkern.storage.base import digest
+from streamkern.storage.base import Source, digest
 from streamkern.storage.layout import as_rows, as_target, check_chunk, feature_dtype, rows_per_chunk, target_of
-from streamkern.types import Array, IntArray, Rows, Target
+from streamkern.types import Array, Rows
 
 
-class ArraySource:
+class ArraySource(Source):
     """Rows of an array in memory (or of a memory map).
 
     Reads are read-only views where the array is C-contiguous and in native byte order.
@@ -43,10 +43,9 @@ class ArraySource:
     ) -> None:
         self._X = X = np.asarray(X)
         require_rows(X.shape, "X")
-        self.dtype: np.dtype[Any] = feature_dtype(X.dtype, "X")
+        self.dtype = feature_dtype(X.dtype, "X")
         self.n_features = math.prod(X.shape[1:])
         self.columns = named(columns, self.n_features)
-        self.target: Target | None = None
         self._y: Array | None = None
         if y is not None:
             y = np.asarray(y)
@@ -59,7 +58,8 @@ class ArraySource:
             raise UsageError(
                 f"chunk_rows is {chunk_rows}", where="chunk_rows", expected="at least 1", remedy="leave chunk_rows out"
             )
-        self.bounds: IntArray = np.append(np.arange(0, len(X), chunk_rows, dtype=np.int64), np.int64(len(X)))
+        self.bounds = np.append(np.arange(0, len(X), chunk_rows, dtype=np.int64), np.int64(len(X)))
+        self.in_memory = bool(len(X)) and X[:2].flags.c_contiguous and X.dtype.isnative
 
     @cached_property
     def fingerprint(self) -> str:

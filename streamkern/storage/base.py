@@ -1,67 +1,130 @@
-"""The contract of a Source: chunked rows at rest."""
+"""The contract of a source: chunked rows at rest."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from streamkern.types import IntArray, Rows, Target
+from streamkern.errors import DataError
+from streamkern.storage.described import Described
+from streamkern.types import Array, IntArray, Rows, Target
 
 
-@runtime_checkable
-class Source(Protocol):
+class Source(ABC):
     """Chunked rows at rest: random access by chunk, safe to use from many threads, picklable.
 
     Opening a source reads metadata only. Row ``i`` of the source is row ``i - bounds[c]`` of chunk ``c`` with
-    ``bounds[c] <= i < bounds[c + 1]``; the same row has the same number under any chunking.
+    ``bounds[c] <= i < bounds[c + 1]``; the same row has the same number under any chunking. A format sets the facets
+    below when it is opened; nobody sets them afterwards.
+
+    Attributes:
+        bounds: row numbers where chunks begin, and the end: shape (n_chunks + 1,), from 0 to the number of rows.
+        n_features: width d of a row.
+        dtype: stored dtype of the features.
+        columns: names of the d features, or None where the format has no names.
+        target: name, dtype and shape of the targets, or None.
+        weight: name of the sample weights, or None: ``read`` gives weights where it is set.
+        text: names of features that are text: their values are numbers that stand for it.
+        non_features: (name, type) of the columns that cannot be features, where a lenient opening passed over them.
+        shuffled: whether the rows are recorded to be in a uniformly random order.
+        remote: whether a read is a round trip to a store, so that it pays to read several chunks at once.
+        in_memory: whether what is read is a view of arrays in memory, so that a read takes none.
     """
 
-    @property
-    def bounds(self) -> IntArray:
-        """Row numbers where chunks begin, and the end: shape (n_chunks + 1,), from 0 to the number of rows."""
-        ...
+    bounds: IntArray
+    n_features: int
+    dtype: np.dtype[Any]
+    columns: tuple[str, ...] | None = None
+    target: Target | None = None
+    weight: str | None = None
+    text: tuple[str, ...] = ()
+    non_features: tuple[tuple[str, str], ...] = ()
+    shuffled: bool = False
+    remote: bool = False
+    in_memory: bool = False
 
     @property
-    def n_features(self) -> int:
-        """Width d of a row."""
-        ...
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """Names of the d features where the format has them, else None."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Stored dtype of the features."""
-        ...
-
-    @property
-    def target(self) -> Target | None:
-        """What the target is, or None."""
-        ...
-
-    @property
+    @abstractmethod
     def fingerprint(self) -> str:
         """Hex digest of what identifies the rows: metadata, never a read of everything."""
-        ...
 
+    @abstractmethod
     def read(self, chunk: int) -> Rows:
-        """Rows of one chunk. They may be a read-only view of what is stored: copy before writing into them.
+        """Return the rows of one chunk. They may be a read-only view of what is stored: copy before writing into them.
 
         Raises:
             IndexError: there is no such chunk.
             StorageError: the chunk is missing, truncated or corrupt; the message names file and chunk.
-            DataError: the rows are not what the metadata promised.
+            DataError: the rows are not what the metadata promised, or a weight is negative or not finite.
         """
-        ...
+
+    @abstractmethod
+    def where(self, chunk: int) -> str:
+        """Return the chunk in words a person can find it by: file, chunk number, rows."""
+
+    def where_row(self, chunk: int, row: int) -> str:
+        """Return row ``row`` of a chunk in words a person can find it by."""
+        return f"{self.where(chunk)}, row {int(self.bounds[chunk]) + row}"
+
+    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
+        """Return a description of the values of every non-feature in one chunk, in the order of ``non_features``.
+
+        Args:
+            chunk: the chunk.
+            rows: ascending positions in the chunk of the rows to describe; all by default.
+
+        Raises:
+            StorageError: as ``read``.
+        """
+        return ()
+
+    def _weights(self, values: Array, chunk: int) -> Array:
+        """Sample weights of a chunk as float64, shape (n,), checked."""
+        w = values.reshape(-1).astype(np.float64)
+        wrong = ~(np.isfinite(w) & (w >= 0))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(
+                f"the weight is {w[row]}",
+                where=f"{self.where_row(chunk, row)}, weight {self.weight!r}",
+                expected="a finite number >= 0",
+                remedy="correct the weights; a row of weight 0 counts for nothing",
+            )
+        return w
+
+
+FACETS = tuple(Source.__annotations__)
+"""Names of the facets that a source declares."""
+
+
+class DerivedSource(Source):
+    """The rows of another source, changed in some way: every facet is the other's unless a subclass changes it.
+
+    Args:
+        source: the other source.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        for facet in FACETS:
+            setattr(self, facet, getattr(source, facet))
 
     def where(self, chunk: int) -> str:
-        """The chunk in words a person can find it by: file, chunk number, rows."""
-        ...
+        """Return the chunk in words; see ``Source.where``."""
+        return self.source.where(chunk)
+
+    def where_row(self, chunk: int, row: int) -> str:
+        """Return the row in words; see ``Source.where_row``."""
+        return self.source.where_row(chunk, row)
+
+    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
+        """Return descriptions of the non-features; see ``Source.describe``."""
+        return self.source.describe(chunk, rows)
 
 
 def digest(*parts: Any) -> str:

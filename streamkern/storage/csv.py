@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError
-from streamkern.storage.arrow import Columns, TableSource, described, table_layout
+from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import digest
-from streamkern.storage.described import Described
+from streamkern.storage.choose import Request, choose
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.table_file import TableFile
 
@@ -33,24 +33,15 @@ class CsvSource(TableSource):
 
     Args:
         file: the file; ``.gz`` is read decompressed.
-        target: the column of targets, or several.
-        columns: features to use, in this order.
+        request: the columns to use.
         header: whether the first record names the columns; else they are called f0, f1, ...
-        beside: pass over columns that cannot be features.
 
     Raises:
         StorageError: it does not parse.
         DataError: columns that cannot be features or target.
     """
 
-    def __init__(
-        self,
-        file: TableFile,
-        target: str | Sequence[str] | None,
-        columns: Sequence[str] | None,
-        header: bool = True,
-        beside: bool = False,
-    ) -> None:
+    def __init__(self, file: TableFile, request: Request, header: bool = True) -> None:
         self._file = file
         with file.explaining("a text table with one record a line"):
             self._names, self._delimiter, start = self._head(header)
@@ -60,9 +51,11 @@ class CsvSource(TableSource):
             low = dict.fromkeys(self._names, 0)
             high = dict.fromkeys(self._names, 0)
             missing: set[str] = set()
-            wanted = None if columns is None else [*columns, *([target] if isinstance(target, str) else target or [])]
+            wanted = request.named
+            if wanted is not None and not set(wanted) <= set(self._names):
+                wanted = None  # which is missing is for the chooser to say
             for begin, text in self._blocks(start):
-                table = self._parse(text, {}, wanted if wanted and set(wanted) <= set(self._names) else None)
+                table = self._parse(text, {}, wanted)
                 if not table.num_rows:
                     continue
                 spans.append((begin, len(text)))
@@ -75,7 +68,7 @@ class CsvSource(TableSource):
                         ends = pc.min_max(values)
                         low[field.name] = min(low[field.name], ends["min"].as_py() or 0)
                         high[field.name] = max(high[field.name], ends["max"].as_py() or 0)
-        for name in set(self._names) - set([target] if isinstance(target, str) else target or []):
+        for name in set(self._names) - set(request.targets):
             if pa.types.is_null(types[name]):
                 types[name] = pa.float64()  # without any value, it is one of numbers as much as of anything else
         if not spans:
@@ -85,40 +78,39 @@ class CsvSource(TableSource):
                 expected="a record after the names of the columns",
                 remedy="check the file, or leave it out",
             )
-        if wanted is None or set(wanted) <= set(self._names):
-            types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
-        layout = table_layout(types, target, columns, file.path, beside=beside)
-        names = layout.features.stored
+        types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
+        roles = choose(fields_of(types, file.path), request, file.path)
+        names = roles.features
         if missing & set(names):
-            whole = Columns(tuple(names), np.dtype(np.float64), layout.features.text)
-            layout = replace(layout, features=whole)
-        elif layout.features.dtype.kind == "i":
+            roles = replace(roles, dtype=np.dtype(np.float64))
+        elif roles.dtype.kind == "i":
             fits = [
                 np.dtype(code)
                 for code in _NARROW
                 if all(np.iinfo(code).min <= low[name] and high[name] <= np.iinfo(code).max for name in names)
             ]
-            layout = replace(layout, features=Columns(tuple(names), fits[0]))
-        super().__init__(layout, lengths)
+            roles = replace(roles, dtype=fits[0])
+        super().__init__(roles, request, lengths)
         self._spans = spans
-        self._types = {name: types[name] for name in (*layout.stored, *layout.beside)}
+        self._types = {name: types[name] for name in (*roles.stored, *dict(roles.non_features))}
 
     @property
     def fingerprint(self) -> str:
         """Digest of the file's name, size and time, and of the choice of columns."""
-        return digest("csv", self._file.identity(), self._names, self._layout.identity())
+        return digest("csv", self._file.identity(), self._names, self._roles.identity())
 
-    def describe(self, chunk: int) -> list[Described]:
-        """What the columns beside the features hold in one chunk; an empty text is a missing one."""
-        table = self._table(chunk, list(self.beside))
-        return [described(_given(table.column(name))) for name in self.beside]
+    def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Values with empty texts as nulls."""
+        if not pa.types.is_string(values.type):
+            return values
+        return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
 
-    def _table(self, chunk: int, names: list[str]) -> pa.Table:
+    def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         check_chunk(chunk, self.bounds)
         with self._file.explaining("the text that was there when it was opened"):
             types = {name: self._types[name] for name in names}
             # Without a column to read, all are: one tells how many rows there are.
-            return self._parse(self._file.read(*self._spans[chunk]), types, names or self._names[:1])
+            return self._parse(self._file.read(*self._spans[chunk]), types, list(names) or self._names[:1])
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""
@@ -181,13 +173,6 @@ def _record_end(text: bytes, first: bool = False) -> int:
         ends = lines[np.searchsorted(np.flatnonzero(values == ord('"')), lines) % 2 == 0]
         found = int(ends[0 if first else -1]) if len(ends) else -1
     return len(text) if first and found < 0 else found + 1
-
-
-def _given(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values with empty texts as nulls."""
-    if not pa.types.is_string(values.type):
-        return values
-    return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:

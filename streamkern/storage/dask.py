@@ -13,9 +13,10 @@ import numpy as np
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_as_long, require_rows
 from streamkern.storage.arrow import FrameSource
-from streamkern.storage.base import digest
+from streamkern.storage.base import Source, digest
+from streamkern.storage.choose import Request
 from streamkern.storage.layout import as_rows, as_target, check_chunk, feature_dtype, target_of
-from streamkern.types import Array, IntArray, Rows, Target
+from streamkern.types import Array, Rows
 
 
 def is_dask_array(value: object) -> TypeGuard[da.Array]:
@@ -23,7 +24,7 @@ def is_dask_array(value: object) -> TypeGuard[da.Array]:
     return isinstance(value, da.Array)
 
 
-class DaskArraySource:
+class DaskArraySource(Source):
     """Rows of a Dask array, chunked along the first axis as it is.
 
     A read computes one row block in the calling thread: parallelism belongs to whoever asks for chunks.
@@ -44,10 +45,9 @@ class DaskArraySource:
     ) -> None:
         require_known(X, "X")
         require_rows(X.shape, "X")
-        self.dtype: np.dtype[Any] = feature_dtype(X.dtype, "X")
+        self.dtype = feature_dtype(X.dtype, "X")
         self.n_features = math.prod(X.shape[1:])
         self.columns = named(columns, self.n_features)
-        self.target: Target | None = None
         self._y: da.Array | None = None
         if y is not None:
             y = y if is_dask_array(y) else da.from_array(np.asarray(y), chunks=-1)  # type: ignore[no-untyped-call]
@@ -58,7 +58,7 @@ class DaskArraySource:
         self._X = X
         # Dask allows blocks of no rows; a chunk has at least one.
         self._blocks = [i for i, rows in enumerate(X.chunks[0]) if rows]
-        self.bounds: IntArray = np.cumsum([0, *(rows for rows in X.chunks[0] if rows)], dtype=np.int64)
+        self.bounds = np.cumsum([0, *(rows for rows in X.chunks[0] if rows)], dtype=np.int64)
 
     @property
     def fingerprint(self) -> str:
@@ -119,9 +119,7 @@ def require_known(array: da.Array, name: str) -> None:
         )
 
 
-def dask_frame(
-    frame: Any, target: str | Sequence[str] | None, columns: Sequence[str] | None, beside: bool = False
-) -> FrameSource:
+def dask_frame(frame: Any, request: Request) -> FrameSource:
     """Rows of a Dask frame, a partition a chunk. Lengths of partitions are counted once, by computing them.
 
     Raises:
@@ -141,7 +139,7 @@ def dask_frame(
         ) from error
     pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]
     name = f"Dask frame {frame._name}"
-    return FrameSource(pieces, [int(n) for n in lengths], frame._meta, target, columns, name, frame._name, beside)
+    return FrameSource(pieces, [int(n) for n in lengths], frame._meta, request, name, frame._name)
 
 
 def _compute_partition(frame: Any, i: int) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from streamkern.errors import StorageError, UsageError
-from streamkern.storage.named_arrays import NamedArrays
+from streamkern.storage.choose import Request
+from streamkern.storage.named_arrays import NamedArrays, roles_of
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array
 
@@ -22,12 +23,14 @@ class Hdf5Array:
         self.where = f"{file.path}, dataset {name}"
         self.shape, self.dtype = shape, dtype
 
-    def rows(self, a: int, b: int) -> Array:
-        """Rows a to b in their own shape."""
+    def read(self, a: int, b: int) -> Array:
+        """Return rows a to b in their own shape."""
         with self._file.explaining("chunks that decode"), _opened(self._file) as opened:
             stored = opened[self._name]
             stored = stored.asstr() if self.dtype == object else stored
             return np.asarray(stored[a:b])
+
+    read_kept = read
 
 
 @contextlib.contextmanager
@@ -42,7 +45,7 @@ def _opened(file: TableFile) -> Iterator[Any]:
             yield opened
 
 
-def open_hdf5(file: TableFile, target: str | None, columns: Sequence[str] | None) -> NamedArrays:
+def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
     """The datasets of a file by their names, groups with a slash between.
 
     Raises:
@@ -76,4 +79,5 @@ def open_hdf5(file: TableFile, target: str | None, columns: Sequence[str] | None
             expected="data sets of numbers of shape (n, ...)",
             remedy="check the file",
         )
-    return NamedArrays(arrays, target, columns, file.path, file.identity())
+    roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True)
+    return NamedArrays(arrays, roles, file.identity(), remote=file.remote)

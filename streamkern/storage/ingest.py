@@ -37,7 +37,6 @@ from streamkern.storage.remote import is_remote, redacted
 from streamkern.storage.scatter import ROW_EXTRA, Run, Runs
 from streamkern.storage.tables import open_tables
 from streamkern.storage.training_zarr import TrainingZarr
-from streamkern.storage.weighted import weight_of
 from streamkern.types import Array, Rows, Target
 
 T = TypeVar("T")
@@ -152,7 +151,8 @@ def ingest(
     listed = sources if isinstance(sources, list) else [sources]
     if missing not in ("error", "nan"):
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
-    source = open_tables(listed, target, columns, header, storage_options, nulls=missing == "nan", weight=weight)
+    source = open_tables(listed, target, columns, weight=weight, header=header, nulls_as_nan=missing == "nan",
+                         storage_options=storage_options)  # fmt: skip
     out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
     kept_target = None if source.target is None else _renamed(source.target)
     options: dict[str, Any] = {
@@ -164,16 +164,16 @@ def ingest(
         "target": None if kept_target is None else kept_target.name,
         "missing": missing,
     }
-    if text := getattr(source, "text", ()):
-        options["text"] = list(text)
+    if source.text:
+        options["text"] = list(source.text)
         if out != np.float64:
             raise UsageError(
-                f"the column {text[0]!r} holds text, and {out} not the numbers that stand for it",
+                f"the column {source.text[0]!r} holds text, and {out} not the numbers that stand for it",
                 where="ingest(dtype=...)",
                 expected="float64",
                 remedy="leave dtype out, or encode the text as small numbers first",
             )
-    if weight_of(source) is not None:
+    if source.weight is not None:
         options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
     record = {
         "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),

@@ -95,7 +95,7 @@ def unknown_name(kind: str, name: str, names: Iterable[str], where: str) -> Data
         f"{kind} {name!r} is not there",
         where=where,
         expected=f"one of: {shown}" if listed else "a named column; there are none",
-        remedy=f"did you mean {close[0]!r}?" if close else f"name a {kind} that is there",
+        remedy=f"did you mean {close[0]!r}?" if close else "name one that is there",
     )
 
 

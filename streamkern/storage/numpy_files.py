@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from collections.abc import Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import IO, Any
 
 import numpy as np
 
 from streamkern.errors import StorageError
-from streamkern.storage.named_arrays import NamedArrays
+from streamkern.storage.choose import Request
+from streamkern.storage.named_arrays import NamedArrays, roles_of
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array
 
@@ -55,8 +56,8 @@ class NumpyArray:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=Lock())
 
-    def rows(self, a: int, b: int) -> Array:
-        """Rows a to b in their own shape."""
+    def read(self, a: int, b: int) -> Array:
+        """Return rows a to b in their own shape."""
         row = math.prod(self.shape[1:])
         with self._file.explaining("as many values as the array's header says"), self._lock:
             if not self._fortran:
@@ -64,6 +65,8 @@ class NumpyArray:
             # Column-major: the rows' values stand apart, one run of them in each column.
             columns = [self._values(j * self.shape[0] + a, b - a) for j in range(row)]
             return np.stack(columns, axis=1).reshape(b - a, *self.shape[1:], order="F")
+
+    read_kept = read
 
     def _values(self, start: int, count: int) -> Array:
         size = self.dtype.itemsize
@@ -88,23 +91,32 @@ class NumpyArray:
                 stream.close()
 
 
-def open_npy(
-    file: TableFile, target: str | None, columns: Sequence[str] | None, storage_options: dict[str, Any] | None
-) -> NamedArrays:
-    """One array of features; ``target`` is another ``.npy`` file, with the targets."""
-    arrays, identity, name = {"X": NumpyArray(file)}, [file.identity()], None
-    if target is not None:
-        other = TableFile(target, storage_options)
-        name = other.name.removesuffix(".npy")
-        name = "target" if name == "X" else name
-        arrays[name] = NumpyArray(other)
-        identity.append(other.identity())
-    return NamedArrays(arrays, name, columns, file.path, identity)
+def open_npy(file: TableFile, request: Request, storage_options: dict[str, Any] | None) -> NamedArrays:
+    """One array of features; the target and the weight are other ``.npy`` files."""
+    arrays, identity, taken = {"X": NumpyArray(file)}, [file.identity()], {"X"}
+
+    def other(path: str, name: str) -> str:
+        added = TableFile(path, storage_options)
+        stem = added.name.removesuffix(".npy")
+        name = name if stem in taken else stem
+        taken.add(name)
+        arrays[name] = NumpyArray(added)
+        identity.append(added.identity())
+        return name
+
+    targets = [other(path, "target") for path in request.targets]
+    weight = other(request.weight, "weight") if request.weight else None
+    return _source(file, arrays, replace(request, target=targets, weight=weight), identity)
 
 
-def open_npz(file: TableFile, target: str | None, columns: Sequence[str] | None) -> NamedArrays:
+def open_npz(file: TableFile, request: Request) -> NamedArrays:
     """The arrays of an archive by their names."""
     with file.explaining("a zip archive of arrays"), file.open() as stream, zipfile.ZipFile(stream) as archive:
         members = archive.namelist()
     arrays = {name.removesuffix(".npy"): NumpyArray(file, name) for name in members}
-    return NamedArrays(arrays, target, columns, file.path, file.identity())
+    return _source(file, arrays, request, file.identity())
+
+
+def _source(file: TableFile, arrays: dict[str, NumpyArray], request: Request, identity: list[Any]) -> NamedArrays:
+    roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True)
+    return NamedArrays(arrays, roles, identity)

@@ -6,47 +6,26 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Sequence
-from functools import cached_property, reduce
-from operator import add
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_rows
-from streamkern.storage.arrow import (
-    Columns,
-    Vector,
-    apart,
-    arrow_target,
-    columns_of,
-    described,
-    is_vector,
-    number,
-    target_values,
-)
+from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import digest
-from streamkern.storage.described import Described
-from streamkern.storage.layout import (
-    FORMAT,
-    as_rows,
-    blocks_of,
-    check_chunk,
-    feature_dtype,
-    merged,
-    positions,
-    require_distinct,
-    target_of,
-    unknown_name,
-)
+from streamkern.storage.choose import Request, Roles, choose
+from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, feature_dtype, merged, target_of
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
+from streamkern.storage.record import ingest_record
 from streamkern.storage.remote import Retry
-from streamkern.types import IntArray, Rows, Target
+from streamkern.types import Rows
 
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -58,8 +37,8 @@ def open_parquet(
     columns: Sequence[str] | None = None,
     storage_options: dict[str, Any] | None = None,
     *,
+    weight: str | None = None,
     retry: Retry | None = None,
-    beside: bool = False,
 ) -> ParquetSource:
     """Open a parquet file, a directory of them (with hive partitions), or a glob as rows.
 
@@ -72,191 +51,97 @@ def open_parquet(
             Default: what `write_parquet` noted, else none.
         columns: features to use, in this order; partition keys are features only if they are named here.
         storage_options: for fsspec.
+        weight: the column of sample weights. Default: what `write_parquet` noted, else none.
         retry: how patient to be with a remote store.
-        beside: pass over columns that cannot be features; they can be described, and labels may be missing.
 
     Raises:
         StorageError: no files, a file without a whole footer, or a store that does not answer.
-        DataError: columns that cannot be features or target, or files that differ in their columns.
+        DataError: columns that cannot be features, target or weight, or files that differ in their columns.
         UsageError: ``columns`` that cannot be chosen.
     """
-    files = DatasetFiles(os.fspath(url), storage_options, retry)
+    return parquet_source(os.fspath(url), Request(target, columns, weight), storage_options, retry)
+
+
+def parquet_source(
+    url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None
+) -> ParquetSource:
+    """Open parquet files for a request; see `open_parquet`."""
+    files = DatasetFiles(url, storage_options, retry)
     first = files.files[0]
-    marks = _marks(first.schema)
-    target = marks.get("target") if target is None else target
-    targets = [] if not target else [target] if isinstance(target, str) else list(target)
+    notes = _marks(first.schema)
+    request = request.noted(notes)
     partitions = {
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
-    types = {**{field.name: field.type for field in first.schema}, **partitions}
-    for name in targets:
-        if name not in types:
-            raise unknown_name("target", name, types, first.path)
-    if columns is not None or targets:
-        require_distinct([*(columns or ()), *targets], first.path)
-    chosen = [name for name in first.schema.names if name not in targets and name not in partitions]
-    if "format" in marks and "X" in chosen:
-        chosen = ["X"]  # what else the file holds are targets
-    wanted = None
-    if columns is not None:
-        missing = next((name for name in columns if name not in types), None)
-        if missing is None:
-            chosen = list(columns)
-        elif len(chosen) == 1 and is_vector(types[chosen[0]]):
-            wanted = columns
-        else:
-            raise unknown_name("column", missing, [name for name in types if name not in targets], first.path)
-    if not chosen:
-        raise DataError(
-            "no columns are left to be features",
-            where=first.path,
-            expected="at least one column that is no target",
-            remedy="name fewer targets",
-        )
-    others: dict[str, str] = {}
-    if beside and chosen != ["X"]:
-        chosen, others = apart(chosen, types)
-    vectors = [name for name in chosen if is_vector(types[name])]
-    if vectors and len(chosen) > 1:
-        raise DataError(
-            f"column {vectors[0]!r} holds a row's features, and there are others: {', '.join(chosen)}",
-            where=first.path,
-            expected="one column of lists or binaries, or columns of numbers",
-            remedy=f"pass columns=[{vectors[0]!r}], and target= for the column of targets",
-        )
-    used = [*chosen, *targets, *others]
-    _require_alike(files.files, used if columns is not None else None, used, partitions)
-    layout: Columns | Vector
-    if vectors:
-        layout = _vector(files, vectors[0], types[vectors[0]], marks, wanted)
-    else:
-        layout = columns_of(chosen, types, first.path, text=columns is not None, loose=beside)
-    source = ParquetSource(files, layout, targets, arrow_target(targets, types, first.path), partitions)
-    source.noted_weight, source.beside, source.loose = marks.get("weight"), others, beside
-    return source
+    fields = fields_of({**{field.name: field.type for field in first.schema}, **partitions}, first.path, notes)
+    layout = "format" in notes and "X" in fields  # of write_parquet, where every other column is a target or a weight
+    for name, field in fields.items():
+        fields[name] = replace(field, by_name_only=name in partitions or (layout and name != "X"))
+    roles = choose(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
+    used = [*roles.stored, *dict(roles.non_features)]
+    _require_alike(files.files, None if request.columns is None else used, partitions)
+    record = ingest_record(url) or {}
+    shuffled, text = record.get("shuffle") == "global", record.get("text", ())
+    return ParquetSource(files, roles, request, partitions, shuffled=shuffled, text=text)
 
 
-class ParquetSource:
-    """Rows of parquet files; made by `open_parquet`. A chunk is a row group, or several small ones of one file.
-
-    Attributes:
-        shuffled: whether the rows are recorded to be in a uniformly random order.
-        nulls: whether a null among features of a floating dtype is read as NaN; else it is an error.
-        noted_weight: the column that the training layout names as sample weights, or None.
-        beside: types of columns that are neither features nor targets, where they were asked for.
-        loose: whether labels may be missing, and are None then; else that is an error.
-    """
-
-    shuffled = False
-    noted_weight: str | None = None
-    nulls = False
-    loose = False
+class ParquetSource(TableSource):
+    """Rows of parquet files; made by `open_parquet`. A chunk is a row group, or several small ones of one file."""
 
     def __init__(
         self,
         files: DatasetFiles,
-        layout: Columns | Vector,
-        targets: Sequence[str],
-        target: Target | None,
+        roles: Roles,
+        request: Request,
         partitions: dict[str, pa.DataType],
+        **facets: Any,
     ) -> None:
-        self._files, self._layout, self._targets, self._partitions = files, layout, targets, partitions
-        self.target, self.dtype = target, layout.dtype
-        self.columns: tuple[str, ...] | None = layout.columns
-        self.text: tuple[str, ...] = layout.text
-        self.beside: dict[str, str] = {}
-        self.n_features: int = layout.n_features
-        row_bytes = layout.row_bytes
-        self._reads: list[tuple[int, range]] = []
-        lengths = [0]
-        for i, file in enumerate(files.files):
-            for start, stop in merged([rows * row_bytes for rows in file.rows]):
-                if rows := sum(file.rows[start:stop]):
-                    self._reads.append((i, range(start, stop)))
-                    lengths.append(rows)
-        self.bounds: IntArray = np.cumsum(lengths, dtype=np.int64)
-
-    @property
-    def distant(self) -> bool:
-        """Whether a read is a round trip to a store."""
-        return self._files.distant
-
-    def chunked_like(self, other: ParquetSource) -> None:
-        """Read in the chunks of another source over the same files."""
-        self._reads, self.bounds = other._reads, other.bounds
+        self._files, self._partitions = files, partitions
+        self._reads: list[tuple[DataFile, range]] = []
+        for file in files.files:
+            for start, stop in merged([rows * roles.row_bytes for rows in file.rows]):
+                if sum(file.rows[start:stop]):
+                    self._reads.append((file, range(start, stop)))
+        lengths = [sum(file.rows[groups.start : groups.stop]) for file, groups in self._reads]
+        super().__init__(roles, request, lengths, remote=files.remote, **facets)
 
     @cached_property
     def fingerprint(self) -> str:
         """Digest of every file's name, size, time and footer, and of the choice of columns."""
         files = [(file.name, file.size, file.version, file.footer) for file in self._files.files]
-        return digest("parquet", files, self._layout.identity(), list(self._targets), self.target)
-
-    def read(self, chunk: int) -> Rows:
-        """Rows of one chunk; see ``Source.read``."""
-        a, b = check_chunk(chunk, self.bounds)
-        i, groups = self._reads[chunk]
-        file = self._files.files[i]
-        stored = [name for name in (*self._layout.stored, *self._targets) if name not in self._partitions]
-        table = self._files.read(file, groups, stored)
-
-        def column(name: str) -> pa.ChunkedArray:
-            if name in self._partitions:
-                here = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
-                value = pa.scalar(here, pa.string()).cast(self._partitions[name])
-                values = pa.chunked_array([pa.repeat(value, b - a)])
-            else:
-                values = table.column(name)
-            taken = self.loose if name in self._targets else self.nulls and self._layout.takes_nulls(name)
-            if values.null_count and not taken:
-                self._fail(chunk, name, pc.index(pc.is_null(values), True).as_py(), "is null")
-            return values
-
-        def fail(name: str, row: int, what: str) -> None:
-            self._fail(chunk, name, row, what)
-
-        X = self._layout.rows(column, b - a, fail)
-        if self.target is None:
-            return Rows(X, None)
-        return Rows(X, target_values([column(name) for name in self._targets], self.target))
-
-    def describe(self, chunk: int) -> list[Described]:
-        """What the columns beside the features hold in one chunk, a row group at a time."""
-        i, groups = self._reads[chunk]
-        file, found = self._files.files[i], []
-        stored = [name for name in self.beside if name not in self._partitions]
-        for group in groups:
-            table = self._files.read(file, range(group, group + 1), stored)
-            for name in self.beside:
-                if name in self._partitions:
-                    value = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
-                    column = pa.chunked_array([pa.repeat(pa.scalar(value, pa.string()), file.rows[group])])
-                else:
-                    column = table.column(name)
-                found.append(described(column))
-        width = len(self.beside)
-        return [reduce(add, found[j::width]) for j in range(width)]
+        return digest("parquet", files, *self._roles.identity())
 
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
+        """Return the chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
-        i, groups = self._reads[chunk]
+        file, groups = self._reads[chunk]
         names = f"row group {groups[0]}" if len(groups) == 1 else f"row groups {groups[0]} to {groups[-1]}"
-        return f"{self._files.files[i].path}, {names}, rows {a} to {b - 1}"
+        return f"{file.path}, {names}, rows {a} to {b - 1}"
 
-    def _fail(self, chunk: int, name: str, row: int, what: str) -> None:
-        i, groups = self._reads[chunk]
-        file, inside = self._files.files[i], row
-        for group in groups:
-            if inside < file.rows[group]:
-                break
-            inside -= file.rows[group]
-        raise DataError(
-            f"column {name!r} {what}",
-            where=f"{file.path}, row group {group}, row {inside} of it (row {self.bounds[chunk] + row} of the dataset)",
-            expected="a value in every row, as many in each row",
-            remedy="fill or drop such rows before training"
-            + ("" if name in self._targets else f", or leave the column {name!r} out with columns=[...]"),
-        )
+    def where_row(self, chunk: int, row: int) -> str:
+        """Return the row in words: as its file counts, and as the data set does."""
+        file, groups = self._reads[chunk]
+        ends = np.cumsum(file.rows[groups.start : groups.stop])
+        inside = int(np.searchsorted(ends, row, side="right"))
+        group, start = groups[inside], int(ends[inside]) - file.rows[groups[inside]]
+        of_all = int(self.bounds[chunk]) + row
+        return f"{file.path}, row group {group}, row {row - start} of it (row {of_all} of the dataset)"
+
+    def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
+        return self._groups(*self._reads[chunk], names)
+
+    def _pieces(self, chunk: int, names: Sequence[str]) -> Iterator[pa.Table]:
+        file, groups = self._reads[chunk]
+        return (self._groups(file, range(group, group + 1), names) for group in groups)
+
+    def _groups(self, file: DataFile, groups: range, names: Sequence[str]) -> pa.Table:
+        """Columns of neighbouring row groups, and partition keys as columns."""
+        table = self._files.read(file, groups, [name for name in names if name not in self._partitions])
+        for name in self._partitions.keys() & set(names):
+            here = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
+            value = pa.scalar(here, pa.string()).cast(self._partitions[name])
+            table = table.append_column(name, pa.repeat(value, sum(file.rows[groups.start : groups.stop])))
+        return table
 
 
 def write_parquet(
@@ -372,28 +257,6 @@ def _partition_type(values: Sequence[str]) -> pa.DataType:
     return pa.int64() if all(value.removeprefix("-").isdecimal() for value in values) else pa.string()
 
 
-def _vector(
-    files: DatasetFiles, name: str, kind: pa.DataType, marks: dict[str, Any], wanted: Sequence[str] | None
-) -> Vector:
-    where = f"{files.files[0].path}, column {name!r}"
-    if pa.types.is_fixed_size_binary(kind):
-        dtype = feature_dtype(np.dtype(marks.get("dtype", "V1")), where) if "dtype" in marks else None
-        width = math.prod(marks.get("shape", [0]))
-        if dtype is None or width * dtype.itemsize != kind.byte_width or width == 0:
-            raise DataError(
-                f"{kind} without a matching dtype and shape",
-                where=where,
-                expected='schema metadata under the key "streamkern": {"dtype": ..., "shape": [...]}',
-                remedy="write the file with write_parquet, or add that metadata",
-            )
-    else:
-        dtype = number(kind.value_type, where)
-        width = kind.list_size if pa.types.is_fixed_size_list(kind) else _list_width(files, name)
-    names = named(marks.get("columns"), width)
-    pick = None if wanted is None else tuple(positions(wanted, names, where).tolist())
-    return Vector(name, width, dtype, names if wanted is None else tuple(wanted), pick)
-
-
 def _list_width(files: DatasetFiles, name: str) -> int:
     """Values in the rows of the first row group that has rows: the footer counts them, so that none is read."""
     for file in files.files:
@@ -403,9 +266,7 @@ def _list_width(files: DatasetFiles, name: str) -> int:
     return 1
 
 
-def _require_alike(
-    files: Sequence[DataFile], used: Sequence[str] | None, needed: Sequence[str], partitions: dict[str, pa.DataType]
-) -> None:
+def _require_alike(files: Sequence[DataFile], used: Sequence[str] | None, partitions: dict[str, pa.DataType]) -> None:
     """Raises DataError naming both files if a later one differs from the first in a used column (None: in any)."""
     first = files[0]
     names = first.schema.names if used is None else [name for name in used if name not in partitions]

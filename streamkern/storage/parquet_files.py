@@ -97,7 +97,7 @@ class DatasetFiles:
         self.__dict__.update(state, _lock=Lock())
 
     @property
-    def distant(self) -> bool:
+    def remote(self) -> bool:
         """Whether they are in a store."""
         return isinstance(self._fs, Remote)
 

@@ -27,9 +27,3 @@ def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return record if isinstance(record, dict) and "fingerprint" in record else None
-
-
-def is_shuffled(path: str | os.PathLike[str]) -> bool:
-    """Whether the rows at a path are recorded to be in a uniformly random order."""
-    record = ingest_record(path)
-    return record is not None and record.get("shuffle") == "global"

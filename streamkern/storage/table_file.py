@@ -90,6 +90,11 @@ class TableFile:
         return self.path if self._remote is None else str(self._remote.root).partition("?")[0]
 
     @property
+    def remote(self) -> bool:
+        """Whether it is in a store."""
+        return self._remote is not None
+
+    @property
     def local(self) -> bool:
         """Whether the path is of the local file system, and its bytes stand there as they are."""
         return self._remote is None and not self._place.endswith(".gz")

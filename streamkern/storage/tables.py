@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from fsspec.core import url_to_fs
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.storage import open_source
+from streamkern.storage import array_source, stored_source
 from streamkern.storage.arrow import ArrowSource, frame_source
-from streamkern.storage.base import Source, digest
+from streamkern.storage.base import DerivedSource, Source, digest
+from streamkern.storage.choose import Request
 from streamkern.storage.csv import CsvSource
+from streamkern.storage.described import Described
 from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.numpy_files import open_npy, open_npz
 from streamkern.storage.table_file import TableFile
-from streamkern.storage.weighted import open_weighted, weight_of, with_weights
 from streamkern.types import IntArray, Rows, Target
 
 SUFFIXES = {
@@ -35,11 +37,13 @@ def open_tables(
     sources: Sequence[Any],
     target: str | Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
-    header: bool = True,
-    storage_options: dict[str, Any] | None = None,
-    nulls: bool = False,
+    *,
     weight: str | None = None,
-    beside: bool = False,
+    id: str | None = None,
+    header: bool = True,
+    nulls_as_nan: bool = False,
+    lenient: bool = False,
+    storage_options: dict[str, Any] | None = None,
 ) -> Source:
     """Open tables and join their rows, in the order given.
 
@@ -48,50 +52,54 @@ def open_tables(
             pandas, polars or Dask frames, Arrow tables.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
-        header: whether the first line of a text table names its columns.
-        storage_options: for fsspec.
-        nulls: read a null among features of a floating dtype as NaN; else it is an error.
         weight: the column of sample weights; another ``.npy`` file for one.
-        beside: pass over columns that cannot be features, such as text; ``beside`` of the source names them with their
-            types, and ``describe(chunk)`` tells what they hold. Labels may be missing, and are None then.
+        id: a column that names the rows, which takes the place of a target.
+        header: whether the first line of a text table names its columns.
+        nulls_as_nan: read a null among features of a floating dtype as NaN; else it is an error.
+        lenient: pass over columns that cannot be features, such as text: ``non_features`` of the source names them,
+            and ``describe`` tells what they hold. A null is NaN then among features, and None among labels.
+        storage_options: for fsspec.
 
     Raises:
         StorageError: nothing there, or nothing that is known.
         DataError: what is there cannot be rows, or differs from one table to the next.
         UsageError: parameters that contradict each other.
     """
-    target = target[0] if target is not None and not isinstance(target, str) and len(target) == 1 else target
+    if not (target is None or isinstance(target, str)):
+        target = target[0] if len(target) == 1 else tuple(target)
+    request = Request(target, columns, weight, nulls_as_nan=nulls_as_nan, lenient=lenient)
+    if id is not None:
+        request = replace(request, target=id, role="id column")
     opened: list[Source] = []
     for place in _expanded(sources, storage_options):
-        source = _open_weighted(place, target, columns, header, storage_options, weight, beside)
-        if nulls and hasattr(source, "nulls"):
-            source.nulls = True
-        if columns is None and source.columns is not None and not opened:
-            columns = (*source.columns, *getattr(source, "beside", ()))  # the next may have them in another order
+        source = _open(place, request, header, storage_options)
         if opened:
             _require_alike(opened[0], source)
+        elif columns is None and source.columns is not None:
+            # The next table may have them in another order.
+            request = replace(request, columns=(*source.columns, *dict(source.non_features)))
         opened.append(source)
     if not opened:
         raise UsageError("no sources are given", where="ingest", expected="at least one path, array or frame")
     return opened[0] if len(opened) == 1 else JoinedSource(opened)
 
 
-class JoinedSource:
+class JoinedSource(DerivedSource):
     """The rows of several sources, one after another.
 
+    Rows that are shuffled within each source are not shuffled as a whole.
+
     Args:
-        parts: alike in width, columns and target.
+        parts: alike in columns, text, target and weight; see ``open_tables``.
     """
 
     def __init__(self, parts: Sequence[Source]) -> None:
         first = parts[0]
+        super().__init__(first)
         self._parts = parts
-        self.n_features, self.columns = first.n_features, first.columns
-        self.weight = weight_of(first)
-        self.text: tuple[str, ...] = getattr(first, "text", ())
-        self.beside: dict[str, str] = getattr(first, "beside", {})
-        self.dtype: np.dtype[Any] = np.result_type(*(part.dtype for part in parts))
-        self.target: Target | None = None
+        self.shuffled, self.remote = False, any(part.remote for part in parts)
+        self.dtype = np.result_type(*(part.dtype for part in parts))
+        self.in_memory = all(part.in_memory and part.dtype == self.dtype for part in parts)
         if first.target is not None:
             dtypes = [part.target.dtype for part in parts if part.target is not None]
             self.target = Target(first.target.name, np.result_type(*dtypes), first.target.outputs)
@@ -100,7 +108,7 @@ class JoinedSource:
         self._first_chunk = np.cumsum([0, *chunks])
         starts = np.cumsum([0, *rows])
         pieces = [part.bounds[:-1] + start for part, start in zip(parts, starts, strict=False)]
-        self.bounds: IntArray = np.concatenate([*pieces, starts[-1:]]).astype(np.int64)
+        self.bounds = np.concatenate([*pieces, starts[-1:]]).astype(np.int64)
 
     @property
     def fingerprint(self) -> str:
@@ -116,10 +124,10 @@ class JoinedSource:
             y = y.astype(self.target.dtype, copy=False)
         return Rows(X, y, w)
 
-    def describe(self, chunk: int) -> Any:
-        """What the columns beside the features hold in one chunk."""
+    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
+        """Return descriptions of the non-features; see ``Source.describe``."""
         part, inside = self._find(chunk)
-        return part.describe(inside)  # type: ignore[attr-defined]
+        return part.describe(inside, rows)
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""
@@ -127,6 +135,11 @@ class JoinedSource:
         part, inside = self._find(chunk)
         own = part.where(inside)
         return own if part is self._parts[0] else f"{own} (rows {a} to {b - 1} of all)"
+
+    def where_row(self, chunk: int, row: int) -> str:
+        """Return the row in words: as its own source has it."""
+        part, inside = self._find(chunk)
+        return part.where_row(inside, row)
 
     def _find(self, chunk: int) -> tuple[Source, int]:
         check_chunk(chunk, self.bounds)
@@ -140,92 +153,44 @@ def kind_of(path: str) -> str | None:
     return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
 
 
-def _open_weighted(
-    place: Any,
-    target: str | Sequence[str] | None,
-    columns: Sequence[str] | None,
-    header: bool,
-    storage_options: dict[str, Any] | None,
-    weight: str | None,
-    beside: bool,
-) -> Source:
-    """A table with its weights, if it has any."""
-    if isinstance(place, tuple) and len(place) == 3:
-        rows = _open(place[:2], target, columns, header, storage_options, beside)
-        return with_weights(rows, place[2], weight or "sample_weight")
-    kind = kind_of(place) if isinstance(place, str) else None
-    if weight is None or isinstance(place, tuple):
-        return _open(place, target, columns, header, storage_options, beside)
-    if isinstance(place, str) and kind is None:
-        return open_source(place, target=target, columns=columns, weight=weight, storage_options=storage_options)
-
-    def column(name: str) -> Source:
-        if kind == "npy":
-            return _open(name, None, None, header, storage_options)
-        return _open(place, None, [name], header, storage_options)
-
-    return open_weighted(
-        lambda columns: _open(place, target, columns, header, storage_options), column, columns, weight
-    )
-
-
-def _open(
-    place: Any,
-    target: str | Sequence[str] | None,
-    columns: Sequence[str] | None,
-    header: bool,
-    storage_options: dict[str, Any] | None,
-    beside: bool = False,
-) -> Source:
+def _open(place: Any, request: Request, header: bool, storage_options: dict[str, Any] | None) -> Source:
     if not isinstance(place, str):
-        return _open_object(place, target, columns, beside)
+        return _open_object(place, request)
     kind = kind_of(place)
     if kind is None:
-        return open_source(place, target=target, columns=columns, storage_options=storage_options, beside=beside)
+        return stored_source(place, request, storage_options=storage_options)
     file = TableFile(place, storage_options)
     if kind == "csv":
-        return CsvSource(file, target, columns, header, beside)
+        return CsvSource(file, request, header)
     if kind == "arrow":
-        return ArrowSource(file, target, columns, beside)
-    if not (target is None or isinstance(target, str)):
-        raise UsageError(
-            f"{len(target)} targets are named",
-            where=place,
-            expected="one array of shape (n,) or (n, c)",
-            remedy="store the targets side by side in one array",
-        )
+        return ArrowSource(file, request)
     if kind == "npy":
-        return open_npy(file, target, columns, storage_options)
-    return open_npz(file, target, columns) if kind == "npz" else open_hdf5(file, target, columns)
+        return open_npy(file, request, storage_options)
+    return open_npz(file, request) if kind == "npz" else open_hdf5(file, request)
 
 
-def _open_object(value: Any, target: str | Sequence[str] | None, columns: Sequence[str] | None, beside: bool) -> Source:
+def _open_object(value: Any, request: Request) -> Source:
     if isinstance(value, Source):
         return value
     if isinstance(value, tuple):
-        X, y = value
-        name = target if isinstance(target, str) else "target"
-        return _named_target(open_source(X, target=y, columns=columns), name)
+        name = request.target if isinstance(request.target, str) else "target"
+        X, y, weights = (*value, None)[:3]
+        return array_source(X, y, request.columns, weights, name=name, weight_name=request.weight)
     if type(value).__module__.startswith("dask.dataframe"):
         from streamkern.storage.dask import dask_frame
 
-        return dask_frame(value, target, columns, beside)
+        return dask_frame(value, request)
     if hasattr(value, "__arrow_c_stream__") or type(value).__module__.startswith("pandas"):
-        return frame_source(value, target, columns, beside)
-    if target is not None:
-        raise UsageError(
-            f"a target {target!r} is named, and the source is an array",
-            where="ingest",
-            expected="a pair: (X, y)",
-            remedy="pass the targets with the features, sources=[(X, y)]",
-        )
-    return open_source(value, columns=columns)
-
-
-def _named_target(source: Any, name: str) -> Source:
-    source.target = None if source.target is None else Target(name, source.target.dtype, source.target.outputs)
-    opened: Source = source
-    return opened
+        return frame_source(value, request)
+    for role, names in ((request.role, request.targets), ("weight", [request.weight] if request.weight else [])):
+        if names:
+            raise UsageError(
+                f"a {role} {names[0]!r} is named, and the source is an array",
+                where="ingest",
+                expected="a pair (X, y), or a triple (X, y, weights)",
+                remedy="pass the arrays together: sources=[(X, y)]",
+            )
+    return array_source(value, columns=request.columns)
 
 
 def _expanded(sources: Sequence[Any], storage_options: dict[str, Any] | None) -> list[Any]:
@@ -264,13 +229,17 @@ def _natural(path: str) -> list[Any]:
 def _require_alike(first: Source, other: Source) -> None:
     """Raises DataError naming both unless the two can be joined."""
     what = None
+    texts = sorted({*first.text} ^ {*other.text})
     if other.n_features != first.n_features or other.columns != first.columns:
         what = f"{other.n_features} features ({_names(other)}) and {first.n_features} ({_names(first)})"
-    elif list(getattr(other, "beside", ())) != list(getattr(first, "beside", ())):
-        what = f"columns {', '.join(getattr(other, 'beside', ()))} and {', '.join(getattr(first, 'beside', ()))}"
+    elif texts:
+        kinds = "text and numbers" if texts[0] in other.text else "numbers and text"
+        what = f"column {texts[0]!r} holds {kinds}"
+    elif dict(other.non_features).keys() != dict(first.non_features).keys():
+        what = f"columns {', '.join(dict(other.non_features))} and {', '.join(dict(first.non_features))}"
     elif (other.target is None) != (first.target is None):
         what = "one has a target and the other has none"
-    elif (weight_of(other) is None) != (weight_of(first) is None):
+    elif (other.weight is None) != (first.weight is None):
         what = "one has weights and the other has none"
     elif other.target is not None and first.target is not None:
         one, two = other.target, first.target

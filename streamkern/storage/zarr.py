@@ -20,37 +20,32 @@ from zarr.storage import FsspecStore, LocalStore
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.base import digest
+from streamkern.storage.choose import Request, Roles
 from streamkern.storage.layout import (
     FORMAT,
-    as_rows,
-    as_target,
     blocks_of,
     check_chunk,
     feature_dtype,
     merged,
-    positions,
-    require_distinct,
     rows_per_chunk,
     target_of,
-    unknown_name,
 )
+from streamkern.storage.named_arrays import FEATURE_NAMES, NamedArrays, roles_of
 from streamkern.storage.remote import Remote, Retry, is_remote, redacted, reread
 from streamkern.storage.zarr_array import StoredArray
 from streamkern.storage.zarr_store import RemoteStore
-from streamkern.types import IntArray, Rows, Target
+from streamkern.types import IntArray
 
 T = TypeVar("T")
-
-FEATURE_NAMES = ("X", "features", "data", "images")
-"""Names by which the features are recognised among several arrays, in order of preference."""
 
 
 def open_zarr(
     url: str | os.PathLike[str],
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     storage_options: dict[str, Any] | None = None,
     *,
+    weight: str | None = None,
     sparse: bool = False,
     retry: Retry | None = None,
 ) -> ZarrSource:
@@ -61,10 +56,12 @@ def open_zarr(
 
     Args:
         url: a local path, or any fsspec URL (``s3://``, ``gs://``, ``memory://``, ...).
-        target: the array of targets, shape (n,) or (n, c); "" for none. Default: what the training layout names.
+        target: the array of targets, shape (n,) or (n, c), or several of shape (n,); "" for none. Default: what the
+            training layout names.
         columns: features to use, in this order: names of one-dimensional arrays, or of columns that the training layout
             lists; or the name of the one features array.
         storage_options: for fsspec.
+        weight: the array of sample weights, shape (n,). Default: what the training layout names.
         retry: how patient to be with a remote store.
         sparse: a chunk that is not stored means the fill value. By default it is an error, because a lost chunk looks
             the same; an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.
@@ -72,126 +69,80 @@ def open_zarr(
     Raises:
         StorageError: nothing there, not zarr, a training layout whose writing was not completed, or a store that does
             not answer.
-        DataError: arrays that cannot be features or target.
+        DataError: arrays that cannot be features, target or weight.
         UsageError: ``columns`` that cannot be chosen.
     """
-    url = os.fspath(url)
+    return zarr_source(os.fspath(url), Request(target, columns, weight), storage_options, retry, sparse)
+
+
+def zarr_source(
+    url: str,
+    request: Request,
+    storage_options: dict[str, Any] | None,
+    retry: Retry | None,
+    sparse: bool = False,
+) -> ZarrSource:
+    """Open a zarr array or group for a request; see `open_zarr`."""
     node = _open_node(url, storage_options, retry)
     url = redacted(url)
+    marks = _marks(node)
     if isinstance(node, zarr.Array):
-        if target is not None:
+        if request.targets:
             raise DataError(
-                f"there is no target {target!r}: this is one array",
+                f"there is no {request.role} {request.targets[0]!r}: this is one array",
                 where=url,
                 expected="a group with an array for the features and one for the target",
                 remedy="open the group that holds both, or leave target out",
             )
-        arrays, marks, chosen = {node.basename or "X": node}, _marks(node), [node.basename or "X"]
+        arrays = {node.basename or "X": node}
     else:
-        marks = _marks(node)
         _require_complete(marks, url)
-        target = marks.get("target") if target is None else target or None
-        arrays = _metadata(url, partial(_arrays, node, target, [*(columns or ()), *FEATURE_NAMES]))
-        if target is not None and target not in arrays:
-            raise unknown_name("target", target, arrays, url)
-        chosen = _choose_features(arrays, target, columns, url)
-    pick, names = _choose_columns(arrays, chosen, marks.get("columns"), columns, url)
+        request = request.noted(marks)
+        arrays = _metadata(url, partial(_arrays, node, request))
 
     def stored(name: str) -> StoredArray:
         array = arrays[name]
         declared = sparse or bool(marks.get("sparse")) or bool(_marks(array).get("sparse"))
         return StoredArray(array, url, declared)
 
-    source = ZarrSource([stored(name) for name in chosen], names, pick, None if target is None else stored(target))
-    source.noted_weight = marks.get("weight")
-    ingested = marks.get("ingest") or {}
-    source.shuffled, source.text = ingested.get("shuffle") == "global", tuple(ingested.get("text", ()))
-    return source
+    def where(name: str) -> str:
+        return f"{url}, array {arrays[name].path}" if arrays[name].path else url
+
+    roles = roles_of(arrays, request, url, where, marks.get("columns"))
+    record = marks.get("ingest") or {}
+    shuffled, text = record.get("shuffle") == "global", record.get("text", ())
+    return ZarrSource({name: stored(name) for name in roles.stored}, roles, shuffled=shuffled, text=text)
 
 
-class ZarrSource:
+class ZarrSource(NamedArrays):
     """Rows of zarr arrays; made by `open_zarr`.
 
     A chunk is a stored chunk of the features along the first axis (inside a shard: an inner chunk), or several
     neighbours where they are small.
-
-    Attributes:
-        shuffled: whether the rows are recorded to be in a uniformly random order.
-        noted_weight: the array that the training layout names as sample weights, or None.
-        text: names of features that were text, and are numbers that stand for it.
     """
 
-    shuffled = False
-    noted_weight: str | None = None
-    text: tuple[str, ...] = ()
-
-    def __init__(
-        self,
-        features: Sequence[StoredArray],
-        columns: tuple[str, ...] | None,
-        pick: IntArray | None,
-        target: StoredArray | None,
-    ) -> None:
-        first = features[0].array
-        n = first.shape[0]
-        self._features, self._pick, self._stored_target = features, pick, target
-        self.dtype: np.dtype[Any] = np.result_type(*(feature_dtype(f.dtype, f.where) for f in features))
-        width = len(features) if first.ndim == 1 else math.prod(first.shape[1:])
-        if width == 0:
-            raise DataError(
-                "the rows have no features",
-                where=features[0].where,
-                expected="at least one feature",
-                remedy="store rows of shape (n, d)",
-            )
-        self.n_features = width if pick is None else len(pick)
-        self.columns = columns
-        self.target: Target | None = None
-        if target is not None:
-            self.target = target_of(target.array.basename, target.dtype, target.array.shape[1:], target.where)
-            if target.array.shape[0] != n:
-                raise DataError(
-                    f"{n} rows of features and {target.array.shape[0]} of target",
-                    where=f"{features[0].where}; {target.where}",
-                    expected="one target a row",
-                    remedy="write the two again together",
-                )
-        self.bounds: IntArray = _read_bounds(
-            max((f.array for f in features), key=lambda a: a.chunks[0]), width * self.dtype.itemsize
-        )
-
-    @property
-    def distant(self) -> bool:
-        """Whether a read is a round trip to a store."""
-        return self._features[0].distant
+    def __init__(self, arrays: dict[str, StoredArray], roles: Roles, **facets: Any) -> None:
+        self._stored = arrays
+        features = [arrays[name].array for name in roles.features]
+        bounds = _read_bounds(max(features, key=lambda array: array.chunks[0]), roles.row_bytes)
+        remote = arrays[roles.features[0]].remote
+        super().__init__(arrays, roles, [], bounds, remote=remote, **facets)
 
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the arrays' metadata, and of size and time of every chunk file where the store is local."""
-        used = [*self._features, *([self._stored_target] if self._stored_target else [])]
-        pick = None if self._pick is None else self._pick.tolist()
-        return digest("zarr", [stored.identity() for stored in used], pick, self.columns, self.target)
-
-    def read(self, chunk: int) -> Rows:
-        """Rows of one chunk; see ``Source.read``."""
-        a, b = check_chunk(chunk, self.bounds)
-        if self._features[0].array.ndim == 1:
-            X = np.empty((b - a, self.n_features), dtype=self.dtype)
-            for j, stored in enumerate(self._features):
-                # A single narrow array, such as weights, may lie in chunks of many reads.
-                X[:, j] = stored.read_kept(a, b) if self.n_features == 1 else stored.read(a, b)
-        else:
-            X = as_rows(self._features[0].read(a, b))
-            if self._pick is not None:
-                X = np.ascontiguousarray(X[:, self._pick])
-        if self._stored_target is None or self.target is None:
-            return Rows(X, None)
-        return Rows(X, as_target(self._stored_target.read_kept(a, b), self.target))
+        return digest(
+            "zarr",
+            [stored.identity() for stored in self._stored.values()],
+            self._roles.pick,
+            self.columns,
+            self.target,
+        )
 
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
+        """Return the chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
-        stored = self._features[0]
+        stored = self._stored[self._roles.features[0]]
         first, last = (stored.key_of_row(row) for row in (a, b - 1))
         keys = first if first == last else f"{first} to {last}"
         return f"{stored.where}, chunk {chunk} ({keys}), rows {a} to {b - 1}"
@@ -322,14 +273,15 @@ def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
     return FsspecStore.from_url(url, storage_options=storage_options)
 
 
-def _arrays(group: zarr.Group, target: str | None, features: Sequence[str]) -> dict[str, zarr.Array[Any]]:
+def _arrays(group: zarr.Group, request: Request) -> dict[str, zarr.Array[Any]]:
     """The arrays of a group, by name; where the store cannot list them, those of these names that are there."""
     store = group.store
     if not isinstance(store, RemoteStore) or store.remote.lists or group.metadata.consolidated_metadata is not None:
         return dict(group.arrays())
-    nodes = {name: group.get(name) for name in (*features, *([target] if target else []))}
+    names = [*(request.columns or ()), *FEATURE_NAMES, *request.targets, *([request.weight] if request.weight else [])]
+    nodes = {name: group.get(name) for name in dict.fromkeys(names)}
     found = {name: node for name, node in nodes.items() if isinstance(node, zarr.Array)}
-    if not found.keys() - {target}:
+    if not found.keys() - {*request.targets, request.weight}:
         store.remote.require_listing(store.remote.root)
     return found
 
@@ -385,71 +337,6 @@ def _require_complete(marks: dict[str, Any], url: str) -> None:
             expected='attribute streamkern: {"complete": true}',
             remedy="its writing was interrupted or goes on still: write it again (overwrite=True)",
         )
-
-
-def _choose_features(
-    arrays: dict[str, zarr.Array[Any]], target: str | None, columns: Sequence[str] | None, url: str
-) -> list[str]:
-    """Names of the arrays that make the features: one of two or more axes, or several of one axis and one length."""
-    others = {name: array for name, array in arrays.items() if name != target}
-    if columns is not None:
-        require_distinct(columns, url)
-        dims = [others[name].ndim if name in others else 0 for name in columns]
-        if all(ndim == 1 for ndim in dims) or (len(dims) == 1 and dims[0] > 1):
-            return _of_one_length(list(columns), others, url)
-    wide = [name for name, array in others.items() if array.ndim > 1]
-    known = [name for name in FEATURE_NAMES if name in wide]
-    if known or len(wide) == 1:
-        return known[:1] or wide
-    if wide:
-        raise DataError(
-            f"which array holds the features? Those of two or more axes: {', '.join(sorted(wide))}",
-            where=url,
-            expected=f"one, or one called {', '.join(FEATURE_NAMES)}",
-            remedy=f"choose one: columns=[{sorted(wide)[0]!r}]",
-        )
-    for name in columns or ():
-        if name not in others:
-            raise unknown_name("column", name, sorted(others), url)
-    narrow = sorted(name for name, array in others.items() if array.ndim == 1)
-    if not narrow:
-        raise DataError(
-            "no array can be the features",
-            where=url,
-            expected="an array of shape (n, ...), or arrays of shape (n,), besides the target",
-            remedy="open the group that holds the arrays" + (f" (here are: {', '.join(arrays)})" if arrays else ""),
-        )
-    return _of_one_length(narrow, others, url)
-
-
-def _of_one_length(names: list[str], arrays: dict[str, zarr.Array[Any]], url: str) -> list[str]:
-    lengths = {name: arrays[name].shape[0] for name in names}
-    other = next((name for name in names if lengths[name] != lengths[names[0]]), None)
-    if other is not None:
-        raise DataError(
-            f"columns {names[0]!r} and {other!r} have {lengths[names[0]]} and {lengths[other]} rows",
-            where=url,
-            expected="columns of one length",
-            remedy="choose those that belong together: columns=[...]",
-        )
-    return names
-
-
-def _choose_columns(
-    arrays: dict[str, zarr.Array[Any]],
-    chosen: list[str],
-    listed: Sequence[str] | None,
-    columns: Sequence[str] | None,
-    url: str,
-) -> tuple[IntArray | None, tuple[str, ...] | None]:
-    """Positions of the wanted features inside the one features array (None: all), and the features' names."""
-    shape = arrays[chosen[0]].shape
-    if len(shape) == 1:
-        return None, tuple(chosen)
-    names = named(listed, math.prod(shape[1:]))
-    if columns is None or list(columns) == chosen:
-        return None, names
-    return positions(columns, names, url), tuple(columns)
 
 
 def _read_bounds(array: zarr.Array[Any], row_bytes: int) -> IntArray:

@@ -50,7 +50,12 @@ class StoredArray:
         self.__dict__.update(state, _lock=Lock())
 
     @property
-    def distant(self) -> bool:
+    def shape(self) -> tuple[int, ...]:
+        """(n, ...)."""
+        return self.array.shape
+
+    @property
+    def remote(self) -> bool:
         """Whether a read is a round trip to a store."""
         return isinstance(self._store, RemoteStore)
 

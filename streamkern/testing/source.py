@@ -1,15 +1,20 @@
-"""What every Source promises, as tests: subclass `SourceSuite` to hold a new one to it."""
+"""The promises of a source as tests: subclass `SourceSuite` to hold a new format to them."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from streamkern.storage.base import Source
+from streamkern.data.filtered import FilteredSource
+from streamkern.data.split import Without
+from streamkern.storage.base import FACETS, Source
+from streamkern.storage.tables import JoinedSource
+from streamkern.storage.weighted import WeightedSource
 from streamkern.types import Array, Rows
 
 
@@ -31,8 +36,11 @@ class SourceSuite:
 
     A subclass gives three fixtures: ``source``, opened over data that hold ``expected_X`` and ``expected_y`` in at
     least three chunks; ``reopen``, which opens the same place again; and ``change``, which changes one stored value.
-    It may override the expected rows.
+    It may override the expected rows, and names the facets that are not what ``Source`` declares by default.
     """
+
+    facets: ClassVar[dict[str, Any]] = {}
+    """Facets of the source that differ from the defaults: ``weight``, ``text``, ``remote``, and so on."""
 
     @pytest.fixture
     def expected_X(self) -> Array:
@@ -44,9 +52,21 @@ class SourceSuite:
         """Targets of the source, shape (n,) or (n, c), or None."""
         return np.random.default_rng(8).integers(0, 10, 101)
 
-    def test_is_a_source(self, source: Source) -> None:
-        """It has every member of the protocol."""
+    @pytest.fixture
+    def expected_w(self) -> Array | None:
+        """Sample weights of the source, shape (n,), or None."""
+        return None
+
+    def test_declares_every_facet(self, source: Source) -> None:
+        """Each is the default of the contract or what the subclass of the suite says, and of its type."""
         assert isinstance(source, Source)
+        for facet in set(FACETS) - {"bounds", "n_features", "dtype", "columns", "target"}:
+            expected = self.facets.get(facet, getattr(Source, facet))
+            assert getattr(source, facet) == expected, facet
+            assert type(getattr(source, facet)) is type(expected), facet
+        assert self.facets.get("columns", source.columns) == source.columns
+        assert set(source.text) <= set(source.columns or ())
+        assert not {name for name, _ in source.non_features} & set(source.columns or ())
 
     def test_bounds_run_from_zero_to_the_number_of_rows(self, source: Source, expected_X: Array) -> None:
         """Chunks hold at least one row each and leave none out."""
@@ -64,6 +84,17 @@ class SourceSuite:
             assert rows.y is None
         else:
             np.testing.assert_array_equal(rows.y, expected_y)
+
+    def test_weights_are_those_stored(self, source: Source, expected_w: Array | None) -> None:
+        """There is a weight a row, in float64, exactly where the source names its weights."""
+        assert (source.weight is None) == (expected_w is None)
+        for chunk, (a, b) in enumerate(zip(source.bounds[:-1], source.bounds[1:], strict=True)):
+            w = source.read(chunk).w
+            if expected_w is None or w is None:
+                assert w is expected_w
+            else:
+                assert w.dtype == np.float64
+                np.testing.assert_array_equal(w, expected_w[a:b])
 
     def test_a_chunk_is_what_the_metadata_says(self, source: Source, expected_X: Array) -> None:
         """Shape, dtype and layout in memory are known before reading."""
@@ -109,7 +140,9 @@ class SourceSuite:
         np.testing.assert_array_equal(read_all(copy).X, expected_X)
         np.testing.assert_array_equal(copy.bounds, source.bounds)
         assert copy.fingerprint == source.fingerprint
-        assert (copy.columns, copy.target, copy.dtype) == (source.columns, source.target, source.dtype)
+        for facet in set(FACETS) - {"bounds"}:
+            assert getattr(copy, facet) == getattr(source, facet), facet
+        assert copy.describe(0) == source.describe(0)
 
     def test_eight_threads_read_what_one_reads(self, source: Source, expected_X: Array) -> None:
         """Reads are safe side by side."""
@@ -140,3 +173,74 @@ class SourceSuite:
         assert len(set(texts)) == len(texts)
         for chunk, text in enumerate(texts):
             assert f"rows {source.bounds[chunk]} to {source.bounds[chunk + 1] - 1}" in text
+
+    def test_where_row_names_the_row(self, source: Source) -> None:
+        """An error can say which row it met, as the whole source counts it or as the file does."""
+        last = len(source.bounds) - 2
+        rows = range(int(source.bounds[last + 1] - source.bounds[last]))
+        texts = [source.where_row(last, row) for row in rows]
+        assert len(set(texts)) == len(rows)
+        assert all("row" in text for text in texts)
+
+    def test_what_is_in_memory_is_read_without_copying(self, source: Source) -> None:
+        """Plans count no memory for such a read."""
+        if source.in_memory:
+            assert np.shares_memory(source.read(0).X, source.read(0).X)
+
+    def test_non_features_are_described_row_by_row(self, source: Source) -> None:
+        """There is one description a column, and those of some rows and of the others add up to that of the chunk."""
+        for chunk, n in enumerate(np.diff(source.bounds)):
+            whole = source.describe(chunk)
+            assert len(whole) == len(source.non_features)
+            for each in whole:
+                assert each.counts is None or each.missing + each.counts.total() <= n
+            some = np.arange(int(n)) % 3 == 0
+            parts = [source.describe(chunk, np.flatnonzero(rows)) for rows in (some, ~some)]
+            assert [one + other for one, other in zip(*parts, strict=True)] == list(whole)
+
+    def test_no_facet_is_lost_when_sources_are_joined(self, source: Source) -> None:
+        """Twice the rows have the facets of once; only an order that is random in each half is none of the whole."""
+        joined = JoinedSource([source, source])
+        for facet in set(FACETS) - {"bounds", "shuffled"}:
+            assert getattr(joined, facet) == getattr(source, facet), facet
+        assert not joined.shuffled
+        n, chunks = int(source.bounds[-1]), len(source.bounds) - 1
+        np.testing.assert_array_equal(joined.bounds, [*source.bounds[:-1], *(source.bounds + n)])
+        for chunk in range(chunks):
+            assert joined.where_row(chunks + chunk, 0) == source.where_row(chunk, 0)
+            assert joined.describe(chunks + chunk) == source.describe(chunk)
+            _same(joined.read(chunks + chunk), source.read(chunk))
+
+    def test_no_facet_is_lost_when_rows_are_left_out(self, source: Source) -> None:
+        """What is left has the facets of all: here without the second chunk, and the first row of the third."""
+        cut = int(source.bounds[2]) + 1
+        part = FilteredSource(source, [Without(((int(source.bounds[1]), cut),))])
+        for facet in set(FACETS) - {"bounds", "in_memory"}:
+            assert getattr(part, facet) == getattr(source, facet), facet
+        first, ids = source.read(0), part.ids(1)
+        _same(part.read(0), first)
+        third = source.read(2)
+        if len(third.X) == 1:
+            return
+        assert ids[0] == cut
+        _same(part.read(1), third.each(lambda values: values[1:]))
+        assert part.where_row(1, 0) == source.where_row(2, 1)
+        assert part.describe(1) == source.describe(2, np.arange(1, len(third.X)))
+
+    def test_no_facet_is_lost_when_weights_are_added(self, source: Source) -> None:
+        """Rows with weights in memory have the facets of those without."""
+        if source.weight is not None:
+            return
+        w = np.arange(int(source.bounds[-1])) / 2
+        weighted = WeightedSource(source, w, "w")
+        for facet in set(FACETS) - {"bounds", "weight", "in_memory"}:
+            assert getattr(weighted, facet) == getattr(source, facet), facet
+        assert weighted.weight == "w"
+        assert weighted.where_row(1, 0) == source.where_row(1, 0)
+        assert weighted.describe(1) == source.describe(1)
+        _same(weighted.read(1), source.read(1)._replace(w=w[source.bounds[1] : source.bounds[2]]))
+
+
+def _same(found: Rows, expected: Rows) -> None:
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)

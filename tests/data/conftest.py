@@ -8,11 +8,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from streamkern.storage import Source
 from streamkern.types import IntArray, Rows, Target
 
 
-class CutSource:
+class CutSource(Source):
     """Row i has features (i mod 251, i mod 7, ...) unless X is given, and target i mod 10 unless y is given."""
+
+    fingerprint = "cut"
 
     def __init__(self, sizes, d=3, X=None, y=None):
         self.bounds: IntArray = np.cumsum([0, *sizes], dtype=np.int64)
@@ -21,9 +24,7 @@ class CutSource:
         self.y = np.arange(n) % 10 if y is None else y
         self.n_features = self.X.shape[1]
         self.dtype = self.X.dtype
-        self.columns = None
         self.target = Target("target", self.y.dtype, self.y.shape[1:])
-        self.fingerprint = "cut"
         self.reads: Counter[int] = Counter()
         self.fail: set[int] = set()
         self._lock = threading.Lock()

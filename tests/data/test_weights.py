@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, mean_squared_error, r2_score
 import streamkern as sk
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.storage import ArraySource
-from streamkern.storage.weighted import WeightedSource, weight_of
+from streamkern.storage.weighted import WeightedSource
 from streamkern.testing.source import SourceSuite, read_all
 
 N = 500
@@ -27,16 +27,22 @@ W = RNG.integers(0, 4, N) / 2.0
 TABLE = pa.table({"a": X[:, 0], "importance": W, "b": X[:, 1], "c": X[:, 2], "label": Y})
 
 
-class TestTheSource(SourceSuite):
+class TestWeightsInMemory(SourceSuite):
+    facets: ClassVar[dict[str, Any]] = {"weight": "w"}
+
     @pytest.fixture
     def stored(self, expected_X: np.ndarray, expected_y: np.ndarray) -> tuple[np.ndarray, ...]:
         return expected_X.copy(), expected_y, np.arange(101.0)
 
     @pytest.fixture
+    def expected_w(self, stored: tuple[np.ndarray, ...]) -> np.ndarray:
+        return stored[2].copy()
+
+    @pytest.fixture
     def reopen(self, stored: tuple[np.ndarray, ...]) -> Any:
         def opened() -> WeightedSource:
             X, y, w = stored
-            return WeightedSource(ArraySource(X, y, chunk_rows=30), ArraySource(w[:, None], chunk_rows=30), "w")
+            return WeightedSource(ArraySource(X, y, chunk_rows=30), w, "w")
 
         return opened
 
@@ -103,7 +109,7 @@ def test_weights_stay_with_their_rows_through_ingest(tmp_path: Path, kind: str, 
 def test_triples_in_memory_are_ingested_with_their_weights(tmp_path: Path) -> None:
     sk.ingest((X, Y, W), tmp_path / "made.zarr", target="weight")
     source = sk.open_dataset(tmp_path / "made.zarr").source
-    assert (weight_of(source), source.target.name) == ("sample_weight", "weight")
+    assert (source.weight, source.target.name) == ("sample_weight", "weight")
     np.testing.assert_array_equal(read_all(source).w, W)
 
 

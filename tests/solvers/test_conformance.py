@@ -18,7 +18,7 @@ from streamkern.execute.base import Executor
 from streamkern.execute.dask import local
 from streamkern.solvers import Outcome, Problem, Solver
 from streamkern.storage import ArraySource
-from streamkern.storage.weighted import with_weights
+from streamkern.storage.weighted import WeightedSource
 from streamkern.testing.references import kernel_least_squares
 from streamkern.testing.solver import fit, small_data, small_problem
 
@@ -111,7 +111,7 @@ def test_it_converges_to_the_closed_form_from_any_chunks(name: str, threads: Exe
 
 
 def weighed(problem: Problem, w: np.ndarray) -> Problem:
-    data = replace(problem.train, source=with_weights(problem.train.source, w))
+    data = replace(problem.train, source=WeightedSource(problem.train.source, w))
     return replace(problem, train=data, mean_weight=float(w.mean()), largest_weight=float(w.max() / w.mean()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, ClassVar
 
 import dask
 import dask.array as da
@@ -16,6 +17,8 @@ from streamkern.testing.source import SourceSuite, read_all
 
 
 class TestArraySource(SourceSuite):
+    facets: ClassVar[dict[str, Any]] = {"in_memory": True, "columns": tuple("abcdef")}
+
     @pytest.fixture
     def held(self, expected_X, expected_y):
         return expected_X.copy(), expected_y.copy()

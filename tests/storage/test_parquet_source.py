@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, ClassVar
 
 import fsspec
 import numpy as np
@@ -93,6 +94,8 @@ class TestColumnsAFeature(ParquetSuite):
 
 
 class TestRemoteFiles(ParquetSuite):
+    facets: ClassVar[dict[str, Any]] = {"remote": True}
+
     def write(self, place, X, y):
         write_parquet(place / "rows.parquet", X, y)
         with fsspec.open(f"memory://{place}/rows.parquet", "wb") as stream:

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,8 @@ def http(tmp_path):
 
 
 class TestZarrOnS3(SourceSuite):
+    facets: ClassVar[dict[str, Any]] = {"remote": True}
+
     uploaded: ClassVar[set[str]] = set()  # by the first test, for all
 
     @pytest.fixture
@@ -69,6 +71,8 @@ class TestZarrOnS3(SourceSuite):
 
 
 class TestParquetOnHttp(SourceSuite):
+    facets: ClassVar[dict[str, Any]] = {"remote": True}
+
     @pytest.fixture
     def write(self, http, expected_y):
         return lambda X: sk.write_parquet(http.behind / "rows.parquet", X, expected_y, row_group_rows=30)

@@ -1,0 +1,67 @@
+"""A source of some of the rows of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from operator import itemgetter
+
+import numpy as np
+
+from streamkern.data.split import Chooser, chosen, count_chosen
+from streamkern.storage.base import DerivedSource, Source, digest
+from streamkern.storage.described import Described
+from streamkern.storage.layout import check_chunk
+from streamkern.types import IntArray, Rows
+
+
+class FilteredSource(DerivedSource):
+    """The rows of a source that rules choose, in stored order; a chunk without any is left out and never read.
+
+    Args:
+        source: the stored rows.
+        rules: which rows take part.
+    """
+
+    def __init__(self, source: Source, rules: Sequence[Chooser]) -> None:
+        super().__init__(source)
+        self._rules = tuple(rules)
+        counts = count_chosen(self._rules, source.bounds[:-1], source.bounds[1:])
+        self._chunks = np.flatnonzero(counts)
+        self.bounds = np.concatenate([[0], np.cumsum(counts[self._chunks])]).astype(np.int64)
+        self.in_memory = False
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the rows' and the rules'."""
+        return digest("filtered", self.source.fingerprint, [rule.to_json() for rule in self._rules])
+
+    def ids(self, chunk: int) -> IntArray:
+        """Return the row numbers that the rows of a chunk have in the other source, ascending, shape (n,)."""
+        check_chunk(chunk, self.bounds)
+        start, stop = self.source.bounds[self._chunks[chunk] :][:2].tolist()
+        ids = chosen(self._rules, start, stop)
+        return np.arange(start, stop, dtype=np.int64) if ids is None else ids
+
+    def read(self, chunk: int) -> Rows:
+        """Return the rows of one chunk; see ``Source.read``."""
+        local = self._local(chunk)
+        return self.source.read(int(self._chunks[chunk])).each(itemgetter(local))
+
+    def where(self, chunk: int) -> str:
+        """Return the chunk in words."""
+        a, b = check_chunk(chunk, self.bounds)
+        return f"{self.source.where(int(self._chunks[chunk]))} (chosen rows {a} to {b - 1})"
+
+    def where_row(self, chunk: int, row: int) -> str:
+        """Return the row in words: as the other source has it."""
+        return self.source.where_row(int(self._chunks[chunk]), int(self._local(chunk)[row]))
+
+    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
+        """Return descriptions of the non-features; see ``Source.describe``."""
+        local = self._local(chunk)
+        return self.source.describe(int(self._chunks[chunk]), local if rows is None else local[rows])
+
+    def _local(self, chunk: int) -> IntArray:
+        """Positions of the rows of a chunk in that of the other source."""
+        return self.ids(chunk) - int(self.source.bounds[self._chunks[chunk]])

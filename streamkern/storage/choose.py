@@ -1,0 +1,330 @@
+"""Which stored columns are features, targets, sample weights or ids: one chooser for every format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streamkern.errors import DataError, UsageError
+from streamkern.storage.arrays import named
+from streamkern.storage.base import Source
+from streamkern.storage.layout import feature_dtype, positions, require_distinct, target_of, unknown_name
+from streamkern.types import IntArray, Target
+
+
+@dataclass(frozen=True)
+class Request:
+    """The columns that a user asks for, in the user's words.
+
+    Attributes:
+        target: the column of targets, or several for c values a row; "" for none; None for what the data note, else
+            none.
+        columns: features to use, in this order; None for all columns without another role.
+        weight: the column of sample weights; "" for none; None for what the data note, else none.
+        role: what errors call the target: an id column takes its place in predictions.
+        nulls_as_nan: read a null among features of a floating dtype as NaN; else it is an error.
+        lenient: open data to look at them: pass over columns that cannot be features, read nulls of whole numbers as
+            NaN, and those of labels as None.
+    """
+
+    target: str | Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    weight: str | None = None
+    role: str = "target"
+    nulls_as_nan: bool = False
+    lenient: bool = False
+
+    def noted(self, notes: Mapping[str, Any]) -> Request:
+        """The request with the target and the weight that the data themselves note, where the user names none."""
+        target = notes.get("target") if self.target is None else self.target
+        return replace(self, target=target, weight=notes.get("weight") if self.weight is None else self.weight)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the targets."""
+        return (self.target,) if isinstance(self.target, str) and self.target else tuple(self.target or ())
+
+    @property
+    def named(self) -> list[str] | None:
+        """Every column that is named, or None where the features are all columns without another role."""
+        return None if self.columns is None else [*self.columns, *self.targets, *([self.weight] if self.weight else [])]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A stored column, or an array that holds several values a row, as the format declares it.
+
+    Attributes:
+        where: file and name, for errors.
+        kind: its type in the format's words.
+        dtype: dtype of its numbers or booleans; ``object`` for text; None for anything else.
+        shape: of the values of a row: () for a column; None for lists and binaries, which can be nothing but features.
+        length: values in each list or binary, if the declaration tells; else 0.
+        rows: how many; 0 for every column of a table, which all have as many.
+        text: whether it is text that numbers can stand for.
+        by_name_only: whether it is a feature only where the user names it.
+    """
+
+    where: str
+    kind: str
+    dtype: np.dtype[Any] | None
+    shape: tuple[int, ...] | None = ()
+    length: int = 0
+    rows: int = 0
+    text: bool = False
+    by_name_only: bool = False
+
+    @property
+    def wide(self) -> bool:
+        """Whether it holds several values a row."""
+        return self.shape != ()
+
+    @property
+    def number(self) -> bool:
+        """Whether it can be a feature, or several, as it stands."""
+        return self.dtype is not None and not self.text
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The role of each stored column that is read.
+
+    Attributes:
+        features: columns of features in order, or the one column that holds a row's features.
+        wide: whether one column holds a row's features.
+        width: values of a stored row of features.
+        dtype: of the features.
+        columns: names of the features, or None.
+        pick: positions of the features in a stored row, or None for all.
+        text: names of the features that are text.
+        targets: columns of the target.
+        target: what the targets make, or None.
+        weight: the column of sample weights, or None.
+        non_features: (name, type) of the columns that a lenient request passes over.
+    """
+
+    features: tuple[str, ...]
+    wide: bool
+    width: int
+    dtype: np.dtype[Any]
+    columns: tuple[str, ...] | None
+    pick: tuple[int, ...] | None
+    text: tuple[str, ...]
+    targets: tuple[str, ...]
+    target: Target | None
+    weight: str | None
+    non_features: tuple[tuple[str, str], ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a stored row of features."""
+        return max(1, self.width) * self.dtype.itemsize
+
+    @property
+    def stored(self) -> list[str]:
+        """Every column that is read, once."""
+        return list(dict.fromkeys((*self.features, *self.targets, *([self.weight] if self.weight else []))))
+
+    def identity(self) -> list[Any]:
+        """JSON-serialisable, for fingerprints."""
+        inside = [self.width] if self.wide else []
+        names = [self.columns, self.pick] if self.wide else []
+        features = [self.features[0] if self.wide else self.features, *inside, self.dtype.str, *names]
+        return [features, self.targets, self.target, *([self.weight] if self.weight else [])]
+
+
+class ChosenSource(Source):
+    """A source whose facets follow from the roles of its columns.
+
+    Args:
+        roles: of the stored columns.
+        bounds: of the chunks.
+        shuffled: see ``Source``.
+        remote: see ``Source``.
+        text: features that were text when they were stored as numbers.
+    """
+
+    def __init__(
+        self, roles: Roles, bounds: IntArray, *, shuffled: bool = False, remote: bool = False, text: Iterable[str] = ()
+    ) -> None:
+        self._roles, self.bounds, self.shuffled, self.remote = roles, bounds, shuffled, remote
+        self.n_features = roles.width if roles.pick is None else len(roles.pick)
+        self.dtype, self.columns = roles.dtype, roles.columns
+        self.target, self.weight, self.non_features = roles.target, roles.weight, roles.non_features
+        self.text = roles.text or tuple(name for name in text if name in (roles.columns or ()))
+
+
+def choose(
+    fields: Mapping[str, Field],
+    request: Request,
+    where: str,
+    *,
+    names: Sequence[str] | None = None,
+    width: Callable[[str], int] = lambda name: 1,
+) -> Roles:
+    """Give every stored column its role.
+
+    Args:
+        fields: every stored column.
+        request: the user's choice.
+        where: the data in words.
+        names: names of the values in the column that holds a row's features, where the data note them.
+        width: values of a row in a column of lists.
+
+    Raises:
+        DataError: a named column is missing, cannot have the role it is named for, or is longer than another.
+        UsageError: a column is named for two roles, or cannot be chosen by name.
+    """
+    targets, columns, weight = request.targets, request.columns, request.weight or None
+    for role, name in [*((request.role, name) for name in targets), *([("weight", weight)] if weight else [])]:
+        if name not in fields:
+            raise unknown_name(role, name, fields, where)
+    if columns is not None and weight in columns:
+        raise UsageError(
+            f"The column {weight!r} is a feature and the weight",
+            where="weight",
+            expected="one of the two",
+            remedy="leave it out of columns",
+        )
+    if columns is not None or targets:
+        require_distinct([*(columns or ()), *targets], where)
+    others = {name: field for name, field in fields.items() if name not in targets and name != weight}
+    usual = [name for name, field in others.items() if not field.by_name_only]
+    inside: Sequence[str] | None = None
+    if columns is None:
+        chosen = usual
+    elif (missing := next((name for name in columns if name not in others), None)) is None:
+        chosen = list(columns)
+    elif len(usual) == 1 and fields[usual[0]].wide:
+        chosen, inside = usual, columns
+    else:
+        raise unknown_name("column", missing, others, where)
+    if not chosen:
+        raise DataError(
+            "no columns are left to be features",
+            where=where,
+            expected="at least one column that is neither target nor weight",
+            remedy="name fewer targets; or check that this is the place of the features"
+            + (f" (here are: {', '.join(fields)})" if fields else ""),
+        )
+    non_features: tuple[tuple[str, str], ...] = ()
+    if request.lenient:
+        chosen, non_features = _fitting({name: fields[name] for name in chosen})
+    wide = next((name for name in chosen if fields[name].wide), None)
+    if wide is not None and len(chosen) > 1:
+        raise DataError(
+            f"column {wide!r} holds a row's features, and there are others: {', '.join(chosen)}",
+            where=where,
+            expected="one column of lists, binaries or arrays, or columns of numbers",
+            remedy=f"pass columns=[{wide!r}], and target= for the column of targets",
+        )
+    by_name = columns is not None and inside is None
+    kinds = [_feature_dtype(fields[name], by_name) for name in chosen]
+    _require_one_length(chosen, targets, weight, request.role, fields)
+    size, pick = len(chosen), None
+    feature_names: tuple[str, ...] | None = tuple(chosen)
+    if wide is not None:
+        field = fields[wide]
+        size = (field.length or width(wide)) if field.shape is None else math.prod(field.shape)
+        if size == 0:
+            raise DataError(
+                "the rows have no features",
+                where=field.where,
+                expected="at least one feature",
+                remedy="store rows of shape (n, d)",
+            )
+        feature_names = named(names, size)
+        if inside is not None:
+            pick = tuple(positions(inside, feature_names, field.where).tolist())
+            feature_names = tuple(inside)
+    measured = fields.get(weight or "")
+    if measured and not (measured.number and measured.shape is not None and math.prod(measured.shape) == 1):
+        raise DataError(
+            f"weight {weight!r} is a column of {measured.kind}",
+            where=measured.where,
+            expected="one number a row",
+            remedy="convert the weights, or name another column",
+        )
+    return Roles(
+        features=tuple(chosen),
+        wide=wide is not None,
+        width=size,
+        dtype=np.result_type(*kinds) if kinds else np.dtype(np.float64),
+        columns=feature_names,
+        pick=pick,
+        text=tuple(name for name in chosen if fields[name].text),
+        targets=targets,
+        target=_target(targets, request.role, fields, where),
+        weight=weight,
+        non_features=non_features,
+    )
+
+
+def _fitting(fields: dict[str, Field]) -> tuple[list[str], tuple[tuple[str, str], ...]]:
+    """Names of the columns that can be features as they stand, and (name, type) of the others."""
+    chosen = [name for name, field in fields.items() if field.number and not field.wide]
+    chosen = chosen or [name for name, field in fields.items() if field.number][:1]
+    others = (name for name in fields if name not in chosen)
+    return chosen, tuple((name, "string" if fields[name].text else fields[name].kind) for name in others)
+
+
+def _feature_dtype(field: Field, by_name: bool) -> np.dtype[Any]:
+    """The dtype of a column as features; text is one only where it is named."""
+    if field.text and by_name:
+        return np.dtype(np.float64)
+    if field.dtype is None and field.wide:
+        raise DataError(
+            f"{field.kind} without a matching dtype and shape",
+            where=field.where,
+            expected='schema metadata under the key "streamkern": {"dtype": ..., "shape": [...]}',
+            remedy="write the file with write_parquet, or add that metadata",
+        )
+    if field.dtype is None or field.text:
+        raise DataError(
+            f"a column of {field.kind} cannot be a feature",
+            where=field.where,
+            expected="numbers or booleans",
+            remedy="choose columns with columns=[...] (--columns A,B): those of numbers, and text for OneHot or "
+            "Ordinal to encode; a target is named with target= (--target)",
+        )
+    return feature_dtype(field.dtype, field.where)
+
+
+def _target(targets: Sequence[str], role: str, fields: Mapping[str, Field], where: str) -> Target | None:
+    """The target that columns make: one, which may be text, or several of numbers."""
+    if not targets:
+        return None
+    several = len(targets) > 1
+    for field, name in ((fields[name], name) for name in targets):
+        if field.dtype is None or field.shape is None or (several and (field.wide or field.dtype.kind not in "biuf")):
+            raise DataError(
+                f"{role} {name!r} is a column of {field.kind}",
+                where=where,
+                expected="numbers in each of several targets" if several else "numbers, booleans or strings",
+                remedy=f"convert the {role}, or name another one",
+            )
+    shape = (len(targets),) if several else fields[targets[0]].shape
+    dtypes = [dtype for name in targets if (dtype := fields[name].dtype) is not None]
+    return target_of(",".join(targets), np.result_type(*dtypes), shape or (), where)
+
+
+def _require_one_length(
+    chosen: Sequence[str], targets: Sequence[str], weight: str | None, role: str, fields: Mapping[str, Field]
+) -> None:
+    """Raises DataError naming two columns of different lengths."""
+    for name in (*chosen, *targets, *([weight] if weight else [])):
+        first, other = fields[chosen[0]] if chosen else fields[name], fields[name]
+        if other.rows != first.rows:
+            kind = role if name in targets else "weight" if name == weight else None
+            raise DataError(
+                f"{first.rows} rows of features and {other.rows} of {kind}"
+                if kind
+                else f"columns {chosen[0]!r} and {name!r} have {first.rows} and {other.rows} rows",
+                where=f"{first.where}; {other.where}",
+                expected="columns of one length",
+                remedy="choose those that belong together: columns=[...]; or write them again together",
+            )
