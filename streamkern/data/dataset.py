@@ -38,6 +38,8 @@ class Dataset:
         virtual_rows: how many rows a pass has; None for each chosen row once.
         seed: seed of the augmentations and of the sample.
         quarantine: which rows are left out because their chunks are corrupt; see ``without``.
+        origin: subtracted from scaled and augmented rows before they are rounded to the arithmetic's dtype: a number or
+            shape (d,). A fit sets it for kernels of differences, where rows lie far from 0.
     """
 
     source: Source
@@ -49,6 +51,7 @@ class Dataset:
     virtual_rows: int | None = None
     seed: int = 0
     quarantine: tuple[Quarantined, ...] = ()
+    origin: float | Array = 0.0
 
     def __len__(self) -> int:
         """Rows in a pass."""
@@ -110,6 +113,7 @@ class Dataset:
             [augmentation.to_json() for augmentation in self.augmentations],
             self.virtual_rows,
             self.seed,
+            *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
         )
 
     def scale(self, factor: float | Array = 1.0, shift: float | Array = 0.0) -> Dataset:
@@ -192,8 +196,12 @@ class Dataset:
         )
 
     def prepared_like(self, other: Dataset) -> Dataset:
-        """These rows with the transforms and the scaling of another dataset, in place of their own."""
-        return self._with(transforms=other.transforms, factor=other.factor, shift=other.shift)
+        """These rows with the transforms, the scaling and the origin of another dataset, in place of their own."""
+        return self._with(transforms=other.transforms, factor=other.factor, shift=other.shift, origin=other.origin)
+
+    def relative_to(self, origin: float | Array) -> Dataset:
+        """The same rows, with ``origin``, a number or shape (d,), subtracted before they are rounded."""
+        return self._with(origin=origin)
 
     def augment(
         self,

@@ -40,7 +40,7 @@ class DeviceAssembly(Assembly):
             raw.X,
             index,
             scale=data.factor,
-            offset=data.shift - self.center,
+            offset=data.shift - data.origin - self.center,
             ids=ids,
             copies=copies,
             noises=[(data.seed + number, noise.sigma) for number, noise in enumerate(noises)],

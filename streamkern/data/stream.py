@@ -69,7 +69,7 @@ class Assembly:
     Args:
         dataset: gives scaling and augmentations.
         encoding: how targets become numbers; None leaves them out.
-        center: subtracted from every row after augmentation, shape (d,) or a number.
+        center: subtracted from every row after augmentation, beside the dataset's origin: shape (d,) or a number.
         dtype: float32 or float64.
         backend: where the loops run.
         mean_weight: what sample weights are divided by.
@@ -101,11 +101,12 @@ class Assembly:
         rows, order = raw.X, index
         if data.transforms:
             rows, order = self.transformed(rows[index], ids, where), np.arange(len(index), dtype=np.int64)
-        X = np.empty((len(index), data.n_features), dtype=self.dtype)
         augmentations = data.augmentations
         # Only noise commutes with the shift to the centre; anything else sees rows as the user scaled them.
-        simple = X.dtype == np.float32 and all(isinstance(a, GaussianNoise) for a in augmentations)
-        shift = data.shift - self.center if simple else data.shift
+        simple = self.dtype == np.float32 and all(isinstance(a, GaussianNoise) for a in augmentations)
+        away = not simple and bool(np.any(data.origin))
+        X = np.empty((len(index), data.n_features), dtype=np.float64 if away else self.dtype)
+        shift = data.shift - data.origin - self.center if simple else data.shift
         if X.dtype == np.float32:
             first = augmentations[0] if augmentations else None
             if isinstance(first, GaussianNoise):
@@ -131,7 +132,9 @@ class Assembly:
                 y = augmentation.mix(X, y, ids, copies, seed, self._bank(number))
             else:
                 augmentation.apply(X, ids, copies, seed, self.backend)
-        if not simple and np.any(self.center):
+        if away:
+            X = np.subtract(X, data.origin + self.center).astype(self.dtype)
+        elif not simple and np.any(self.center):
             X -= np.asarray(self.center, dtype=self.dtype)
         return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight)
 
@@ -147,7 +150,8 @@ class Assembly:
                 data = self.dataset
                 ids, (X, y, _) = data.bank(number)
                 raw, every = Raw(X, y, ids, np.zeros_like(ids)), np.arange(len(ids), dtype=np.int64)
-                plain = replace(self, dataset=data.plain(), center=0.0)
+                dtype = np.dtype(np.float64) if np.any(data.origin) else self.dtype
+                plain = replace(self, dataset=data.plain().relative_to(0.0), center=0.0, dtype=dtype)
                 block = plain.build(raw, every, (), f"the rows that MixUp draws from {data.source.where(0)}")
                 targets = block.y
                 if targets is not None and self.encoding is not None:

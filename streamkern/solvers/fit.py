@@ -34,6 +34,7 @@ from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.footprint import Footprint, footprint, scan_rows
 from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.placement import require_room, room_for_solver
+from streamkern.solvers.precision import relative, require_precision
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 
@@ -322,6 +323,7 @@ def fit(
 
     Raises:
         PlanRefusedError: it would not fit the budget.
+        PrecisionError: the dtype cannot represent the kernel on these rows.
         UsageError: the solver has a patience and there are no validation rows.
         DataError: rows that cannot be used, or fewer than centers.
         NumericalError: training diverged or stagnated.
@@ -354,6 +356,8 @@ def fit(
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = prepare(recipe, stages)
+    basis = recipe.features or recipe.kernel
+    scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
     release()
     if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features:
@@ -361,12 +365,14 @@ def fit(
         on_plan(projected)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
     recipe = stages.settled(scaled)
+    kernel = recipe.kernel or default_kernel(facts, scaled)
+    require_precision(kernel, recipe.features, scaled, facts, np.dtype(recipe.dtype))
     centers = stages.centers(scaled)
     release()
     problem = Problem(
         scaled,
         facts.encoding,
-        recipe.kernel or default_kernel(facts, scaled),
+        kernel,
         centers,
         executor,
         dtype=centers.Z.dtype,

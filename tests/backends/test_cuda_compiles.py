@@ -52,9 +52,10 @@ def ptx(monkeypatch):
 
 
 def test_rows_and_noise_for_every_stored_type(ptx):
-    rest = (*[vector(f4)] * 2, *[vector(i8)] * 2, u8, u8, f4, types.boolean)
-    for dtype in (u1, f4):
-        assert ".entry" in ptx(kernels._assemble, matrix(dtype), vector(i8), matrix(f4), *rest)
+    for dtype, number in ((u1, f4), (f4, f4), (f8, f8)):
+        rest = (*[vector(number)] * 2, *[vector(i8)] * 2, u8, u8, f4, types.boolean)
+        kernel = kernels._assembler(kernels.f64 if number is f8 else kernels.f32)
+        assert ".entry" in ptx(kernel, matrix(dtype), vector(i8), matrix(f4), *rest)
 
 
 @pytest.mark.parametrize("dtype", [f4, f8])
