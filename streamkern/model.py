@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from streamkern.backends import get_backend
+from streamkern.backends.base import wide
 from streamkern.data.dataset import Dataset
 from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
@@ -141,7 +142,14 @@ class KernelMachine:
             [np.asarray(value, dtype=np.float64).tolist() for value in (self.factor, self.shift)],
             self.columns,
             *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
+            *(["wide"] if self.wide else []),
         )
+
+    @property
+    def wide(self) -> bool | None:
+        """Whether training took stored values in float64, see ``Dataset``; None if unknown."""
+        stored = self.metadata.get("dtype")
+        return None if stored is None else wide(np.dtype(stored))
 
     @property
     def output_dtype(self) -> np.dtype[Any]:
@@ -352,8 +360,9 @@ class KernelMachine:
             )
         require_numbers(dataset.source, self.transforms)
         prepared = replace(
-            dataset, transforms=self.transforms, factor=self.factor, shift=self.shift, origin=self.origin
-        )
+            dataset, transforms=self.transforms, factor=self.factor, shift=self.shift, origin=self.origin,
+            wide=self.wide,
+        )  # fmt: skip
         if dataset.settled().transforms and prepared.fingerprint != dataset.relative_to(self.origin).fingerprint:
             raise UsageError(
                 "The data set is scaled in another way than the training data.",
@@ -390,7 +399,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         transforms = load(metadata.get("transforms", []), arrays)
         if transforms and transforms[-1].n_out != Z.shape[1]:
             raise KeyError("transforms")
-        return KernelMachine(
+        model = KernelMachine(
             kernel or kernel_from_json(metadata["kernel"]),
             Z,
             weights,
@@ -403,6 +412,8 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
             transforms,
             _number_or_array(arrays["origin"]) if "origin" in arrays else 0.0,
         )
+        _ = model.wide  # the dtype that it names is one
+        return model
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFormatError(
             f"The model's description is incomplete: {error}.",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.backends.base import wide
 from streamkern.data.augment import Augmentation, MixUp
 from streamkern.data.quarantine import Quarantined
 from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, Without, count_chosen, sample_rule, smallest
@@ -40,6 +41,8 @@ class Dataset:
         quarantine: which rows are left out because their chunks are corrupt; see ``without``.
         origin: subtracted from scaled and augmented rows before they are rounded to the arithmetic's dtype: a number or
             shape (d,). A fit sets it for kernels of differences, where rows lie far from 0.
+        wide: whether stored values are taken in float64 until they are scaled; None where the source's dtype says so.
+            Rows that a model predicts are taken as its training rows were, in whatever dtype they come.
     """
 
     source: Source
@@ -52,6 +55,7 @@ class Dataset:
     seed: int = 0
     quarantine: tuple[Quarantined, ...] = ()
     origin: float | Array = 0.0
+    wide: bool | None = None
 
     def __len__(self) -> int:
         """Rows in a pass."""
@@ -71,6 +75,11 @@ class Dataset:
     def n_features(self) -> int:
         """Width d of a row, after the transforms."""
         return self.transforms[-1].n_out if self.transforms else self.source.n_features
+
+    @property
+    def takes_float64(self) -> bool:
+        """Whether stored values are taken in float64 until they are scaled: float32 would not hold them all."""
+        return wide(self.source.dtype) if self.wide is None else self.wide
 
     @property
     def columns(self) -> Names:
@@ -197,7 +206,10 @@ class Dataset:
 
     def prepared_like(self, other: Dataset) -> Dataset:
         """These rows with the transforms, the scaling and the origin of another dataset, in place of their own."""
-        return self._with(transforms=other.transforms, factor=other.factor, shift=other.shift, origin=other.origin)
+        return self._with(
+            transforms=other.transforms, factor=other.factor, shift=other.shift, origin=other.origin,
+            wide=other.takes_float64,
+        )  # fmt: skip
 
     def relative_to(self, origin: float | Array) -> Dataset:
         """The same rows, with ``origin``, a number or shape (d,), subtracted before they are rounded."""

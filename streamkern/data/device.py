@@ -37,8 +37,7 @@ class DeviceAssembly(Assembly):
             return block._replace(X=self.device.upload(block.X))
         ids, copies = raw.ids[index], raw.copies[index]
         X = self.device.rows(
-            raw.X,
-            index,
+            *self.stored(raw.X, index),
             scale=data.factor,
             offset=data.shift - data.origin - self.center,
             ids=ids,

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.backends import get_backend
-from streamkern.backends.base import Backend
+from streamkern.backends.base import Backend, wide
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import AT_ONCE, Reader
 from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
-from streamkern.data.transforms import through, working_dtype
+from streamkern.data.transforms import through
 from streamkern.errors import require_counts
 from streamkern.rng import generator
 from streamkern.types import Array, IntArray
@@ -98,9 +98,9 @@ class Assembly:
         """Rows ``index`` of ``raw`` as a block."""
         data = self.dataset
         ids, copies = raw.ids[index], raw.copies[index]
-        rows, order = raw.X, index
+        rows, order = self.stored(raw.X, index)
         if data.transforms:
-            rows, order = self.transformed(rows[index], ids, where), np.arange(len(index), dtype=np.int64)
+            rows, order = self.transformed(rows[order], ids, where), np.arange(len(index), dtype=np.int64)
         augmentations = data.augmentations
         # Only noise commutes with the shift to the centre; anything else sees rows as the user scaled them.
         simple = self.dtype == np.float32 and all(isinstance(a, GaussianNoise) for a in augmentations)
@@ -138,9 +138,17 @@ class Assembly:
             X -= np.asarray(self.center, dtype=self.dtype)
         return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight)
 
+    def stored(self, X: Array, index: IntArray) -> tuple[Array, IntArray]:
+        """Rows ``index`` of X in the precision that the dataset takes them in: an array, and where in it they are."""
+        taken = self.dataset.takes_float64
+        if wide(X.dtype) == taken or self.dtype == np.float64:
+            return X, index
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which finite_rows finds
+            return X[index].astype(np.float64 if taken else np.float32), np.arange(len(index), dtype=np.int64)
+
     def transformed(self, X: Array, ids: IntArray, where: str) -> Array:
         """Stored rows (b, n_stored) through the dataset's transforms, shape (b, d), float32 or float64."""
-        dtype = working_dtype(X.dtype, self.dtype)
+        dtype = np.float64 if self.dataset.takes_float64 else self.dtype
         return through(self.dataset.transforms, np.array(X, dtype=dtype), ids, where)
 
     def _bank(self, number: int) -> Bank:

@@ -366,8 +366,8 @@ def fit(
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
     recipe = stages.settled(scaled)
     kernel = recipe.kernel or default_kernel(facts, scaled)
-    require_precision(kernel, recipe.features, scaled, facts, np.dtype(recipe.dtype))
     centers = stages.centers(scaled)
+    require_precision(kernel, recipe.features, centers.Z, scaled, facts, centers.Z.dtype)
     release()
     problem = Problem(
         scaled,
