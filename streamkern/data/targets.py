@@ -168,9 +168,8 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
         return None
     if data["kind"] == "classification":
         return Classes(np.array(data["values"], dtype=np.dtype(data["dtype"])))
-    mean, precision = np.array(data["mean"], dtype=np.float64), data.get("precision", "float32")
-    if precision not in ("float32", "float64"):
-        raise ValueError(f"precision {precision!r}")
+    mean = np.array(data["mean"], dtype=np.float64)
+    precision = {name: name for name in ("float32", "float64")}[data.get("precision", "float32")]
     return Continuous(mean, bool(data["flat"]), precision=precision)
 
 

@@ -29,7 +29,7 @@ from streamkern.kernels import FeatureMap, Kernel, Linear, StoredCenters, mean_r
 from streamkern.types import Array
 
 TOLERANCE = 1 / 256
-"""Of a kernel's variation over the rows, that may be rounding: where accuracy begins to go, see ADR 15."""
+"""Of a kernel's variation over the rows, that may be rounding: where accuracy begins to go, see ADR 16."""
 
 RESOLVED = {np.dtype(np.float32): float(np.finfo(np.float32).eps), np.dtype(np.float64): 1e-11}
 """η: what of a kernel value is resolved. In float64 less than its digits: solvers shift spectra by 1e-12 and more."""
@@ -177,7 +177,7 @@ def require_precision(
     standard = 'features of comparable size: scaling="standard", or sk.Standardise()'
     if found.variation < _FLAT and kernel.translation_invariant:
         said = (
-            f"The bandwidth is so large that kernel values of these rows differ by {found.variation:.1e} only: "
+            f"The bandwidth is so large that kernel values of these rows differ by {found.variation:.2g} only: "
             f"the rows are about {apart} apart."
         )
         remedies = ["a smaller bandwidth, such as the median distance of two rows"]
