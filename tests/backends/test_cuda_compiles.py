@@ -61,7 +61,7 @@ def test_rows_and_noise_for_every_stored_type(ptx):
 @pytest.mark.parametrize("dtype", [f4, f8])
 def test_profiles_angles_and_waves_in_the_type_of_the_rows(ptx, dtype):
     """A float32 kernel holds no instruction of float64, which a card has few units for: a stray literal makes one."""
-    numbers = [dtype] * 6
+    numbers = [dtype] * 7
     radial = ptx(kernels._radial, matrix(dtype), vector(dtype), vector(dtype), i8, *numbers)
     angular = ptx(kernels._angular, matrix(dtype), *[vector(dtype)] * 4, i8, i8, *[dtype] * 3)
     ptx(kernels._cosines, matrix(dtype), vector(dtype), *[dtype] * 3)
