@@ -216,7 +216,10 @@ class Given(InMemory):
         Raises:
             DataError: the width differs, there is no row, or a value is not finite.
         """
-        Z = np.array(self.Z, dtype=dtype, order="C")
+        given = np.asarray(self.Z)
+        if np.any(dataset.origin) and given.shape[-1:] == (dataset.n_features,):
+            given = given.astype(np.float64) - dataset.origin
+        Z = np.array(given, dtype=dtype, order="C")
         if Z.ndim != 2 or not len(Z) or Z.shape[1] != dataset.n_features or not np.isfinite(Z).all():
             raise DataError(
                 f"The given centers have shape {np.shape(self.Z)} or are not finite.",

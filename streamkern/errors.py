@@ -61,6 +61,10 @@ class PlanRefusedError(UsageError):
     """The run would not fit: refused before it begins, with the parameter that would make it fit."""
 
 
+class PrecisionError(PlanRefusedError):
+    """Rows and a kernel that the arithmetic's dtype cannot represent: refused before training, with what can."""
+
+
 def require_counts(owner: object, **least: int) -> None:
     """Fields of a dataclass, made Python ints, that are counts or None.
 

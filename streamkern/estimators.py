@@ -20,7 +20,7 @@ from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.preprocess import Step, require_steps
 from streamkern.data.targets import Classes
-from streamkern.errors import UsageError
+from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import open_executor
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.memory import default_budget, parse_bytes
@@ -28,7 +28,7 @@ from streamkern.model import KernelMachine
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL
-from streamkern.solvers.fit import fit
+from streamkern.solvers.fit import Fitted, fit
 from streamkern.solvers.placement import device_for
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
@@ -103,6 +103,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             UsageError: a parameter is out of range.
             PlanRefusedError: it would not fit the memory; said before a row is read.
+            PrecisionError: ``dtype`` cannot represent the kernel on these rows.
             DataError: rows or targets that cannot be used, or fewer rows than centers.
             NumericalError: training diverged or stagnated.
         """
@@ -110,16 +111,25 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         else:
             data, dtype = self._validated(X, y, sample_weight)
-        recipe = self._recipe(data, dtype)
+        reason: dict[str, str] = {}
+        try:
+            fitted = self._fitted(self._recipe(data, dtype))
+        except PrecisionError as error:
+            if self.dtype != "auto" or dtype == "float64":
+                raise
+            reason = {"arithmetic": f"float64: {error.what}"}
+            fitted = self._fitted(self._recipe(data, "float64"))
+        self.model_ = KernelMachine.of(fitted, **reason)
+        self.outcome_ = fitted.outcome
+        self.report_ = fitted.report | reason
+        self.footprint_ = fitted.footprint
+        return self
+
+    def _fitted(self, recipe: _Recipe) -> Fitted:
         budget = default_budget() if self.memory is None else parse_bytes(self.memory)
         recipe, _ = resolved(recipe, budget)
         with open_executor(self.scheduler, self.threads) as executor:
-            fitted = fit(recipe, executor, budget, device=device_for(recipe, self.device))
-        self.model_ = KernelMachine.of(fitted)
-        self.outcome_ = fitted.outcome
-        self.report_ = fitted.report
-        self.footprint_ = fitted.footprint
-        return self
+            return fit(recipe, executor, budget, device=device_for(recipe, self.device))
 
     def predict(self, X: Any) -> Array:
         """Labels, shape (n,), or values, shape (n,) or (n, c).
@@ -261,7 +271,8 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
             before ``scaling``; the model keeps them and applies them in prediction.
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
             may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass.
-        dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32.
+        dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
+            float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
         threads: threads of this process; its cores by default. The weights do not depend on it.
         scheduler: where blocks run: ``threads``, ``processes:N`` or the address of a Dask scheduler.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from streamkern.backends import get_backend
+from streamkern.backends.base import wide
 from streamkern.data.dataset import Dataset
 from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
@@ -77,6 +78,8 @@ class KernelMachine:
         metadata: JSON-serialisable facts about the training.
         features: the feature map φ of f(x) = Σ_j w_j φ_j(x), instead of kernel values; Z is what it is made from.
         transforms: fitted preprocessing of stored rows, in order.
+        origin: subtracted from scaled rows, in float64, before they are rounded; Z is relative to it. A number or
+            shape (d,).
     """
 
     kernel: Kernel
@@ -89,6 +92,7 @@ class KernelMachine:
     metadata: dict[str, Any] = field(default_factory=dict)
     features: FeatureMap | None = None
     transforms: tuple[Transform, ...] = ()
+    origin: float | Array = 0.0
 
     @classmethod
     def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
@@ -111,6 +115,7 @@ class KernelMachine:
             facts | metadata,
             problem.features,
             problem.train.transforms,
+            problem.train.origin,
         )
 
     @property
@@ -136,7 +141,21 @@ class KernelMachine:
             described,
             [np.asarray(value, dtype=np.float64).tolist() for value in (self.factor, self.shift)],
             self.columns,
+            *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
+            *(["wide"] if self.wide else []),
         )
+
+    @property
+    def wide(self) -> bool | None:
+        """Whether training took stored values in float64, see ``Dataset``; None if unknown."""
+        stored = self.metadata.get("dtype")
+        return None if stored is None else wide(np.dtype(stored))
+
+    @property
+    def output_dtype(self) -> np.dtype[Any]:
+        """Dtype of outputs and predicted values: float64 where float32 could not tell the targets apart."""
+        encoding, working = self.encoding, self.weights.dtype
+        return encoding.dtype(working) if isinstance(encoding, Continuous) else working
 
     def decision_function(self, X: Any, *, executor: Executor | None = None) -> Array:
         """Outputs f(x), shape (n, c): a score for each class, or predicted values.
@@ -149,7 +168,7 @@ class KernelMachine:
             DataError: the width differs, or a feature is NaN or infinite; the message names the row.
         """
         pieces = list(self.stream_outputs(X, executor=executor))
-        return np.concatenate(pieces) if pieces else np.empty((0, self.weights.shape[1]), self.weights.dtype)
+        return np.concatenate(pieces) if pieces else np.empty((0, self.weights.shape[1]), self.output_dtype)
 
     def stream_outputs(self, X: Any, *, executor: Executor | None = None) -> Iterator[Array]:
         """Outputs block by block, in the order of the rows; memory does not grow with their number."""
@@ -269,6 +288,8 @@ class KernelMachine:
             "factor": np.asarray(self.factor, dtype=np.float64),
             "shift": np.asarray(self.shift, dtype=np.float64),
         }
+        if np.any(self.origin):
+            arrays["origin"] = np.asarray(self.origin, dtype=np.float64)
         described, fitted = dump(self.transforms)
         metadata = {
             "kernel": self.kernel.to_json(),
@@ -338,8 +359,11 @@ class KernelMachine:
                 remedy="open the data with columns=[...] as in training",
             )
         require_numbers(dataset.source, self.transforms)
-        prepared = replace(dataset, transforms=self.transforms, factor=self.factor, shift=self.shift)
-        if dataset.settled().transforms and prepared.fingerprint != dataset.fingerprint:
+        prepared = replace(
+            dataset, transforms=self.transforms, factor=self.factor, shift=self.shift, origin=self.origin,
+            wide=self.wide,
+        )  # fmt: skip
+        if dataset.settled().transforms and prepared.fingerprint != dataset.relative_to(self.origin).fingerprint:
             raise UsageError(
                 "The data set is scaled in another way than the training data.",
                 where="dataset",
@@ -375,7 +399,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         transforms = load(metadata.get("transforms", []), arrays)
         if transforms and transforms[-1].n_out != Z.shape[1]:
             raise KeyError("transforms")
-        return KernelMachine(
+        model = KernelMachine(
             kernel or kernel_from_json(metadata["kernel"]),
             Z,
             weights,
@@ -386,7 +410,10 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
             metadata["training"],
             features,
             transforms,
+            _number_or_array(arrays["origin"]) if "origin" in arrays else 0.0,
         )
+        _ = model.wide  # the dtype that it names is one
+        return model
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFormatError(
             f"The model's description is incomplete: {error}.",
@@ -431,9 +458,7 @@ def _evaluated(block: Block, source: Source, basis: Basis, weights: Array, encod
             remedy="leave those rows out, or fill them; a model trained with sk.Impute fills them itself",
         )
     outputs = basis.predict(block.X, weights)
-    if isinstance(encoding, Continuous):
-        outputs += encoding.mean.astype(outputs.dtype)
-    return outputs
+    return encoding.decode(outputs) if isinstance(encoding, Continuous) else outputs
 
 
 def _place(source: Source) -> str:

@@ -427,6 +427,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.SVRG(epochs=0)", "0"),
     ("sk.SVRG(sampling='all')", "all"),
     ("run(f, train=data.augment(rows=70), solver=sk.SVRG(sampling='importance'))", "60"),
+    ("run(f, kernel=sk.Gaussian(1e9))", "differ by 0 only"),
     ("run(f, solver=sk.EigenPro(patience=2))", "patience"),
     ("run(f, solver=sk.SGD(step=30.0, batch=4, epochs=20))", "loss"),
     ("sk.from_arrays(X[:, 0], Y)", "(60,)"),

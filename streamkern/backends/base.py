@@ -51,12 +51,15 @@ class Backend(Protocol):
     ) -> None:
         """Gather, convert and scale: ``out[i] = float32(raw[index[i]]) * scale + offset``.
 
+        Rows of a ``wide`` dtype are ``float32(float64(raw[index[i]]) * scale + offset)``: what is subtracted from them
+        goes before they are rounded.
+
         Args:
             raw: stored rows, shape (N, d); any integer, floating or bool dtype.
             index: shape (n,), rows of ``raw`` in [0, N), in any order, with repetitions.
             out: shape (n, d), float32, overwritten.
-            scale: a number or shape (d,), used in float32.
-            offset: a number or shape (d,), used in float32.
+            scale: a number or shape (d,), used in float32; in float64 where ``raw`` is wide.
+            offset: a number or shape (d,), used as ``scale`` is.
 
         Raises:
             UsageError: the shapes disagree or an index is out of range.
@@ -190,6 +193,11 @@ class Backend(Protocol):
             UsageError: shapes that disagree, or a tile that cannot be written.
         """
         ...
+
+
+def wide(dtype: np.dtype[Any]) -> bool:
+    """Whether float32 does not hold every value of a dtype of stored rows, as of float64 and integers of 32 bits."""
+    return not np.can_cast(dtype, np.float32)
 
 
 def coincident(dtype: np.dtype[Any]) -> float:

@@ -24,6 +24,7 @@ from streamkern.backends.base import (
     coincident,
     magnitudes,
     radial_coefficients,
+    wide,
 )
 from streamkern.backends.device import NARROW, NARROW_OUTPUTS
 from streamkern.errors import UsageError
@@ -33,7 +34,7 @@ from streamkern.types import Array, IntArray
 _TILE = 32  # rows of the other side in shared memory
 _BLOCKS = 1024  # thread blocks that keep any card busy: the longer side is cut until there are about as many
 
-u32, u64, i64, f32 = np.uint32, np.uint64, np.int64, np.float32
+u32, u64, i64, f32, f64 = np.uint32, np.uint64, np.int64, np.float32, np.float64
 
 _M0, _M1 = map(u64, PHILOX_MULTIPLIERS)
 _W0, _W1 = map(u64, PHILOX_WEYL)
@@ -76,33 +77,38 @@ def _box_muller(x: Any, y: Any) -> Any:
     return -radius * cosine, -radius * sine
 
 
-@cuda.jit
-def _assemble(
-    raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, k0: Any, k1: Any, sigma: Any,
-    noisy: Any,
-) -> None:  # fmt: skip
-    """A thread a row and four columns, which share a counter."""
-    first, start = cuda.grid(2)
-    across, down = cuda.gridsize(2)
-    n, d = out.shape
-    for i in range(start, n, down):
-        row = index[i]
-        for block in range(first, (d + 3) // 4, across):
-            column = 4 * block
-            for j in range(column, min(column + 4, d)):
-                out[i, j] = f32(raw[row, j]) * scale[j] + offset[j]
-            if noisy:
-                id_ = u64(ids[i])
-                c0, c1, c2, c3 = _philox(u64(block), id_ & _LOW, id_ >> _WORD, u64(copies[i]) & _LOW, k0, k1)
-                a, b = _box_muller(c0, c1)
-                out[i, column] += sigma * a
-                if column + 1 < d:
-                    out[i, column + 1] += sigma * b
-                if column + 2 < d:
-                    a, b = _box_muller(c2, c3)
-                    out[i, column + 2] += sigma * a
-                    if column + 3 < d:
-                        out[i, column + 3] += sigma * b
+@cache
+def _assembler(number: Any) -> Any:
+    """A thread a row and four columns, which share a counter; rows are scaled in ``number``, f32 or f64."""
+
+    @cuda.jit
+    def assemble(
+        raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, k0: Any, k1: Any, sigma: Any,
+        noisy: Any,
+    ) -> None:  # fmt: skip
+        first, start = cuda.grid(2)
+        across, down = cuda.gridsize(2)
+        n, d = out.shape
+        for i in range(start, n, down):
+            row = index[i]
+            for block in range(first, (d + 3) // 4, across):
+                column = 4 * block
+                for j in range(column, min(column + 4, d)):
+                    out[i, j] = f32(number(raw[row, j]) * scale[j] + offset[j])
+                if noisy:
+                    id_ = u64(ids[i])
+                    c0, c1, c2, c3 = _philox(u64(block), id_ & _LOW, id_ >> _WORD, u64(copies[i]) & _LOW, k0, k1)
+                    a, b = _box_muller(c0, c1)
+                    out[i, column] += sigma * a
+                    if column + 1 < d:
+                        out[i, column + 1] += sigma * b
+                    if column + 2 < d:
+                        a, b = _box_muller(c2, c3)
+                        out[i, column + 2] += sigma * a
+                        if column + 3 < d:
+                            out[i, column + 3] += sigma * b
+
+    return assemble
 
 
 # ------------------------------------------------------------------------------------------------------ norms, check
@@ -360,14 +366,14 @@ class CudaBackend:
                 where="out",
                 expected=f"an output of shape ({len(index)}, {raw.shape[-1]})",
             )
-        spread = [
-            self.put(np.ascontiguousarray(np.broadcast_to(np.asarray(v, np.float32), (d,)))) for v in (scale, offset)
-        ]
+        number = f64 if wide(raw.dtype) else f32
+        spread = [self.put(np.ascontiguousarray(np.broadcast_to(np.asarray(v, number), (d,)))) for v in (scale, offset)]
         rows = [self.put(np.ascontiguousarray(v, dtype=np.int64)) for v in (index, ids, copies)]
         low, high = (u64(word) for word in seed_words(seed))
         self._over(
-            _assemble, (n, -(-d // 4)), raw, rows[0], out, *spread, rows[1], rows[2], low, high, f32(sigma), noisy
-        )
+            _assembler(number), (n, -(-d // 4)), raw, rows[0], out, *spread, rows[1], rows[2], low, high, f32(sigma),
+            noisy,
+        )  # fmt: skip
 
     def finite_rows(self, X: Any) -> int:
         """Return the first row with a NaN or an infinity, or -1; see ``Backend.finite_rows``."""

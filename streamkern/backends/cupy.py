@@ -19,6 +19,7 @@ import numpy as np
 from cupyx.scipy.linalg import solve_triangular
 from numpy.typing import ArrayLike
 
+from streamkern.backends.base import wide
 from streamkern.backends.cuda import CudaBackend, as_numba, numba_stream, target
 from streamkern.errors import NumericalError, StorageError
 from streamkern.memory import format_bytes
@@ -107,16 +108,16 @@ class CupyDevice:
     ) -> Any:
         """Stored rows to ready ones; see ``Device.rows``."""
         stored = raw.view(np.uint8) if raw.dtype == np.bool_ else raw
-        narrow = np.uint8 if stored.dtype == np.uint8 else np.float32  # as the CPU reads every other type
-        pinned = self._pinned((len(index), raw.shape[1]), narrow)
-        if stored.dtype == narrow:
+        floating = np.float64 if wide(stored.dtype) else np.float32
+        sent_as = np.uint8 if stored.dtype == np.uint8 else floating
+        pinned = self._pinned((len(index), raw.shape[1]), sent_as)
+        if stored.dtype == sent_as:
             np.take(stored, index, axis=0, out=pinned, mode="clip")
         else:
-            with np.errstate(over="ignore"):
-                pinned[...] = stored[index]
+            pinned[...] = stored[index]
         here = np.arange(len(index))
         with self._copied() as done:
-            sent = cupy.empty(pinned.shape, narrow)
+            sent = cupy.empty(pinned.shape, sent_as)
             sent.set(pinned, stream=self._copying)
             X = cupy.empty(pinned.shape, np.float32)
             if noises:

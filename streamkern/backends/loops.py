@@ -341,6 +341,21 @@ def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
             row[j] = f32(source[j]) * scale[j] + offset[j]
 
 
+@loop(
+    lambda dtype: types.void(
+        rows(dtype, readonly=True), vector(types.int64), rows(types.float32), vector(dtype), vector(dtype)
+    ),
+    types.float64,
+)
+def assemble_wide(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
+    """Rows of ``raw`` by index, scaled before they are rounded."""
+    n, d = out.shape
+    for i in range(n):
+        row, source = dense_row(out[i]), dense_row(raw[index[i]])
+        for j in range(d):
+            row[j] = f32(source[j] * scale[j] + offset[j])
+
+
 @loop(lambda dtype: types.int64(rows(dtype, readonly=True), dtype), types.uint32, types.uint64)
 def first_row_with_exponent(bits: Any, exponent: Any) -> Any:
     """The first row with an element whose exponent bits are all set, that is a NaN or an infinity."""

@@ -21,6 +21,7 @@ from streamkern.backends.base import (
     has_dense_rows,
     magnitudes,
     radial_coefficients,
+    wide,
 )
 from streamkern.backends.product import dense
 from streamkern.errors import UsageError
@@ -39,12 +40,14 @@ class NumbaBackend:
         """Gather, convert and scale; see ``Backend.assemble``."""
         check_gather(raw, index, out)
         d = out.shape[1]
+        if wide(raw.dtype):
+            _assemble_wide(raw, index, out, *(_spread(value, d, np.float64) for value in (scale, offset)))
+            return
         source = _gatherable(raw)
         if source is not None:
             loops.assemble(source, _contiguous(index, np.int64), out, _spread(scale, d), _spread(offset, d))
             return
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which finite_rows finds
-            out[...] = raw[index]
+        out[...] = raw[index]
         out *= _spread(scale, d)
         out += _spread(offset, d)
 
@@ -175,9 +178,22 @@ def _contiguous(vector: Array, dtype: Any) -> Array:
     return np.ascontiguousarray(vector, dtype=dtype)
 
 
-def _spread(value: ArrayLike, d: int) -> Array:
-    """A number, or one a column, as float32 of shape (d,)."""
-    return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=np.float32), (d,)))
+def _spread(value: ArrayLike, d: int, dtype: Any = np.float32) -> Array:
+    """A number, or one a column, of shape (d,)."""
+    return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=dtype), (d,)))
+
+
+def _assemble_wide(raw: Array, index: IntArray, out: Array, scale: Array, offset: Array) -> None:
+    if raw.dtype == np.float64 and has_dense_rows(raw):
+        loops.assemble_wide(raw, _contiguous(index, np.int64), out, scale, offset)
+        return
+    for start in range(0, len(index), _WIDE_ROWS):
+        part = slice(start, start + _WIDE_ROWS)
+        rows = np.ascontiguousarray(raw[index[part]], dtype=np.float64)
+        loops.assemble_wide(rows, np.arange(len(rows)), out[part], scale, offset)
+
+
+_WIDE_ROWS = 256  # integers are copied to float64 so many rows at a time
 
 
 def _dense_rows(X: Array) -> Array:

@@ -16,6 +16,7 @@ from streamkern.backends.base import (
     coincident,
     magnitudes,
     radial_coefficients,
+    wide,
 )
 from streamkern.errors import UsageError
 from streamkern.rng import normal_rows
@@ -32,8 +33,13 @@ class NumpyBackend:
     ) -> None:
         """Gather, convert and scale; see ``Backend.assemble``."""
         check_gather(raw, index, out)
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which finite_rows finds
-            out[...] = raw[index]
+        if wide(raw.dtype):
+            with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold is left to finite_rows
+                out[...] = raw[index].astype(np.float64) * np.asarray(scale, np.float64) + np.asarray(
+                    offset, np.float64
+                )
+            return
+        out[...] = raw[index]
         out *= np.asarray(scale, dtype=np.float32)
         out += np.asarray(offset, dtype=np.float32)
 

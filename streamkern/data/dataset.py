@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.backends.base import wide
 from streamkern.data.augment import Augmentation, MixUp
 from streamkern.data.quarantine import Quarantined
 from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, Without, count_chosen, sample_rule, smallest
@@ -37,6 +38,10 @@ class Dataset:
         virtual_rows: how many rows a pass has; None for each chosen row once.
         seed: seed of the augmentations and of the sample.
         quarantine: which rows are left out because their chunks are corrupt; see ``without``.
+        origin: subtracted from scaled and augmented rows before they are rounded to the arithmetic's dtype: a number or
+            shape (d,). A fit sets it for kernels of differences, where rows lie far from 0.
+        wide: whether stored values are taken in float64 until they are scaled; None where the source's dtype says so.
+            Rows that a model predicts are taken as its training rows were, in whatever dtype they come.
     """
 
     source: Source
@@ -48,6 +53,8 @@ class Dataset:
     virtual_rows: int | None = None
     seed: int = 0
     quarantine: tuple[Quarantined, ...] = ()
+    origin: float | Array = 0.0
+    wide: bool | None = None
 
     def __len__(self) -> int:
         """Rows in a pass."""
@@ -67,6 +74,11 @@ class Dataset:
     def n_features(self) -> int:
         """Width d of a row, after the transforms."""
         return self.transforms[-1].n_out if self.transforms else self.source.n_features
+
+    @property
+    def takes_float64(self) -> bool:
+        """Whether stored values are taken in float64 until they are scaled: float32 would not hold them all."""
+        return wide(self.source.dtype) if self.wide is None else self.wide
 
     @property
     def columns(self) -> Names:
@@ -109,6 +121,7 @@ class Dataset:
             [augmentation.to_json() for augmentation in self.augmentations],
             self.virtual_rows,
             self.seed,
+            *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
         )
 
     def scale(self, factor: float | Array = 1.0, shift: float | Array = 0.0) -> Dataset:
@@ -191,8 +204,15 @@ class Dataset:
         )
 
     def prepared_like(self, other: Dataset) -> Dataset:
-        """These rows with the transforms and the scaling of another dataset, in place of their own."""
-        return self._with(transforms=other.transforms, factor=other.factor, shift=other.shift)
+        """These rows with the transforms, the scaling and the origin of another dataset, in place of their own."""
+        return self._with(
+            transforms=other.transforms, factor=other.factor, shift=other.shift, origin=other.origin,
+            wide=other.takes_float64,
+        )  # fmt: skip
+
+    def relative_to(self, origin: float | Array) -> Dataset:
+        """The same rows, with ``origin``, a number or shape (d,), subtracted before they are rounded."""
+        return self._with(origin=origin)
 
     def augment(
         self,

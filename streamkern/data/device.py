@@ -44,10 +44,9 @@ class DeviceAssembly(Assembly):
             return block._replace(X=self.device.upload(block.X))
         ids, copies = raw.ids[index], raw.copies[index]
         X = self.device.rows(
-            raw.X,
-            index,
+            *self.stored(raw.X, index),
             scale=data.factor,
-            offset=data.shift - self.center,
+            offset=data.shift - data.origin - self.center,
             ids=ids,
             copies=copies,
             noises=[(data.seed + number, noise.sigma) for number, noise in enumerate(noises)],

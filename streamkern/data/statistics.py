@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.data.precision import far
 from streamkern.data.stream import Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.errors import DataError
@@ -67,9 +68,10 @@ class TransformedScan(RawScan):
 
 @dataclass(eq=False)
 class Moments:
-    """Contributes rows, extremes, Σ w(x − c), Σ w(x − c)², label counts, Σ w(y − c₁) and Σ w, and checks stored rows.
+    """Contributes rows, extremes, Σ w(x − c), Σ w(x − c)², label counts, Σ w(y − c₁), Σ w, weights and Σ w(y − c₁)².
 
-    Without sample weights every w is 1, and Σ w the rows. Rows of weight 0 are counted, and tell their label at most.
+    It checks stored rows, too. Without sample weights every w is 1, and Σ w the rows. Rows of weight 0 are counted, and
+    tell their label at most.
 
     Args:
         pivot: c, shape (d,), a point among the rows: sums about it keep float64's digits.
@@ -97,7 +99,8 @@ class Moments:
             d = len(self.pivot)
             nothing = Extremes(np.full(d, np.inf), np.full(d, -np.inf))
             width = 0 if self.target_pivot is None else len(self.target_pivot)
-            return rows, nothing, np.zeros(d), np.zeros(d), Counter[Any](), np.zeros(width), 0.0, Extremes(np.inf, 0.0)
+            weights, zero = Extremes(np.inf, 0.0), np.zeros(width)
+            return rows, nothing, np.zeros(d), np.zeros(d), Counter[Any](), zero, 0.0, weights, zero
         if X.dtype.kind == "f":
             bad = self.first_bad(X)
             if bad >= 0:
@@ -111,7 +114,7 @@ class Moments:
                 )
         centred = X.astype(np.float64) - self.pivot
         labels: Counter[Any] = Counter()
-        total = np.zeros(0)
+        total = squares = np.zeros(0)
         if raw.y is not None and self.target_pivot is None:
             values, counts = np.unique(_labels(stored, where), return_counts=True)
             labels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
@@ -128,10 +131,12 @@ class Moments:
                     remedy="leave out or fill the rows without a target",
                 )
             total = _summed(y - self.target_pivot, w)
+            squares = _summed(np.square(y - self.target_pivot), w)
         ranges = Extremes(X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64))
         mass, heaviest = (len(X), 1.0) if w is None else (float(w.sum()), float(w.max()))
         weights = Extremes(0.0, heaviest)
-        return rows, ranges, _summed(centred, w), _summed(np.square(centred), w), labels, total, mass, weights
+        first, second = _summed(centred, w), _summed(np.square(centred), w)
+        return rows, ranges, first, second, labels, total, mass, weights, squares
 
 
 def _summed(values: Array, w: Array | None) -> Array:
@@ -211,7 +216,7 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
     Raises:
         DataError: every feature is constant, or there is one class only.
     """
-    n, ranges, first, second, labels, total, mass, weights = sums
+    n, ranges, first, second, labels, total, mass, weights, squares = sums
     if not mass:
         raise DataError(
             "Every sample weight is 0.",
@@ -242,7 +247,10 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
             raise _too_many_labels("the target of the training rows")
         encoding = Classes(np.array(values))
     elif has_target and moments.target_pivot is not None:
-        encoding = Continuous(moments.target_pivot + total / mass, flat)
+        spread = np.sqrt(np.maximum(squares / mass - (total / mass) ** 2, 0.0))
+        target_mean = moments.target_pivot + total / mass
+        precision = "float64" if np.any(far(target_mean, spread)) else "float32"
+        encoding = Continuous(target_mean, flat, precision=precision)
     mean, mean_weight = moments.pivot + shift, mass / n
     return Statistics(
         n, ranges.low, ranges.high, mean, variance, dict(labels), encoding, mean_weight,

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.backends import get_backend
-from streamkern.backends.base import Backend
+from streamkern.backends.base import Backend, wide
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import AT_ONCE, Reader
 from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
-from streamkern.data.transforms import through, working_dtype
+from streamkern.data.transforms import through
 from streamkern.errors import require_counts
 from streamkern.rng import generator
 from streamkern.types import Array, IntArray
@@ -69,7 +69,7 @@ class Assembly:
     Args:
         dataset: gives scaling and augmentations.
         encoding: how targets become numbers; None leaves them out.
-        center: subtracted from every row after augmentation, shape (d,) or a number.
+        center: subtracted from every row after augmentation, beside the dataset's origin: shape (d,) or a number.
         dtype: float32 or float64.
         backend: where the loops run.
         mean_weight: what sample weights are divided by.
@@ -98,14 +98,15 @@ class Assembly:
         """Rows ``index`` of ``raw`` as a block."""
         data = self.dataset
         ids, copies = raw.ids[index], raw.copies[index]
-        rows, order = raw.X, index
+        rows, order = self.stored(raw.X, index)
         if data.transforms:
-            rows, order = self.transformed(rows[index], ids, where), np.arange(len(index), dtype=np.int64)
-        X = np.empty((len(index), data.n_features), dtype=self.dtype)
+            rows, order = self.transformed(rows[order], ids, where), np.arange(len(index), dtype=np.int64)
         augmentations = data.augmentations
         # Only noise commutes with the shift to the centre; anything else sees rows as the user scaled them.
-        simple = X.dtype == np.float32 and all(isinstance(a, GaussianNoise) for a in augmentations)
-        shift = data.shift - self.center if simple else data.shift
+        simple = self.dtype == np.float32 and all(isinstance(a, GaussianNoise) for a in augmentations)
+        away = not simple and bool(np.any(data.origin))
+        X = np.empty((len(index), data.n_features), dtype=np.float64 if away else self.dtype)
+        shift = data.shift - data.origin - self.center if simple else data.shift
         if X.dtype == np.float32:
             first = augmentations[0] if augmentations else None
             if isinstance(first, GaussianNoise):
@@ -131,13 +132,23 @@ class Assembly:
                 y = augmentation.mix(X, y, ids, copies, seed, self._bank(number))
             else:
                 augmentation.apply(X, ids, copies, seed, self.backend)
-        if not simple and np.any(self.center):
+        if away:
+            X = np.subtract(X, data.origin + self.center).astype(self.dtype)
+        elif not simple and np.any(self.center):
             X -= np.asarray(self.center, dtype=self.dtype)
         return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight)
 
+    def stored(self, X: Array, index: IntArray) -> tuple[Array, IntArray]:
+        """Rows ``index`` of X in the precision that the dataset takes them in: an array, and where in it they are."""
+        taken = self.dataset.takes_float64
+        if wide(X.dtype) == taken or self.dtype == np.float64:
+            return X, index
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which finite_rows finds
+            return X[index].astype(np.float64 if taken else np.float32), np.arange(len(index), dtype=np.int64)
+
     def transformed(self, X: Array, ids: IntArray, where: str) -> Array:
         """Stored rows (b, n_stored) through the dataset's transforms, shape (b, d), float32 or float64."""
-        dtype = working_dtype(X.dtype, self.dtype)
+        dtype = np.float64 if self.dataset.takes_float64 else self.dtype
         return through(self.dataset.transforms, np.array(X, dtype=dtype), ids, where)
 
     def _bank(self, number: int) -> Bank:
@@ -147,7 +158,8 @@ class Assembly:
                 data = self.dataset
                 ids, (X, y, _) = data.bank(number)
                 raw, every = Raw(X, y, ids, np.zeros_like(ids)), np.arange(len(ids), dtype=np.int64)
-                plain = replace(self, dataset=data.plain(), center=0.0)
+                dtype = np.dtype(np.float64) if np.any(data.origin) else self.dtype
+                plain = replace(self, dataset=data.plain().relative_to(0.0), center=0.0, dtype=dtype)
                 block = plain.build(raw, every, (), f"the rows that MixUp draws from {data.source.where(0)}")
                 targets = block.y
                 if targets is not None and self.encoding is not None:

@@ -89,11 +89,13 @@ class Continuous:
     Args:
         mean: shape (c,), float64.
         flat: whether stored targets have shape (n,).
+        precision: dtype that predictions have at least: ``float64`` where float32 does not tell targets apart.
     """
 
     mean: Array
     flat: bool = True
     kind: str = "regression"
+    precision: str = "float32"
 
     @property
     def outputs(self) -> int:
@@ -129,6 +131,16 @@ class Continuous:
             )
         return values - self.mean
 
+    def dtype(self, working: np.dtype[Any]) -> np.dtype[Any]:
+        """Dtype of predictions of a model that computes in ``working``."""
+        return np.result_type(working, np.dtype(self.precision))
+
+    def decode(self, outputs: Array) -> Array:
+        """Outputs of a model, shape (n, c), plus the mean, added in float64. Outputs may be changed."""
+        dtype = self.dtype(outputs.dtype)
+        out = outputs if dtype == outputs.dtype else None
+        return np.add(outputs, self.mean, out=out, dtype=np.float64, casting="same_kind")
+
 
 def as_values(y: Array, outputs: int) -> Array:
     """Encoded targets as values (n, c), float64: class codes (n,) become indicators, values stay."""
@@ -144,7 +156,9 @@ def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
     if isinstance(encoding, Classes):
         return {"kind": encoding.kind, "dtype": encoding.values.dtype.str, "values": encoding.values.tolist()}
     if isinstance(encoding, Continuous):
-        return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "flat": encoding.flat}
+        # Only where it is not the rule: the fingerprints of all other models stay as they were.
+        precision = {} if encoding.precision == "float32" else {"precision": encoding.precision}
+        return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "flat": encoding.flat, **precision}
     return None
 
 
@@ -154,7 +168,9 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
         return None
     if data["kind"] == "classification":
         return Classes(np.array(data["values"], dtype=np.dtype(data["dtype"])))
-    return Continuous(np.array(data["mean"], dtype=np.float64), bool(data["flat"]))
+    mean = np.array(data["mean"], dtype=np.float64)
+    precision = {name: name for name in ("float32", "float64")}[data.get("precision", "float32")]
+    return Continuous(mean, bool(data["flat"]), precision=precision)
 
 
 def _listing(values: Array, limit: int = 12) -> str:

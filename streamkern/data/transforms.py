@@ -54,12 +54,6 @@ class Transform(Protocol):
         ...
 
 
-def working_dtype(stored: np.dtype[Any], wanted: np.dtype[Any]) -> np.dtype[Any]:
-    """What transforms compute in: float64, or float32 where it holds every stored value and no more is wanted."""
-    narrow = wanted == np.float32 and np.can_cast(stored, np.float32)
-    return np.dtype(np.float32) if narrow else np.dtype(np.float64)
-
-
 @dataclass(frozen=True, eq=False)
 class Affine:
     """Features times ``factor`` plus ``shift``.

@@ -184,15 +184,16 @@ def projection(model: KernelMachine, dataset: Dataset, slots: int, part_bytes: i
     """
     release()
     source, c, itemsize = dataset.source, model.weights.shape[1], model.Z.dtype.itemsize
+    made = model.output_dtype.itemsize
     text = 64 if source.target is not None and source.target.dtype == object else 8
     chunk_rows = int(np.diff(source.bounds).max(initial=1))
     task_rows = min(model.task_rows(dataset), chunk_rows)
     # Decoded pieces, the chunk made of them, and the chunk before it.
     reading = 3 * chunk_rows * (source.n_features * source.dtype.itemsize + text + 32)
     widest = max(source.n_features, *(transform.n_out for transform in model.transforms), 1)
-    working = task_rows * (2 * (model.Z.shape[1] + c) * itemsize + (2 * widest * 8 if model.transforms else 0))
+    working = task_rows * (2 * (model.Z.shape[1] * itemsize + c * made) + (2 * widest * 8 if model.transforms else 0))
     working += max(min(TILE_BYTES, ROW_TILE * len(model.weights) * itemsize), len(model.weights) * itemsize)
-    waiting = 2 * task_rows * (c * itemsize + 8 + text)
+    waiting = 2 * task_rows * (c * made + 8 + text)
     task = reading + working + waiting
     centers = 3 * model.Z.nbytes if isinstance(model.Z, np.ndarray) else 0  # as they are, centred, and packed
     # A part in blocks, joined, as labels, in the format's own arrays, and encoded; and the next in blocks.
@@ -359,7 +360,7 @@ def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool)
     if id is not None:
         assert source.target is not None
         columns.append(Column(id, source.target.dtype))
-    dtype = model.Z.dtype
+    dtype = model.output_dtype
     if isinstance(model.encoding, Classes):
         labels = model.encoding.values
         columns.append(Column("prediction", np.dtype(object) if labels.dtype.kind in "UTO" else labels.dtype))

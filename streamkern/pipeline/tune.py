@@ -36,6 +36,7 @@ from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
 from streamkern.solvers.fit import OUTPUTS_GUESS, AtOnce, prepare
 from streamkern.solvers.footprint import footprint
 from streamkern.solvers.path import RidgePath, path_scores
+from streamkern.solvers.precision import relative
 
 ROWS = 12_000
 """Rows of the subsample by default."""
@@ -246,7 +247,8 @@ def tune(
     budget = default_budget() if memory is None else parse_bytes(memory)
     sample = _sample(pipeline.train, rows, seed, budget)
     with open_executor(scheduler, threads) as executor:
-        bench = _Bench.of(pipeline, sample, centers, seed, budget, executor)
+        invariant = all(family.translation_invariant for family in families)
+        bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant)
         median = median_distance(bench.fit, executor, bench.problem.dtype)
         trials: dict[Kernel, list[Trial]] = {}
 
@@ -343,8 +345,9 @@ class _Bench:
 
     @classmethod
     def of(
-        cls, pipeline: Pipeline, sample: Dataset, centers: int | None, seed: int, budget: int, executor: Executor
-    ) -> _Bench:
+        cls, pipeline: Pipeline, sample: Dataset, centers: int | None, seed: int, budget: int, executor: Executor,
+        invariant: bool,
+    ) -> _Bench:  # fmt: skip
         """Preprocessed as the pipeline says, by what the whole subsample teaches."""
         fit, held = sample.split(HELD_OUT, seed)
         for part in (fit, held):
@@ -356,6 +359,7 @@ class _Bench:
         )  # fmt: skip
         recipe = replace(pipeline, train=sample, test=None, validation=None)
         scaled, facts = prepare(recipe, AtOnce(recipe, executor))
+        scaled = relative(scaled, facts, invariant, dtype)
         fit, held = fit.prepared_like(scaled), held.prepared_like(scaled)
         assert facts.encoding is not None
         chosen = Uniform(p, seed).choose(fit, executor, dtype)

@@ -105,7 +105,7 @@ def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | N
         pipeline,
         train=train,
         kernel=champion.kernel,
-        centers=Given(np.asarray(champion.Z)),
+        centers=Given(champion.Z + np.asarray(champion.origin) if np.any(champion.origin) else np.asarray(champion.Z)),
         solver=WarmEigenPro(**given, start=champion.weights, encoding=champion.encoding),
     ), None
 

@@ -35,6 +35,7 @@ from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.footprint import Footprint, footprint, scan_rows
 from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.placement import require_room, room_for_solver
+from streamkern.solvers.precision import relative, require_precision
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
 
@@ -323,6 +324,7 @@ def fit(
 
     Raises:
         PlanRefusedError: it would not fit the budget.
+        PrecisionError: the dtype cannot represent the kernel on these rows.
         UsageError: the solver has a patience and there are no validation rows.
         DataError: rows that cannot be used, or fewer than centers.
         NumericalError: training diverged or stagnated.
@@ -355,6 +357,8 @@ def fit(
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = prepare(recipe, stages)
+    basis = recipe.features or recipe.kernel
+    scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
     release()
     if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features:
@@ -362,12 +366,14 @@ def fit(
         on_plan(projected)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
     recipe = stages.settled(scaled)
+    kernel = recipe.kernel or default_kernel(facts, scaled)
     centers = stages.centers(scaled)
+    require_precision(kernel, recipe.features, centers.Z, scaled, facts, centers.Z.dtype)
     release()
     problem = Problem(
         scaled,
         facts.encoding,
-        recipe.kernel or default_kernel(facts, scaled),
+        kernel,
         centers,
         executor,
         dtype=centers.Z.dtype,

@@ -35,6 +35,22 @@ class BackendSuite:
             _REFERENCE.assemble(raw, index, expected, scale=scale, offset=offset)
             np.testing.assert_array_equal(out, expected)
 
+    @pytest.mark.parametrize("dtype", [np.float64, np.int32, np.uint32, np.int64, np.uint64])
+    def test_wide_rows_are_shifted_before_they_are_rounded(self, backend: Backend, dtype: type) -> None:
+        """What float32 would round away at the offset is there, with noise and without."""
+        near, index = _stored(), np.array([5, 5, 59, 0, 31])
+        raw: Array = (near.astype(np.int64) + 1_700_000_000).astype(dtype)
+        for scale in (np.float64(1.0), 1 / 3, np.linspace(0.1, 2, 17)):
+            out, noisy = np.empty((5, 17), np.float32), np.empty((5, 17), np.float32)
+            backend.assemble(raw, index, out, scale=scale, offset=-1.7e9 * scale)
+            np.testing.assert_allclose(out, near[index] * scale, rtol=1e-6, atol=1e-6)
+            ids = copies = np.arange(5, dtype=np.int64)
+            backend.assemble_noisy(
+                raw, index, noisy, scale=scale, offset=-1.7e9 * scale, row_ids=ids, copies=copies, seed=1, sigma=0.2
+            )  # fmt: skip
+            backend.add_noise(out, ids, copies=copies, seed=1, sigma=0.2)
+            np.testing.assert_array_equal(noisy, out)
+
     def test_noise_belongs_to_the_row(self, backend: Backend) -> None:
         """A row's noise is the same whatever rows come with it, and near the reference's."""
         ids, copies = np.arange(40, dtype=np.int64) * 7, np.arange(40, dtype=np.int64) % 3

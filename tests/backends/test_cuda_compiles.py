@@ -52,15 +52,16 @@ def ptx(monkeypatch):
 
 
 def test_rows_and_noise_for_every_stored_type(ptx):
-    rest = (*[vector(f4)] * 2, *[vector(i8)] * 2, u8, u8, f4, types.boolean)
-    for dtype in (u1, f4):
-        assert ".entry" in ptx(kernels._assemble, matrix(dtype), vector(i8), matrix(f4), *rest)
+    for dtype, number in ((u1, f4), (f4, f4), (f8, f8)):
+        rest = (*[vector(number)] * 2, *[vector(i8)] * 2, u8, u8, f4, types.boolean)
+        kernel = kernels._assembler(kernels.f64 if number is f8 else kernels.f32)
+        assert ".entry" in ptx(kernel, matrix(dtype), vector(i8), matrix(f4), *rest)
 
 
 @pytest.mark.parametrize("dtype", [f4, f8])
 def test_profiles_angles_and_waves_in_the_type_of_the_rows(ptx, dtype):
     """A float32 kernel holds no instruction of float64, which a card has few units for: a stray literal makes one."""
-    numbers = [dtype] * 6
+    numbers = [dtype] * 7
     radial = ptx(kernels._radial, matrix(dtype), vector(dtype), vector(dtype), i8, *numbers)
     angular = ptx(kernels._angular, matrix(dtype), *[vector(dtype)] * 4, i8, i8, *[dtype] * 3)
     ptx(kernels._cosines, matrix(dtype), vector(dtype), *[dtype] * 3)

@@ -1,0 +1,23 @@
+"""Values that lie so far from 0 that float32 would keep too few digits of what they differ in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamkern.types import Array
+
+FAR = 1024.0
+"""Standard deviations from 0 beyond which a mean is an offset: float32 would round at 1/16,000 of one or more."""
+
+
+def far(mean: Array, spread: Array) -> Array:
+    """Which columns have an offset: |mean| > ``FAR`` standard deviations.
+
+    Args:
+        mean: shape (k,).
+        spread: standard deviations, shape (k,).
+
+    Returns:
+        Shape (k,), bool.
+    """
+    return np.abs(mean) > FAR * spread

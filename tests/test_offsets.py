@@ -1,0 +1,250 @@
+"""Numbers that lie far from 0: what they differ in is kept, in features and targets, training and prediction."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import mean_squared_error, r2_score
+
+import streamkern as sk
+from streamkern.cli import main
+from streamkern.data.targets import Continuous, encoding_from_json, encoding_to_json
+from streamkern.model import load_model
+from streamkern.pipeline.retrain import warm
+from streamkern.solvers import Direct, EigenPro, EigenPro2
+
+UNIX = 1.7e9
+N, HELD = 700, 200
+
+
+def table(offset: float = 0.0, unit: float = 1.0, dtype: str = "float64") -> tuple[np.ndarray, np.ndarray]:
+    """Rows of three features, and a smooth function of them."""
+    U = np.random.default_rng(0).normal(size=(N, 3))
+    y = np.sin(U[:, 0]) + U[:, 1] * 0.5 + 0.05 * np.random.default_rng(1).normal(size=N)
+    return (U * unit + offset).astype(dtype), y
+
+
+def regressor(**given: Any) -> sk.KernelRegressor:
+    kernel, solver = given.pop("kernel", sk.Laplace(4.0)), given.pop("solver", Direct())
+    return sk.KernelRegressor(kernel, given.pop("centers", 200), solver, dtype="float32", threads=1, **given)
+
+
+def r2(model: Any, X: Any, y: np.ndarray) -> float:
+    model.fit(X[:-HELD], y[:-HELD])
+    return float(r2_score(y[-HELD:], model.predict(X[-HELD:])))
+
+
+PLAIN = {scaling: r2(regressor(scaling=scaling), *table()) for scaling in (None, "standard")}
+
+
+@pytest.mark.parametrize("scaling", [None, "standard"])
+@pytest.mark.parametrize("offset", [1e5, 1e7, UNIX, -(2.0**40)])
+def test_an_offset_of_float64_costs_nothing(scaling: str | None, offset: float):
+    assert PLAIN[scaling] > 0.95
+    assert r2(regressor(scaling=scaling), *table(offset)) == pytest.approx(PLAIN[scaling], abs=2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("scaling", [None, "standard"])
+def test_an_offset_of_wide_integers_costs_nothing(scaling: str | None, dtype: str):
+    near, far = (table(offset, unit=100, dtype=dtype) for offset in (1000, UNIX))
+    kernel = sk.Laplace(400.0 if scaling is None else 4.0)
+    models = [regressor(scaling=scaling, kernel=kernel) for _ in range(2)]
+    assert r2(models[1], *far) == pytest.approx(r2(models[0], *near), abs=2e-3)
+
+
+@pytest.mark.parametrize("preprocess", [(sk.Impute("mean"),), (sk.Impute("mean"), sk.Standardise()), (sk.UnitRange(),)])
+def test_steps_before_the_kernel_keep_it(preprocess: tuple[Any, ...]):
+    kernel = sk.Laplace(0.7) if isinstance(preprocess[0], sk.UnitRange) else sk.Laplace(4.0)
+    near, far = (r2(regressor(preprocess=preprocess, kernel=kernel), *table(offset)) for offset in (0.0, UNIX))
+    assert far == pytest.approx(near, abs=2e-3)
+
+
+@pytest.mark.parametrize("solver", [EigenPro(epochs=4), sk.Falkon(epochs=10)], ids=repr)
+def test_every_solver_sees_the_same_rows(solver: Any):
+    near, far = (r2(regressor(solver=solver), *table(offset)) for offset in (0.0, UNIX))
+    assert far == pytest.approx(near, abs=5e-3)
+
+
+CHOICES = {
+    "given": lambda X: sk.Given(X[:150]),
+    "k-means": lambda X: sk.KMeans(60),
+    "rpcholesky": lambda X: sk.RPCholesky(60, sk.Laplace(4.0)),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_of_centers_does(choice: str):
+    def found(offset: float) -> float:
+        X, y = table(offset)
+        return r2(regressor(centers=CHOICES[choice](X)), X, y)
+
+    assert found(UNIX) == pytest.approx(found(0.0), abs=1e-2)
+
+
+def test_centers_that_stay_where_they_are_stored_do(tmp_path: Path):
+    def found(offset: float) -> float:
+        X, y = table(offset)
+        place = tmp_path / f"{offset}.zarr"
+        sk.write_zarr(place, X[:-HELD], y[:-HELD], target="y")
+        model = regressor(centers=sk.AllRows(), solver=EigenPro2(epochs=4)).fit(sk.open_dataset(place, target="y"))
+        model.save(tmp_path / f"{offset}.model")
+        return float(r2_score(y[-HELD:], load_model(tmp_path / f"{offset}.model").predict(X[-HELD:])))
+
+    assert found(UNIX) == pytest.approx(found(0.0), abs=5e-3)
+
+
+@pytest.mark.parametrize("map_", [sk.RandomFourier(sk.Laplace(4.0), 300), sk.Nystrom(sk.Laplace(4.0))], ids=repr)
+def test_features_of_differences_do(map_: Any, tmp_path: Path):
+    def found(offset: float) -> float:
+        X, y = table(offset)
+        data = sk.from_arrays(X, y)
+        pipeline = sk.Pipeline(
+            data, features=map_, centers=sk.Uniform(100) if map_.needs_centers else None, solver=Direct(),
+            task="regression",
+        )  # fmt: skip
+        return float(sk.run(pipeline, tmp_path / str(offset))["metrics"]["train"]["r2"])
+
+    assert found(UNIX) == pytest.approx(found(0.0), abs=2e-2)
+
+
+@pytest.mark.parametrize("augmentation", [sk.GaussianNoise(0.1), sk.MixUp(0.2), sk.FeatureDropout(0.0)], ids=repr)
+def test_augmented_rows_keep_it(augmentation: Any):
+    def found(offset: float) -> float:
+        X, y = table(offset)
+        data = sk.from_arrays(X[:-HELD], y[:-HELD]).augment(augmentation, copies=2)
+        model = regressor(solver=EigenPro(epochs=2)).fit(data)
+        return float(r2_score(y[-HELD:], model.predict(X[-HELD:])))
+
+    assert found(UNIX) == pytest.approx(found(0.0), abs=2e-2)
+
+
+def test_dropped_features_have_the_user_s_value_and_not_that_of_shifted_rows():
+    X, y = table(UNIX)
+    data = sk.from_arrays(X, y).augment(sk.FeatureDropout(1.0, value=UNIX + 1.0)).relative_to(np.full(3, UNIX))
+    block = sk.data.stream.Scan(sk.data.stream.Assembly(data)).block((0,))
+    assert (block.X == 1.0).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    offsets=st.lists(st.floats(-(2.0**40), 2.0**40), min_size=3, max_size=3),
+    scaling=st.sampled_from([None, "standard"]),
+)
+def test_shifted_features_have_the_same_predictions(offsets: list[float], scaling: str | None):
+    X, y = table()
+    model = regressor(scaling=scaling).fit(X[:-HELD], y[:-HELD])
+    shifted = X + np.array(offsets)
+    X = shifted - np.array(offsets)  # with what float64 has rounded there
+    model.fit(X[:-HELD], y[:-HELD])
+    far = regressor(scaling=scaling).fit(shifted[:-HELD], y[:-HELD])
+    assert np.abs(far.predict(shifted[-HELD:]) - model.predict(X[-HELD:])).max() < 0.02
+
+
+@settings(max_examples=15, deadline=None)
+@given(offset=st.floats(-UNIX, UNIX), unit=st.sampled_from([1.0, 1e3]))
+def test_shifted_targets_have_residuals_as_good_and_predictions_that_differ(offset: float, unit: float):
+    X, y = table()
+    near = regressor().fit(X[:-HELD], unit * y[:-HELD]).predict(X[-HELD:])
+    far = regressor().fit(X[:-HELD], unit * y[:-HELD] + offset).predict(X[-HELD:])
+    assert np.abs((far - offset) - near).max() < 2e-4 * unit
+    assert len(np.unique(far)) == HELD
+
+
+def test_predictions_are_float64_only_where_float32_cannot_hold_the_targets():
+    X, y = table()
+    for offset, dtype in ((0.0, np.float32), (100.0, np.float32), (UNIX, np.float64)):
+        model = regressor().fit(X, y + offset)
+        assert model.predict(X).dtype == dtype
+        assert model.model_.decision_function(np.empty((0, 3))).dtype == dtype
+    both = np.stack([y, y + UNIX], axis=1)
+    assert regressor().fit(X, both).predict(X).dtype == np.float64
+
+
+def test_one_mean_is_added_wherever_predictions_are_made():
+    encoding = Continuous(np.array([UNIX]), precision="float64")
+    again = encoding_from_json(json.loads(json.dumps(encoding_to_json(encoding))))
+    assert isinstance(again, Continuous)
+    assert again.precision == "float64"
+    assert again.decode(np.full((1, 1), 0.25, np.float32))[0, 0] == UNIX + 0.25
+    assert "precision" not in encoding_to_json(Continuous(np.array([1.0])))  # as models of earlier releases
+
+
+def _trained(folder: Path, offset: float, target: float) -> tuple[pd.DataFrame, dict[str, Any]]:
+    X, y = table(offset)
+    frame = pd.DataFrame(X, columns=list("abc")).assign(y=y + target)
+    frame[:-HELD].to_parquet(folder / "train.parquet", index=False)
+    frame[-HELD:].to_parquet(folder / "test.parquet", index=False)
+    train, test = (sk.open_dataset(folder / f"{part}.parquet", target="y") for part in ("train", "test"))
+    pipeline = sk.Pipeline(
+        train, test=test, kernel=sk.Laplace(4.0), centers=sk.Uniform(200), solver=Direct(), task="regression"
+    )
+    return frame[-HELD:], sk.run(pipeline, folder / "run")
+
+
+def test_every_door_has_the_same_answers(tmp_path: Path):
+    held, result = _trained(tmp_path, UNIX, UNIX)
+    model, place = load_model(tmp_path / "run" / "model.zarr"), tmp_path / "run" / "model.zarr"
+    rows = held[list("abc")].to_numpy()
+    predictor = sk.Predictor(place)
+    assert main(["predict", str(place), str(tmp_path / "test.parquet"), str(tmp_path / "p.parquet")]) == 0
+    written = pd.read_parquet(tmp_path / "p.parquet")["prediction"]
+    assert written.dtype == np.float64
+    expected = model.predict(rows)
+    for answers in (
+        written.to_numpy(),
+        predictor(rows).predictions,
+        predictor(rows.tolist()).predictions,
+        np.concatenate([predictor(row[None]).predictions for row in rows]),
+        model.predict(held[list("abc")]),
+        model.predict(tmp_path / "test.parquet"),
+        model.predict(sk.open_dataset(tmp_path / "test.parquet", target="y")),
+    ):
+        np.testing.assert_allclose(answers, expected, rtol=0, atol=1e-5)
+    metrics = result["metrics"]["test"]
+    assert metrics["r2"] > 0.95
+    assert metrics["r2"] == pytest.approx(r2_score(held["y"], written), abs=1e-6)
+    assert metrics["mse"] == pytest.approx(mean_squared_error(held["y"], written), rel=1e-5)
+    again = model.score(sk.open_dataset(tmp_path / "test.parquet", target="y"))
+    assert again["r2"] == pytest.approx(metrics["r2"], abs=1e-9)
+
+
+def test_a_data_set_that_the_user_scaled_is_scored_as_it_was_trained():
+    X, y = table(UNIX)
+    data = sk.from_arrays(X, y).scale(0.5)
+    train, test = data.split(0.2)
+    model = regressor(kernel=sk.Laplace(2.0)).fit(train)
+    assert model.score(test) > 0.95
+    with pytest.raises(sk.UsageError, match="scaled in another way"):
+        model.model_.score(sk.from_arrays(X, y).scale(0.25))
+
+
+def test_a_champion_goes_on_far_from_0(tmp_path: Path):
+    X, y = table(UNIX)
+    pipeline = sk.Pipeline(
+        sk.from_arrays(X, y), kernel=sk.Laplace(4.0), centers=sk.Uniform(200), solver=EigenPro(epochs=6),
+        task="regression",
+    )  # fmt: skip
+    sk.run(pipeline, tmp_path / "cold")
+    going_on, reason = warm(pipeline, load_model(tmp_path / "cold" / "model.zarr"))
+    assert reason is None
+    assert sk.run(going_on, tmp_path / "warm")["metrics"]["train"]["r2"] > 0.95
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "int64"])
+@pytest.mark.parametrize("preprocess", [(), (sk.Impute("mean"), sk.Standardise())], ids=["plain", "steps"])
+def test_a_row_has_the_same_prediction_in_whatever_dtype_it_comes(dtype: str, preprocess: tuple[Any, ...]):
+    X, y = table(100, unit=20)
+    X = np.clip(np.round(X), 0, 255).astype(dtype)
+    model = regressor(scaling="standard", kernel=sk.Laplace(4.0), preprocess=preprocess).fit(X, y).model_
+    expected = model.predict(X)
+    for carrier in ("uint8", "int16", "int32", "int64", "float32", "float64"):
+        np.testing.assert_array_equal(model.predict(X.astype(carrier)), expected)
+    np.testing.assert_array_equal(sk.Predictor(model)(X.tolist()).predictions, expected)
