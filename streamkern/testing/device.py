@@ -1,7 +1,7 @@
 """Devices without a GPU: the kernels in Numba's simulator, and arrays of the array API's strictest implementation.
 
-What runs on a GPU is the same code with CuPy's arrays: ``kernels/device.py``, ``data/device.py`` and
-``solvers/device.py`` on any device, ``backends/cuda.py`` on a GPU and in the simulator.
+What runs on a GPU is the same code with CuPy's arrays: ``engine/device.py`` and
+``data/device.py`` on any device, ``backends/cuda.py`` on a GPU and in the simulator.
 """
 
 from __future__ import annotations

@@ -35,9 +35,10 @@ from workers import watched
 import streamkern as sk
 from streamkern.backends import product
 from streamkern.data.stream import Block
-from streamkern.engine.base import CENTER_TILE, ROW_TILE, tiles
+from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion
+from streamkern.kernels.base import tiles
 from streamkern.solvers.gradient import Gradient
 
 try:
@@ -67,7 +68,8 @@ def sides(
     shares = [slice(k * rows // threads, (k + 1) * rows // threads) for k in range(threads)]
     out = np.empty((rows, c), np.float32)
     panels = [np.empty((ROW_TILE, p), np.float32) for _ in shares]
-    x_norms, packed = expansion.backend.row_norms(X), product.pack(Z)
+    loops, packed = expansion.engine.loops, product.pack(Z)
+    x_norms, z_norms = loops.row_norms(X), loops.row_norms(Z)
 
     def split(work: Callable[[int, slice], Any]) -> Side:
         return lambda: list(pool.map(work, range(threads), shares))
@@ -97,14 +99,14 @@ def sides(
 
     def elementwise(k: int, part: slice) -> None:
         def visit(S: np.ndarray, here: slice, cols: slice) -> None:
-            expansion.kernel.apply(S, x_norms[here], expansion.norms[cols], expansion.backend)
+            expansion.kernel.apply(S, x_norms[here], z_norms[cols], loops)
 
         in_tiles(k, part, visit, ROW_TILE, CENTER_TILE)
 
     def plain(k: int, part: slice) -> None:
         for a in tiles(part.stop - part.start, ROW_TILE):
             here = slice(part.start + a.start, part.start + a.stop)
-            squared = x_norms[here, None] + expansion.norms - 2 * (X[here] @ Z.T)
+            squared = x_norms[here, None] + z_norms - 2 * (X[here] @ Z.T)
             out[here] = np.exp(-np.sqrt(np.maximum(squared, 0)) / np.float32(SIGMA)) @ W
 
     found = {

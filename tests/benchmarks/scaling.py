@@ -25,14 +25,15 @@ import streamkern as sk
 from streamkern.data import from_arrays
 from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Classes
+from streamkern.engine import default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion
 from streamkern.solvers.gradient import Gradient
-from streamkern.solvers.loop import SCAN_ROWS
+from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.projection import ExactProjection
-from streamkern.sweep import Work, task_level
+from streamkern.sweep import StepWork, task_level
 from streamkern.testing.simulate import Costs, Layout, ideal, simulate
 
 P, D, OUTPUTS, LANES, ROWS = 5000, 784, 10, 8, 256
@@ -77,16 +78,16 @@ def calibrate(rounds: int) -> Costs:
     state = np.random.default_rng(0).normal(size=(P, OUTPUTS)).astype(np.float32)
     lane, contention = lane_seconds(P, D, ROWS, rounds)
     W = np.tril(np.random.default_rng(1).random((P, P), dtype=np.float32))
-    projection, times = ExactProjection(W, None), []
+    projection, times = ExactProjection(W, None, default_engine()), []
     work = rows_and_work()
     with open_executor("processes:1", 1) as executor, ThreadPoolExecutor(1) as aside:
-        placement = executor.place(work, LANES)
+        placement, bound = executor.place(work, LANES), replace(projection, engine=default_engine().bound(executor))
         placement.step((0, 0), state)
         for step in range(1, 2 * rounds + 1):  # while a worker computes, as it does ahead
             computing = aside.submit(placement.step, (0, step), state)
             while not computing.done():
                 start = time.process_time()
-                projection.apply(state, executor.host_map)
+                bound.apply(state)
                 times.append(time.process_time() - start)
         placement.close()
     update = statistics.median(times)
@@ -114,31 +115,32 @@ def calibrate(rounds: int) -> Costs:
     return costs
 
 
-def rows_and_work() -> Work:
+def rows_and_work() -> StepWork:
     """What a step does with rows in memory."""
     rng = np.random.default_rng(0)
     X = rng.random((STEPS_A_PASS * LANES * ROWS, D), dtype=np.float32)
     stream = Stream(
         Assembly(from_arrays(X, rng.integers(0, OUTPUTS, len(X))), Classes(np.arange(OUTPUTS))), LANES, ROWS
     )
-    return Work(stream, Gradient(Expansion(sk.Laplace(20.0), X[:P] - X[:P].mean(axis=0))))
+    return StepWork(stream, Gradient(Expansion(sk.Laplace(20.0), X[:P] - X[:P].mean(axis=0))))
 
 
 def measured(workers: list[int], steps: int, rounds: int) -> dict[int, float]:
     """Seconds of whole steps on each number of workers, taking turns; one cluster at a time: idle workers cost too."""
     rng, work = np.random.default_rng(1), rows_and_work()
-    projection = ExactProjection(np.tril(rng.random((P, P), dtype=np.float32)), None)
+    projection = ExactProjection(np.tril(rng.random((P, P), dtype=np.float32)), None, default_engine())
     state = np.zeros((P, OUTPUTS), dtype=np.float32)
     found: dict[int, list[float]] = {number: [] for number in workers}
     for turn in range(rounds):
         for number in workers if turn % 2 else workers[::-1]:
             with open_executor(f"processes:{number}", default_threads()) as executor:
                 placement = executor.place(work, LANES)
+                bound = replace(projection, engine=default_engine().bound(executor))
                 for step in range(steps + 3):
                     position, *ahead = (divmod(turn * steps + step + i, STEPS_A_PASS) for i in range(3))
                     start = time.perf_counter()
                     result = placement.step(position, state, ahead)
-                    projection.apply(result.parts[0], executor.host_map)
+                    bound.apply(result.parts[0])
                     if step >= 3:
                         found[number].append(time.perf_counter() - start)
                 placement.close()

@@ -27,7 +27,7 @@ from streamkern.execute import open_executor
 from streamkern.execute.base import Parts, Placement
 from streamkern.kernels import Expansion, Laplace
 from streamkern.solvers.gradient import Gradient
-from streamkern.sweep import Work
+from streamkern.sweep import StepWork
 
 LANES = 4
 
@@ -47,13 +47,13 @@ class Idle:
         return state.copy(), 0.0, 1
 
 
-def gradient_work(p: int, d: int, outputs: int, block_rows: int) -> Work:
+def gradient_work(p: int, d: int, outputs: int, block_rows: int) -> StepWork:
     """EigenPro's gradient on random rows."""
     rng = np.random.default_rng(0)
     X = rng.random((16 * LANES * block_rows, d), dtype=np.float32)
     data = from_arrays(X, rng.integers(0, outputs, len(X)))
     stream = Stream(Assembly(data, Classes(np.arange(outputs))), LANES, block_rows, run_rows=64)
-    return Work(stream, Gradient(Expansion(Laplace(20.0), X[:p] - X[:p].mean(axis=0))))
+    return StepWork(stream, Gradient(Expansion(Laplace(20.0), X[:p] - X[:p].mean(axis=0))))
 
 
 def clock(placement: Placement, state: Any, steps: int, of_a_pass: int) -> list[float]:

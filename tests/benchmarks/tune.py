@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from streamkern.solvers.dense import spd_solve, unpacked
 
 import streamkern as sk
 from streamkern.data.stream import Scan
+from streamkern.engine.triangle import unpacked
 from streamkern.execute import open_executor
 from streamkern.pipeline.tune import KERNELS
 from streamkern.solvers import Problem
@@ -93,12 +93,12 @@ def at_ridges(pipeline: sk.Pipeline) -> list[float]:
         basis = problem.expansion()
         equations = NormalEquations(basis, facts.encoding.outputs)
         packed, moment, _, n = sweep(executor, Work(Scan(problem.assembly(scaled)), equations))
-        gram, found = unpacked(packed, basis.width), []
+        gram, found = unpacked(packed, basis.width, problem.engine), []
         for ridge in RIDGES:
             A = gram / n
             add_ridge(A, ridge, basis, executor)
             A[np.diag_indices(len(A))] += np.finfo(np.float64).eps * np.trace(gram) / n
-            found.append(spd_solve(A, moment / n, executor.host_map))
+            found.append(problem.engine.spd_solve(A, moment / n))
         test = pipeline.test.prepared_like(scaled)
         _, scores = path_scores(problem, test, np.concatenate(found, axis=1))
     return (100 * scores).tolist()

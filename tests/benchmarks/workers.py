@@ -29,13 +29,15 @@ from threadpoolctl import threadpool_limits
 import streamkern as sk
 from streamkern.data.stream import Block
 from streamkern.data.targets import Classes
-from streamkern.engine.base import CENTER_TILE, ROW_TILE, tiles
+from streamkern.engine import default_engine
+from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.execute import open_executor
 from streamkern.kernels import Expansion
+from streamkern.kernels.base import tiles
 from streamkern.pipeline import load_pipeline
 from streamkern.solvers import Problem
 from streamkern.solvers.gradient import Gradient
-from streamkern.sweep import Work
+from streamkern.sweep import StepWork
 
 LANES = 4
 
@@ -167,9 +169,10 @@ def training(centers: int, steps: int, rounds: int) -> None:
         sides = {}
         for name in names:
             executor = stack.enter_context(open_executor(*SIDES[name]))
-            placement = executor.place(Work(iteration.stream, iteration.contribution), LANES)
+            placement = executor.place(StepWork(iteration.stream, iteration.contribution, iteration.companions), LANES)
             stack.callback(placement.close)
-            sides[name] = [replace(iteration, parallel=executor.host_map), placement, iteration.init(), 0]
+            projection = replace(iteration.projection, engine=default_engine().bound(executor))
+            sides[name] = [replace(iteration, projection=projection), placement, iteration.init(), 0]
         final: dict[str, Any] = {}
         with watched(title):
             for turn in range(rounds + 1):

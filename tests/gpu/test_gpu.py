@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from streamkern.kernels.device import DeviceExpansion, device_bytes
 
 import streamkern as sk
 from streamkern.backends import Backend, NumpyBackend
+from streamkern.backends.device import device_bytes
+from streamkern.engine.device import DeviceEngine
 from streamkern.kernels import Expansion
 from streamkern.testing.backend import BackendSuite
 from streamkern.testing.device import HostDevice
@@ -67,7 +68,7 @@ def test_a_block_is_float64_s_to_a_bound(gpu, d):
     X, Z, W = (rng.normal(size=size).astype(np.float32) for size in ((600, d), (900, d), (900, 10)))
     kernel = sk.Laplace(float(np.sqrt(2 * d)))
     exact = Expansion(kernel, Z.astype(np.float64)).block(X.astype(np.float64))
-    there = DeviceExpansion(kernel, Z, device=gpu)
+    there = Expansion(kernel, Z, DeviceEngine(gpu))
     np.testing.assert_allclose(there.block(X), exact, rtol=0, atol=2e-5)
     np.testing.assert_allclose(there.predict(X, W), exact @ W, rtol=0, atol=2e-5 * np.abs(W).sum(axis=0).max())
     g = there.pull(gpu.upload(X), W, lambda F, rows: F, 10)
@@ -121,7 +122,7 @@ def test_memory_stays_within_what_was_projected(gpu):
     p, d, b, c = 20_000, 300, 4096, 10
     rng = np.random.default_rng(3)
     X, Z, W = (rng.normal(size=size).astype(np.float32) for size in ((b, d), (p, d), (p, c)))
-    there = DeviceExpansion(sk.Laplace(20.0), Z, device=gpu)
+    there = Expansion(sk.Laplace(20.0), Z, DeviceEngine(gpu))
     with peak_bytes() as peak:
         there.pull(gpu.upload(X), W, lambda F, rows: F, c)
     assert 0 < peak() <= device_bytes(p, d, c, b, 4, exact=False)
@@ -132,7 +133,7 @@ def test_a_wide_block_runs_near_the_card_s_product_rate(gpu):
     p, d, b, c = 20_000, 784, 8192, 10
     rng = np.random.default_rng(4)
     X, Z, W = (rng.normal(size=size).astype(np.float32) for size in ((b, d), (p, d), (p, c)))
-    there, rows = DeviceExpansion(sk.Laplace(20.0), Z, device=gpu), gpu.upload(X)
+    there, rows = Expansion(sk.Laplace(20.0), Z, DeviceEngine(gpu)), gpu.upload(X)
     best = np.inf
     for _ in range(6):
         start = time.perf_counter()

@@ -1,0 +1,148 @@
+"""Every engine is the reference to rounding, verb by verb; and the reference alone trains and predicts."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.engine import NumpyEngine
+from streamkern.engine.base import Engine
+from streamkern.engine.device import DeviceEngine
+from streamkern.engine.host import HostEngine
+from streamkern.engine.triangle import packed_size, unpacked
+from streamkern.errors import NumericalError
+from streamkern.execute import ThreadsExecutor
+from streamkern.kernels import Expansion
+from streamkern.kernels.features import RandomFourier
+from streamkern.testing.device import HostDevice, StrictDevice
+
+REFERENCE = NumpyEngine()
+ENGINES: dict[str, Any] = {
+    "host": HostEngine,
+    "device": lambda: DeviceEngine(HostDevice()),
+    "strict device": lambda: DeviceEngine(StrictDevice()),
+}
+P = 300
+rng = np.random.default_rng(0)
+Z, X, V = rng.normal(size=(P, 7)), rng.normal(size=(90, 7)), rng.normal(size=(P, 70))
+W, SPD = rng.normal(size=(P, 3)), Z @ Z.T + 5.0 * np.eye(P)
+
+
+def expansion(engine: Engine, dtype: Any = np.float64) -> Expansion:
+    return Expansion(sk.Laplace(3.0), Z.astype(dtype), engine)
+
+
+VERBS: dict[str, Any] = {
+    "block": lambda e, k, t: e.block(k, X.astype(t)),
+    "predict": lambda e, k, t: e.predict(k, X.astype(t), W.astype(t)),
+    "pull": lambda e, k, t: e.pull(k, X.astype(t), W.astype(t), lambda F, rows: F[:, :2], 2),
+    "panels": lambda e, k, t: np.concatenate([phi.copy() for _, phi in e.panels(k, X.astype(t))]),
+    "values": lambda e, k, t: e.values(k, X.astype(t)),
+    "kernel_values": lambda e, k, t: e.kernel_values(k, X.astype(t)),
+    "covariance": lambda e, k, t: e.covariance(k, X.astype(t), V),
+    "kernel_matrix": lambda e, k, t: e.kernel_matrix(k, 200),
+    "kernel_rows": lambda e, k, t: np.concatenate([below[:, 0] for _, below in e.kernel_rows(k, 200)]),
+    "kernel_product": lambda e, k, t: e.kernel_product(k, V),
+    "right_factor": lambda e, k, t: e.right_factor(V.astype(t)).times(W.T.astype(t) @ V.astype(t)),
+    "product": lambda e, k, t: e.product(SPD.astype(t), V.astype(t)),
+    "product_t": lambda e, k, t: e.product_t(V.astype(t), W.astype(t)),
+    "times_lower": lambda e, k, t: e.times_lower(V.T.astype(t), np.tril(SPD).astype(t)),
+    "row_squares": lambda e, k, t: e.row_squares(V.astype(t)),
+    "gram": lambda e, k, t: e.gram(V.astype(t)),
+    "gram_product": lambda e, k, t: e.gram_product(np.tril(SPD).astype(t), W.astype(t), lower=True),
+    "placed": lambda e, k, t: e.gram_product(e.place(np.tril(SPD).astype(t)), W.astype(t), lower=True),
+    "kernel_factor": lambda e, k, t: e.kernel_factor(k, 0.1),
+    "cholesky": lambda e, k, t: e.cholesky(SPD.copy()),
+    "spd_solve": lambda e, k, t: e.spd_solve(np.tril(SPD), W.copy()),
+    "triangular_solve": lambda e, k, t: e.triangular_solve(np.tril(SPD), W, lower=True, transposed=True),
+    "mirror": lambda e, k, t: e.mirror(np.tril(SPD)),
+    "top_eigenvalues": lambda e, k, t: e.top_eigenpairs(SPD.copy(), 4, 0.0)[0],
+    "eigh": lambda e, k, t: e.eigh(SPD, top=3)[0],
+    "top_eigenvalue": lambda e, k, t: np.array(e.top_eigenvalue(lambda v: SPD @ v, P)),
+    "pivoted_qr": lambda e, k, t: np.abs(e.pivoted_qr(W)[1]),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_verb_is_the_reference(name: str, verb: str, dtype: Any):
+    call, engine = VERBS[verb], ENGINES[name]()
+    expected, found = (call(e, expansion(e, dtype), dtype) for e in (REFERENCE, engine))
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=scale * (2e-4 if dtype == np.float32 else 1e-10))
+
+
+@pytest.mark.parametrize("name", ["host", "device"])
+def test_threads_and_pickling_change_no_bit(name: str):
+    engine = ENGINES[name]()
+    with ThreadsExecutor(3) as executor:
+        for verb in ("kernel_matrix", "kernel_product", "product", "gram", "kernel_factor", "times_lower", "values"):
+            alone = VERBS[verb](engine, expansion(engine, np.float32), np.float32)
+            bound = engine.bound(executor)
+            np.testing.assert_array_equal(VERBS[verb](bound, expansion(bound, np.float32), np.float32), alone)
+    there = pickle.loads(pickle.dumps(expansion(engine)))
+    np.testing.assert_array_equal(there.block(X), expansion(engine).block(X))
+
+
+@pytest.mark.parametrize("engine", [REFERENCE, HostEngine()], ids=lambda engine: engine.name)
+def test_sums_of_a_gram_matrix_are_packed(engine: Engine):
+    packed = engine.zeros((packed_size(P),))
+    for part in (V.T[:40], V.T[40:]):
+        engine.add_gram(packed, part)
+    A = engine.mirror(unpacked(packed, P, engine))
+    np.testing.assert_allclose(A, V @ V.T, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["host", "device"])
+def test_a_matrix_that_is_not_positive_is_one_error(name: str):
+    engine = ENGINES[name]()
+    for call in (lambda: engine.cholesky(-SPD), lambda: engine.kernel_factor(expansion(engine), -9.0)):
+        with pytest.raises(NumericalError, match="not positive definite"):
+            call()
+
+
+def test_features_are_evaluated_by_the_engine_of_the_problem():
+    basis = RandomFourier(sk.Gaussian(2.0), 40).basis(7, np.dtype(np.float64))
+    host = basis.predict(X, W[:40])
+    basis.engine = REFERENCE
+    np.testing.assert_allclose(basis.predict(X, W[:40]), host, atol=1e-12)
+
+
+PROGRAM = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("numba", "llvmlite"):
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Blocked())
+import numpy as np
+import streamkern as sk
+from streamkern.engine import default_engine
+assert default_engine().name == "numpy"
+rng = np.random.default_rng(0)
+X = rng.normal(size=(900, 5)).astype("float32")
+y = (X[:, 0] > 0).astype(int)
+for settings in ({}, {"solver": sk.EigenPro(epochs=2)}, {"solver": sk.Falkon(epochs=3)}, {"kernel": sk.NTK(2)}):
+    model = sk.KernelClassifier(**({"kernel": sk.Laplace(3.0)} | settings), centers=sk.Uniform(80))
+    assert model.fit(sk.from_arrays(X, y).augment(sk.GaussianNoise(0.1), copies=2)).score(X, y) > 0.9
+model.save(sys.argv[1])
+assert (sk.load_model(sys.argv[1]).predict(X) == model.predict(X)).all()
+assert "numba" not in sys.modules
+print("trained")
+"""
+
+
+def test_a_model_trains_and_predicts_where_no_compiler_is(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "model.zarr")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "trained", done.stderr

@@ -1,0 +1,104 @@
+"""Shapes behave as arrays do, and what the meter says of its own table is printed in the documentation."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamkern.engine import default_engine
+from streamkern.engine.meter import MeterEngine
+from streamkern.engine.shaped import Meter, Shaped
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def meter() -> Meter:
+    return Meter()
+
+
+CASES = {
+    "slices": lambda A: A[3:7, ::2],
+    "rows": lambda A: A[np.array([1, 2, 5])],
+    "a new axis": lambda A: A[:, None, 1:],
+    "transposed": lambda A: A.T @ A,
+    "a vector": lambda A: A @ A[0],
+    "broadcast": lambda A: A - A[:1] * 2 + np.arange(6.0),
+    "a float32 number": lambda A: A * np.float32(2),
+    "wider": lambda A: np.square(A, dtype=np.float64),
+    "sums": lambda A: A.sum(axis=0),
+    "norms": lambda A: np.linalg.norm(A, axis=1),
+    "einsum": lambda A: np.einsum("ij,ij->i", A, A, dtype=np.float64),
+    "side by side": lambda A: np.concatenate([A, A], axis=1),
+    "stacked": lambda A: np.hstack([A, A[:, :2]]),
+    "orthogonal": lambda A: np.linalg.qr(A)[0],
+    "inverse": lambda A: np.linalg.inv(A.T @ A + np.eye(6)),
+    "comparison": lambda A: (A > 0) & np.isfinite(A),
+    "where": lambda A: np.where(A > 0, A, 0.0),
+    "diagonal": lambda A: np.diag(A.T @ A),
+    "reshaped": lambda A: A.reshape(5, -1),
+    "another type": lambda A: A.astype(np.float64)[:2],
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", CASES)
+def test_shapes_and_dtypes_are_numpy_s(name: str, dtype: type, meter: Meter):
+    A = np.random.default_rng(0).normal(size=(10, 6)).astype(dtype)
+    real, shaped = CASES[name](A), CASES[name](meter.array((10, 6), dtype))
+    assert (shaped.shape, shaped.dtype) == (real.shape, real.dtype)
+
+
+def test_memory_is_alive_while_something_refers_to_it(meter: Meter):
+    A = meter.array((100, 10), np.float64)
+    assert meter.alive == 8000
+    view = A[50:].T
+    B = A + 1.0
+    assert meter.alive == 16_000
+    del A
+    assert meter.alive == 16_000  # the view holds it
+    del view
+    assert meter.alive == 8000
+    B -= 1.0
+    assert meter.alive == 8000
+    del B
+    assert (meter.alive, meter.peak) == (0, 16_000)
+
+
+def test_what_has_no_rule_or_no_truth_says_so(meter: Meter):
+    A = meter.array((3, 3), np.float64)
+    with pytest.raises(TypeError, match=r"numpy\.kron"):
+        np.kron(A, A)
+    with pytest.raises(TypeError, match=r"Engine\.decide"):
+        bool(A[0, 0] > 0)
+    with pytest.raises(TypeError, match="no numbers"):
+        np.asarray(A)
+    assert MeterEngine(meter, default_engine()).decide(A[0, 0] > 0, bound=True)
+
+
+def test_products_are_counted_by_shape_and_place(meter: Meter):
+    A, v = meter.array((200, 100), np.float64), meter.array((100,), np.float64)
+    _ = A @ v
+    _ = A @ A.T
+    with meter.scaled(3):
+        _ = A @ meter.array((100, 5), np.float64)
+    panel = Shaped(meter, (200, 100), np.dtype(np.float32), A.memory, "panel")
+    _ = panel.T @ meter.array((200, 2), np.float32)
+    found, _ = meter.taken()
+    assert found.vector64 == 2 * 200 * 100
+    assert found.serial64 == 2 * 200 * 100 * 200
+    assert found.thin64 == 3 * 2 * 200 * 100 * 5
+    assert found.panel == 2 * 200 * 100 * 2
+
+
+def test_the_documented_table_is_what_the_command_prints():
+    spec = importlib.util.spec_from_file_location("costs", ROOT / "tests/benchmarks/costs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    costs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(costs)
+    text = (ROOT / "docs/choosing-a-solver.md").read_text(encoding="utf-8")
+    assert "\n".join(costs.table(60_000, 5000, 784, 10, 3)) in text
