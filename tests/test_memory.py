@@ -117,6 +117,23 @@ def test_measured_is_at_most_projected_and_projected_is_not_far_above(name: str,
     assert projected <= max(1.6 * peak, peak + 250 * MIB), f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
 
 
+@pytest.mark.parametrize("name", ["wide", "narrow", "float"])
+def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict[str, str]) -> None:
+    """Two processes of one thread, beyond what each held before: rows, centers, panels, sums and messages."""
+    data = sk.open_dataset(stores[name], target="target").scale(1 / 255)
+    recipe = Recipe(data, sk.Uniform(1500), sk.EigenPro(epochs=2))
+    with open_executor("processes:2", 1) as executor:
+        client = executor.client  # type: ignore[attr-defined]
+        before = client.run(peak_resident)
+        fitted = fit(recipe, executor, 1 << 30)
+        after = client.run(peak_resident)
+    projected = fitted.footprint.worker_bytes(1)
+    for address, held in before.items():
+        grown = after[address] - held
+        assert grown <= projected, f"{grown / MIB:.0f} MiB grown, {projected / MIB:.0f} projected"
+    assert projected <= max(1.35 * max(after[a] - before[a] for a in after), 250 * MIB)
+
+
 def test_memory_does_not_grow_with_the_rows_of_a_pass(stores: dict[str, str]) -> None:
     case = {"source": stores["wide"], "p": 300, "threads": 2, "memory": "1GiB"}
     few, projected, _ = in_a_fresh_process(**case, rows=10_000, command=True)

@@ -85,6 +85,7 @@ class Plan:
             "solver": self.solver,
             "choices": list(self.choices),
             "projected_memory_bytes": self.footprint.peak,
+            "projected_worker_bytes": self.footprint.worker_bytes(),
             "memory_budget_bytes": self.budget,
         }
 
@@ -105,6 +106,8 @@ class Plan:
             f"{'':>12}{self.seconds:>10,.1f}"
         )
         lines.append(f"memory: {format_bytes(self.footprint.peak)} of {format_bytes(self.budget)}")
+        worker = format_bytes(self.footprint.worker_bytes())
+        lines.append(f"a worker of a cluster, one thread: {worker} beyond what its process holds")
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])
 
 

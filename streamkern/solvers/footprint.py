@@ -41,7 +41,7 @@ class Footprint:
         cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
         bill: what the solver takes, which was told how many bytes its own matrices may have.
         budget: bytes the process may hold.
-        worker: bytes that a process of a cluster with one thread holds beyond its libraries, and each further thread.
+        worker: bytes of rows, centers and sums in a process of a cluster with one thread, and of each further thread.
     """
 
     baseline: int
@@ -55,6 +55,11 @@ class Footprint:
     def solver_bytes(self) -> int:
         """Bytes for the solver's own matrices."""
         return self.bill.size.memory or 0
+
+    def worker_bytes(self, threads: int = 1) -> int:
+        """Bytes that a process of a cluster holds at its peak, beyond what it held before."""
+        first, more = self.worker
+        return _LIBRARIES + first + (threads - 1) * more
 
     @property
     def peak(self) -> int:
