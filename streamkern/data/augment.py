@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from types import CodeType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +13,7 @@ from streamkern.backends.base import Backend
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray
+from streamkern.user_code import code_identity
 
 
 @runtime_checkable
@@ -224,19 +223,8 @@ class Custom:
 
     def to_json(self) -> dict[str, Any]:
         """The function's name and a digest of its code, so that an edited function is another augmentation."""
-        f: Any = self.function
-        code = getattr(f, "__code__", None)
-        bound = (
-            getattr(f, "__defaults__", None),
-            [cell.cell_contents for cell in getattr(f, "__closure__", None) or ()],
-        )
-        text = repr(f) if code is None else repr((_code(code), bound))
-        return {
-            "name": type(self).__name__,
-            "function": self.name,
-            "code": hashlib.sha256(text.encode()).hexdigest(),
-            "uniforms": self.uniforms,
-        }
+        code = code_identity(self.function).digest
+        return {"name": type(self).__name__, "function": self.name, "code": code, "uniforms": self.uniforms}
 
 
 def describe(augmentation: Any) -> dict[str, Any]:
@@ -267,13 +255,3 @@ def _normals(X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: 
     noise = np.zeros(X.shape, dtype=np.float32)
     backend.add_noise(noise, row_ids, copies=copies, seed=seed, sigma=sigma)
     return noise
-
-
-def _code(code: CodeType) -> str:
-    """A function's instructions, names and constants as text, without where it stands."""
-    constants = [
-        # The order of a set's elements changes from process to process.
-        _code(c) if isinstance(c, CodeType) else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
-        for c in code.co_consts
-    ]
-    return repr((code.co_code.hex(), code.co_names, constants))

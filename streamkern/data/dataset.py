@@ -19,6 +19,7 @@ from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
 from streamkern.storage.weighted import weight_of
 from streamkern.types import Array, IntArray, Rows, Target
+from streamkern.user_code import users_code
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +111,7 @@ class Dataset:
             [augmentation.to_json() for augmentation in self.augmentations],
             self.virtual_rows,
             self.seed,
+            *(identity.digest for identity in users_code((self.augmentations, self.rules, self.transforms))),
         )
 
     def scale(self, factor: float | Array = 1.0, shift: float | Array = 0.0) -> Dataset:

@@ -24,6 +24,7 @@ from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.bandwidth import AUTO_KERNEL
 from streamkern.solvers.fit import TASKS
+from streamkern.user_code import unknown_code
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +103,16 @@ class Pipeline:
                 raise UsageError(
                     f"{name} is {getattr(self, name)!r}.", where=f"Pipeline({name}=...)", expected=expected
                 )
+
+    def unknown_code(self) -> str | None:
+        """Why the user's functions in it cannot be told from edited ones, as a sentence; None if they can.
+
+        Nothing that an earlier run has left is reused then.
+        """
+        data = [each for each in (self.train, self.test, self.validation) if each is not None]
+        rows = [(each.rules, each.transforms, each.augmentations) for each in data]
+        parts = (self.kernel, self.centers, self.solver, self.features, self.preprocess)
+        return unknown_code(*rows, *parts)
 
 
 def _made(part: Any, method: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +29,7 @@ from streamkern.storage.predictions import FORMATS, SUFFIXES, Column, Prediction
 from streamkern.storage.remote import is_remote, redacted
 from streamkern.storage.tables import open_tables
 from streamkern.types import Array
+from streamkern.user_code import unknown_code
 
 PART_ROWS, PART_BYTES = 1 << 20, 32 << 20
 """Rows of a part at most, and bytes: what an interruption costs."""
@@ -132,7 +134,10 @@ def predict(
     n = int(source.bounds[-1])
     row_bytes = sum(column.row_bytes for column in columns)
     part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
-    identity = digest(1, machine.fingerprint, source.fingerprint, id, scores, format, part_rows)
+    parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
+    if unknown_code(machine.kernel, machine.features) is not None:
+        parts.append(secrets.token_hex(8))  # what an earlier call has written may be of other code
+    identity = digest(1, *parts)
     record = {
         "fingerprint": identity,
         "model": machine.fingerprint,

@@ -34,6 +34,7 @@ from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
 from streamkern.storage.remote import redacted
 from streamkern.sweep import Work, sweep
+from streamkern.user_code import described
 
 _PROFILE = "Profile"
 GROWN = 1.5
@@ -132,7 +133,7 @@ def _decide(
     key = _key(pipeline, gate, cold)
     standing = models.standing
     last = models.record(models.versions[-1]) if models.versions else None
-    if last is not None and last["key"] == key:
+    if last is not None and last["key"] == key and pipeline.unknown_code() is None:
         reasons = [f"data, pipeline and gate are those of version {last['version']}, which was {last['status']}"]
         return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
     folder = models.run_dir(pipeline.name)
@@ -319,16 +320,12 @@ def _worst(moved: drift.Drift) -> dict[str, Any]:
 
 def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
     """Digest of all that a decision depends on, the champion aside."""
-
-    def described(part: Any) -> Any:
-        return None if part is None else part.to_json()
-
     return digest(
         version("streamkern"),
         [None if rows is None else rows.fingerprint for rows in (pipeline.train, pipeline.test, pipeline.validation)],
         [described(part) for part in (pipeline.kernel, pipeline.centers, pipeline.features)],
-        AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
-        [step.to_json() for step in steps(pipeline)],
+        AUTO if pipeline.solver == AUTO else described(pipeline.solver),
+        [described(step) for step in steps(pipeline)],
         [pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
         [gate.expression, cold],
     )
