@@ -9,9 +9,11 @@ from __future__ import annotations
 import operator
 from typing import Any, ClassVar
 
+from streamkern.redaction import redacted
+
 
 class StreamkernError(Exception):
-    """Base class. ``what`` is one sentence; the keywords are optional and printed one a line.
+    """Base class. ``what`` is one sentence; the keywords are optional and printed one a line, without secrets.
 
     Args:
         what: what was found, in one sentence.
@@ -25,11 +27,12 @@ class StreamkernError(Exception):
     def __init__(
         self, what: str, *, where: str | None = None, expected: str | None = None, remedy: str | None = None
     ) -> None:
+        what = redacted(what)
         super().__init__(what)
         self.what = what
-        self.where = where
-        self.expected = expected
-        self.remedy = remedy
+        self.where = redacted(where)
+        self.expected = redacted(expected)
+        self.remedy = redacted(remedy)
 
     def __str__(self) -> str:
         lines = [self.what]

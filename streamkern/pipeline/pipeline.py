@@ -20,6 +20,7 @@ from streamkern.data.preprocess import Step, require_steps
 from streamkern.errors import UsageError
 from streamkern.execute.base import PIPELINE_FILE
 from streamkern.kernels import FeatureMap, Kernel
+from streamkern.redaction import keep_setting_secrets
 from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.bandwidth import AUTO_KERNEL
@@ -131,6 +132,7 @@ def load_pipeline(path: str | Path, settings: Mapping[str, str] | None = None) -
         UsageError: no such file or function, an unknown parameter, or a value that is not of its type.
     """
     file = Path(path)
+    keep_setting_secrets(settings or {})
     function = _function(file)
     arguments = _arguments(function, settings or {}, file)
     made = function(**arguments)

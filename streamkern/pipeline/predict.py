@@ -26,7 +26,7 @@ from streamkern.model import KernelMachine, Predicted
 from streamkern.pipeline.registry import open_model
 from streamkern.storage.base import Source, digest
 from streamkern.storage.predictions import FORMATS, SUFFIXES, Column, Predictions, record_at
-from streamkern.storage.remote import is_remote, redacted
+from streamkern.storage.remote import is_remote
 from streamkern.storage.tables import open_tables
 from streamkern.types import Array
 from streamkern.user_code import unknown_code
@@ -290,7 +290,7 @@ def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, st
     if is_remote(url):
         raise UsageError(
             "predictions are written to local files only",
-            where=redacted(url),
+            where=url,
             expected="a local path",
             remedy="predict to a local file, then copy it to the store",
         )

@@ -28,11 +28,11 @@ from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.registry import KEPT, Registry
 from streamkern.pipeline.run import run
 from streamkern.pipeline.warm import UnlikeChampionError, warm
+from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import steps
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
-from streamkern.storage.remote import redacted
 from streamkern.sweep import Work, sweep
 from streamkern.user_code import described
 
@@ -112,7 +112,7 @@ def retrain(
             settings |= {"checkpoint_seconds": checkpoint_seconds}
             made = _decide(pipeline, models, judge, cold, keep, listeners, report, settings)
         except StreamkernError as error:
-            models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [redacted(str(error))]})
+            models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [str(error)]})
             raise
         decision = about | made | {"seconds": time.time() - started}
         models.log(decision)
@@ -167,7 +167,7 @@ def _decide(
         try:
             page = report(folder)
         except Exception as error:  # a picture is no reason to lose a night
-            warnings = [*warnings, redacted(f"the report could not be written: {error}")]
+            warnings = [*warnings, f"the report could not be written: {error}"]
     decision = {
         "status": "promoted" if verdict.passed else "rejected",
         "promote": verdict.passed,
@@ -186,7 +186,7 @@ def _decide(
         "status": decision["status"],
         "pipeline": pipeline.name,
         "file": pipeline.file,
-        "settings": {name: redacted(value) for name, value in pipeline.settings.items()},
+        "settings": dict(pipeline.settings),
         "gate": gate.expression,
         "rows": len(pipeline.train),
         "start": "warm" if why_cold is None else "cold",
@@ -215,7 +215,7 @@ def _decide(
     if verdict.passed:
         models.promote(number, standing.champion)
     models.prune(keep)
-    told = {name: value for name, value in decision.items() if name != "promote"}
+    told = redacted({name: value for name, value in decision.items() if name != "promote"})
     if page is not None:
         told["report"] = models.at(number, page.name)
     return told | {"version": number, "before": standing.champion, "champion": _champion(models)}

@@ -26,13 +26,14 @@ from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.stages import Stages, version
+from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import OUTPUTS_GUESS, fit, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.solvers.placement import device_for
 from streamkern.storage.folder import locked, make_folder, read_json, write_json
-from streamkern.storage.remote import COUNTS, redacted
+from streamkern.storage.remote import COUNTS
 from streamkern.user_code import users_code
 
 
@@ -327,7 +328,7 @@ def _manifest(
         "name": pipeline.name,
         "file": pipeline.file,
         "directory": os.getcwd(),
-        "settings": {name: redacted(value) for name, value in pipeline.settings.items()},
+        "settings": dict(pipeline.settings),
         "train": {
             "fingerprint": pipeline.train.fingerprint,
             "rows": len(pipeline.train),
@@ -366,5 +367,5 @@ def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
     done = before is not None and last.get("status") == "done" and last.get("run") == before.get("run")
     if before is None or done or not any((folder / "checkpoints").glob("*/[0-9]*")):
         return []
-    now = json.loads(json.dumps(manifest, default=str))
+    now = redacted(json.loads(json.dumps(manifest, default=str)))
     return [name for name in _TRAINING if before.get(name) != now[name]]

@@ -26,6 +26,7 @@ import numpy as np
 
 from streamkern.errors import BusyError, DataError, PlanRefusedError, StorageError, UsageError
 from streamkern.memory import default_budget, format_bytes, parse_bytes, release, resident
+from streamkern.redaction import redacted
 from streamkern.storage import unfinished_folder
 from streamkern.storage.artifact import sync
 from streamkern.storage.base import Source, digest
@@ -33,7 +34,7 @@ from streamkern.storage.ingest_store import Sending
 from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
 from streamkern.storage.record import RECORD, ingest_record
-from streamkern.storage.remote import is_remote, redacted
+from streamkern.storage.remote import is_remote
 from streamkern.storage.scatter import ROW_EXTRA, Run, Runs
 from streamkern.storage.tables import open_tables
 from streamkern.storage.training_zarr import TrainingZarr
@@ -509,12 +510,9 @@ def _renamed(target: Target) -> Target:
 
 
 def _described(source: Any) -> str:
-    """A source for the record: its path, without what follows a question mark, or the type of an object."""
+    """A source for the record: its path without secrets, or the type of an object."""
     if isinstance(source, str | os.PathLike):
-        url = os.fspath(source)
-        scheme, found, rest = url.partition("://")
-        # Credentials may stand in a URL; a record is no place for them.
-        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if found else url
+        return redacted(os.fspath(source))
     return f"{type(source).__module__}.{type(source).__qualname__}"
 
 

@@ -17,6 +17,7 @@ from streamkern.storage.csv import CsvSource
 from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.numpy_files import open_npy, open_npz
+from streamkern.storage.remote import bare
 from streamkern.storage.table_file import TableFile
 from streamkern.storage.weighted import open_weighted, weight_of, with_weights
 from streamkern.types import IntArray, Rows, Target
@@ -136,7 +137,7 @@ class JoinedSource:
 
 def kind_of(path: str) -> str | None:
     """Which kind of table a file's name says; None for parquet and zarr, which ``open_source`` knows."""
-    name = path.rstrip("/").lower().removesuffix(".gz")
+    name = bare(path).rstrip("/").lower().removesuffix(".gz")
     return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
 
 
