@@ -129,7 +129,7 @@ def predict(
     budget = default_budget() if memory is None else parse_bytes(memory)
     machine = model if isinstance(model, KernelMachine) else open_model(model)
     place, format = _place(target, format)
-    source = _open(machine, data, id, storage_options)
+    source = _open(machine, data, id, storage_options, budget)
     columns = _columns(machine, source, id, scores)
     n = int(source.bounds[-1])
     row_bytes = sum(column.row_bytes for column in columns)
@@ -316,7 +316,9 @@ def _require_room(place: Path, replace: bool) -> None:
         )
 
 
-def _open(model: KernelMachine, data: Any, id: str | None, storage_options: dict[str, Any] | None) -> Source:
+def _open(
+    model: KernelMachine, data: Any, id: str | None, storage_options: dict[str, Any] | None, budget: int
+) -> Source:
     """The rows, with the id column in the place of the target.
 
     Raises:
@@ -324,7 +326,9 @@ def _open(model: KernelMachine, data: Any, id: str | None, storage_options: dict
     """
     names = model.columns
     try:
-        source = open_tables([data], id, names, storage_options=storage_options, nulls=bool(model.transforms))
+        source = open_tables(
+            [data], id, names, storage_options=storage_options, nulls=bool(model.transforms), memory=budget
+        )
     except UsageError as error:
         if names is None or id in names:
             raise

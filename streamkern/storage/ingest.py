@@ -153,7 +153,9 @@ def ingest(
     listed = sources if isinstance(sources, list) else [sources]
     if missing not in ("error", "nan"):
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
-    source = open_tables(listed, target, columns, header, storage_options, nulls=missing == "nan", weight=weight)
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    nulls = missing == "nan"
+    source = open_tables(listed, target, columns, header, storage_options, nulls, weight, memory=budget)
     out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
     kept_target = None if source.target is None else _renamed(source.target)
     options: dict[str, Any] = {
@@ -203,7 +205,6 @@ def ingest(
             expected="nothing" + (", or what ingest has made" if overwrite else ""),
             remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
         )
-    budget = default_budget() if memory is None else parse_bytes(memory)
     with _held(job.folder):
         try:
             kept = job.run(budget)

@@ -41,6 +41,7 @@ def open_tables(
     nulls: bool = False,
     weight: str | None = None,
     beside: bool = False,
+    memory: int | None = None,
 ) -> Source:
     """Open tables and join their rows, in the order given.
 
@@ -55,6 +56,7 @@ def open_tables(
         weight: the column of sample weights; another ``.npy`` file for one.
         beside: pass over columns that cannot be features, such as text; ``beside`` of the source names them with their
             types, and ``describe(chunk)`` tells what they hold. Labels may be missing, and are None then.
+        memory: bytes that the process may hold, which bound what is read of a text table at a time.
 
     Raises:
         StorageError: nothing there, or nothing that is known.
@@ -64,7 +66,7 @@ def open_tables(
     target = target[0] if target is not None and not isinstance(target, str) and len(target) == 1 else target
     opened: list[Source] = []
     for place in _expanded(sources, storage_options):
-        source = _open_weighted(place, target, columns, header, storage_options, weight, beside)
+        source = _open_weighted(place, target, columns, header, storage_options, weight, beside, memory)
         if nulls and hasattr(source, "nulls"):
             source.nulls = True
         if columns is None and source.columns is not None and not opened:
@@ -149,6 +151,7 @@ def _open_weighted(
     storage_options: dict[str, Any] | None,
     weight: str | None,
     beside: bool,
+    memory: int | None,
 ) -> Source:
     """A table with its weights, if it has any."""
     if isinstance(place, tuple) and len(place) == 3:
@@ -156,17 +159,17 @@ def _open_weighted(
         return with_weights(rows, place[2], weight or "sample_weight")
     kind = kind_of(place) if isinstance(place, str) else None
     if weight is None or isinstance(place, tuple):
-        return _open(place, target, columns, header, storage_options, beside)
+        return _open(place, target, columns, header, storage_options, beside, memory)
     if isinstance(place, str) and kind is None:
         return open_source(place, target=target, columns=columns, weight=weight, storage_options=storage_options)
 
     def column(name: str) -> Source:
         if kind == "npy":
             return _open(name, None, None, header, storage_options)
-        return _open(place, None, [name], header, storage_options)
+        return _open(place, None, [name], header, storage_options, memory=memory)
 
     return open_weighted(
-        lambda columns: _open(place, target, columns, header, storage_options), column, columns, weight
+        lambda columns: _open(place, target, columns, header, storage_options, memory=memory), column, columns, weight
     )
 
 
@@ -177,6 +180,7 @@ def _open(
     header: bool,
     storage_options: dict[str, Any] | None,
     beside: bool = False,
+    memory: int | None = None,
 ) -> Source:
     if not isinstance(place, str):
         return _open_object(place, target, columns, beside)
@@ -185,7 +189,7 @@ def _open(
         return open_source(place, target=target, columns=columns, storage_options=storage_options, beside=beside)
     file = TableFile(place, storage_options)
     if kind == "csv":
-        return CsvSource(file, target, columns, header, beside)
+        return CsvSource(file, target, columns, header, beside, memory)
     if kind == "arrow":
         return ArrowSource(file, target, columns, beside)
     if not (target is None or isinstance(target, str)):
