@@ -43,6 +43,7 @@ from streamkern.report.status import duration, metrics_in_words
 from streamkern.report.terminal import Display
 from streamkern.storage.ingest import ingest
 from streamkern.storage.tables import open_tables
+from streamkern.user_code import in_words, users_place
 
 _EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 directory busy"
 
@@ -78,8 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger("asyncio").disabled = True  # it would tell of writes of zarr's that end with the process
         _complain(f"stopped by {signal.Signals(number).name}")
         status = 128 + number
-    except Exception:
-        _complain(traceback.format_exc())
+    except Exception as error:
+        # A fault of the user's own function, solver or kernel is one line of his; a fault of ours is a traceback.
+        place = users_place(error)
+        _complain(f"error: {in_words(error)}\n  where: {place}" if place else traceback.format_exc())
         status = StreamkernError.exit_status
     _say("")
     return status

@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
@@ -44,6 +45,7 @@ _KIND = (
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 _PACKAGE = __name__.partition(".")[0]
+_OWN = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -318,6 +320,22 @@ class _Walk:
                 self._doubt(f"a {_name(kind)} that it refers to cannot be compared with another one.")
             return _library(str(home).partition(".")[0], reduced)
         return ("reduced", *self._all(tuple(each) if isinstance(each, Iterator) else each for each in reduced))
+
+
+def in_words(error: BaseException) -> str:
+    """Return an exception's class and message, as a sentence."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text if text.endswith(".") else f"{text}."
+
+
+def users_place(error: BaseException) -> str | None:
+    """Return the innermost line of the user's code that an exception came by, in words, or None if it came by none."""
+    place = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith("<") and not _is_installed(file) and not file.startswith(_OWN):
+            place = f"{file}, line {line}"
+    return place
 
 
 def _hash(*parts: Any) -> str:

@@ -17,7 +17,7 @@ import scipy.linalg
 from streamkern.backends import get_backend
 from streamkern.backends.base import Backend
 from streamkern.backends.product import packed_bytes
-from streamkern.errors import ModelFormatError, NumericalError, UsageError
+from streamkern.errors import ModelFormatError, NumericalError, UsageError, require_types
 from streamkern.kernels.base import (
     CENTER_TILE,
     ROW_TILE,
@@ -146,7 +146,7 @@ class RandomFourier(_Map):
     def __post_init__(self) -> None:
         set_integer(self, "M", 1)
         set_integer(self, "seed", 0)
-        object.__setattr__(self, "orthogonal", bool(self.orthogonal))
+        require_types(self)
         if not isinstance(self.kernel, Gaussian | Laplace | Matern):
             raise UsageError(
                 f"No Fourier features of {self.kernel!r}.",
@@ -244,6 +244,9 @@ class _AtCenters:
     """What maps made from a kernel and centers share."""
 
     kernel: Kernel
+
+    def __post_init__(self) -> None:
+        require_types(self)
 
     @property
     def needs_centers(self) -> bool:

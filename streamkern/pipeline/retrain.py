@@ -20,6 +20,7 @@ from streamkern.errors import DataError, StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.base import Executor, Parts, Stack
+from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.gate import Gate, Verdict, default_gate
@@ -99,6 +100,7 @@ def retrain(
             expected="rows that the gate can measure both models on",
             remedy="hold some back: train, test = data.split(test=0.2)",
         )
+    _require_loadable(pipeline)
     models = Registry(registry, create=True)
     with models.lock(models.run_dir(pipeline.name)):
         started = time.time()
@@ -117,6 +119,26 @@ def retrain(
         decision = about | made | {"seconds": time.time() - started}
         models.log(decision)
         return decision
+
+
+def _require_loadable(pipeline: Pipeline) -> None:
+    """Raises UsageError, before anything is trained, where what is trained could not be loaded from the registry."""
+    for name, part, read in (
+        ("kernel", pipeline.kernel, kernel_from_json),
+        ("features", pipeline.features, feature_map_from_json),
+    ):
+        try:
+            if part is not None:
+                read(part.to_json())
+        except StreamkernError as error:
+            raise UsageError(
+                f"Models with these {name} cannot be retrained: {error.what}"
+                if name == "features"
+                else f"Models with this kernel cannot be retrained: {error.what}",
+                where=f"Pipeline({name}={type(part).__name__}(...))",
+                expected="a kernel of streamkern: retraining loads the models that it compares, which imports no code",
+                remedy="use a kernel of streamkern; or streamkern run, and load_model(path, kernel=...)",
+            ) from error
 
 
 def _decide(

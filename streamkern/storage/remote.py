@@ -23,7 +23,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.utils import glob_translate
 
-from streamkern.errors import StorageError, UsageError
+from streamkern.errors import StorageError, UsageError, require_types
 from streamkern.redaction import keep_option_secrets, keep_url_secrets, redacted
 
 T = TypeVar("T")
@@ -56,6 +56,7 @@ class Retry:
     longest_wait: float = 20.0
 
     def __post_init__(self) -> None:
+        require_types(self)
         for name, value in vars(self).items():
             if not value > 0:
                 raise UsageError(f"{name} is {value}.", where=f"Retry({name}=...)", expected="a positive number")
