@@ -101,7 +101,7 @@ class Pipeline:
             (
                 "features",
                 self.features is None or _made(self.features, "basis"),
-                "a feature map such as sk.ReLUFeatures(M)",
+                "a map such as sk.ReLUFeatures(1000)",
             ),
             ("solver", self.solver == AUTO or _made(self.solver, "setup"), 'a solver such as sk.EigenPro(), or "auto"'),
             ("lanes", hasattr(self.lanes, "__index__") and self.lanes >= 1, "a whole number, at least 1"),

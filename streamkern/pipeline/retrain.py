@@ -125,17 +125,15 @@ def _require_loadable(pipeline: Pipeline) -> None:
     """Raises UsageError, before anything is trained, where what is trained could not be loaded from the registry."""
     for name, part, read in (
         ("kernel", pipeline.kernel, kernel_from_json),
-        ("features", pipeline.features, feature_map_from_json),
+        ("feature map", pipeline.features, feature_map_from_json),
     ):
         try:
             if part is not None:
                 read(part.to_json())
         except StreamkernError as error:
             raise UsageError(
-                f"Models with these {name} cannot be retrained: {error.what}"
-                if name == "features"
-                else f"Models with this kernel cannot be retrained: {error.what}",
-                where=f"Pipeline({name}={type(part).__name__}(...))",
+                f"A pipeline with this {name} cannot be retrained: {error.what}",
+                where=f"Pipeline({type(part).__name__}(...), ...)",
                 expected="a kernel of streamkern: retraining loads the models that it compares, which imports no code",
                 remedy="use a kernel of streamkern; or streamkern run, and load_model(path, kernel=...)",
             ) from error
