@@ -11,7 +11,8 @@ import html
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote
 
@@ -100,13 +101,14 @@ def redacted(value: T, secrets: Iterable[str] = ()) -> T:
             called ``settings`` or ``storage_options`` are hidden by name as well. Other objects stay as they are.
         secrets: further texts to hide.
     """
-    return cast(T, _redacted(value, _hidden(secrets)))
+    more = tuple(secrets)
+    return cast(T, _redacted(value, cache(lambda: _hidden(more))))  # few values hold text: it is made where one does
 
 
-def _redacted(value: Any, hidden: re.Pattern[str] | None, by_name: bool = False) -> Any:
+def _redacted(value: Any, hidden: Callable[[], re.Pattern[str] | None], by_name: bool = False) -> Any:
     """A value without secrets; with ``by_name``, it is a setting or an option, or holds some."""
     if isinstance(value, str):
-        return _text(value, hidden, whole=by_name)
+        return _text(value, hidden(), whole=by_name)
     if isinstance(value, dict):
         found = {}
         for name, each in value.items():
