@@ -206,6 +206,14 @@ class Given(InMemory):
 
     Z: Array
 
+    def __post_init__(self) -> None:
+        if np.ndim(self.Z) != 2:
+            raise UsageError(
+                f"Z is {type(self.Z).__name__} of {np.ndim(self.Z)} dimensions.",
+                where="Given(Z)",
+                expected="an array of shape (p, d)",
+            )
+
     def count(self, dataset: Dataset) -> int:
         """Number p of centers."""
         return len(self.Z)

@@ -37,11 +37,13 @@ from streamkern.pipeline.predict import predict
 from streamkern.pipeline.registry import KEPT, open_model
 from streamkern.pipeline.retrain import listing
 from streamkern.pipeline.tune import KERNELS, ROWS, next_command, tune, write_tuning_json
+from streamkern.redaction import redacted
 from streamkern.report import read_run, status, status_text
 from streamkern.report.status import duration, metrics_in_words
 from streamkern.report.terminal import Display
 from streamkern.storage.ingest import ingest
 from streamkern.storage.tables import open_tables
+from streamkern.user_code import in_words, users_place
 
 _EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 directory busy"
 
@@ -77,8 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger("asyncio").disabled = True  # it would tell of writes of zarr's that end with the process
         _complain(f"stopped by {signal.Signals(number).name}")
         status = 128 + number
-    except Exception:
-        _complain(traceback.format_exc())
+    except Exception as error:
+        # A fault of the user's own function, solver or kernel is one line of his; a fault of ours is a traceback.
+        place = users_place(error)
+        _complain(f"error: {in_words(error)}\n  where: {place}" if place else traceback.format_exc())
         status = StreamkernError.exit_status
     _say("")
     return status
@@ -99,20 +103,27 @@ class _Stop:
             raise KeyboardInterrupt(number)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command without repeating the secrets in it."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(redacted(message), file)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="streamkern", description="Train kernel machines on data that does not fit in memory.", epilog=_EXIT
     )
     parser.add_argument("--version", action="version", version=f"streamkern {version('streamkern')}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    machine = argparse.ArgumentParser(add_help=False)
+    machine = _Parser(add_help=False)
     machine.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
     machine.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where arithmetic runs (default: auto)"
     )
 
-    pipeline = argparse.ArgumentParser(add_help=False, parents=[machine])
+    pipeline = _Parser(add_help=False, parents=[machine])
     pipeline.add_argument("pipeline", nargs="?", metavar="PIPELINE", help="a Python file that defines pipeline()")
     pipeline.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="settings",
@@ -310,10 +321,7 @@ def _with_settings(
 def _settings_help(path: str) -> str:
     """Settings of a pipeline file: name, type, default, and what the docstring says."""
     known = parameters(path)
-    rows = [
-        (name, type_name(p.kind), "required" if p.default is inspect.Parameter.empty else _value(p.default), p.text)
-        for name, p in known.items()
-    ]
+    rows = [(name, type_name(p.kind), _default(name, p.default), p.text) for name, p in known.items()]
     if not rows:
         return f"\n{path} has no settings.\n"
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
@@ -326,7 +334,11 @@ def _settings_help(path: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _value(value: Any) -> str:
+def _default(name: str, value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return "required"
+    if isinstance(value, str):
+        return str(redacted({"settings": {name: value}})["settings"][name])
     return f"{value:_}" if type(value) is int else str(value)
 
 
@@ -459,7 +471,7 @@ def _tune(args: argparse.Namespace, settings: dict[str, str]) -> None:
         )  # fmt: skip
     finally:
         display.close()
-    told, following = found.to_json(), next_command(found, args.pipeline, settings)
+    told, following = redacted(found.to_json()), redacted(next_command(found, args.pipeline, settings))
     write_tuning_json(folder, told | {"next": following})
     lines = [found.text(), "", "next:", *(f"  {line}" for line in following.splitlines()), ""]
     try:
@@ -557,7 +569,7 @@ def _doctor(args: argparse.Namespace) -> None:
 def _say(text: str) -> None:
     """Write to stdout; a reader that has gone away (``| head``) is no failure."""
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(redacted(text))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
@@ -565,7 +577,7 @@ def _say(text: str) -> None:
 
 def _complain(text: str) -> None:
     try:
-        sys.stderr.write(text.rstrip("\n") + "\n")
+        sys.stderr.write(redacted(text).rstrip("\n") + "\n")
         sys.stderr.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -6,12 +6,21 @@ expected, and what to do about it. The class fixes the exit status of the comman
 
 from __future__ import annotations
 
+import math
 import operator
-from typing import Any, ClassVar
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+
+import numpy as np
+
+from streamkern.redaction import redacted
 
 
 class StreamkernError(Exception):
-    """Base class. ``what`` is one sentence; the keywords are optional and printed one a line.
+    """Base class. ``what`` is one sentence; the keywords are optional and printed one a line, without secrets.
 
     Args:
         what: what was found, in one sentence.
@@ -25,11 +34,12 @@ class StreamkernError(Exception):
     def __init__(
         self, what: str, *, where: str | None = None, expected: str | None = None, remedy: str | None = None
     ) -> None:
+        what = redacted(what)
         super().__init__(what)
         self.what = what
-        self.where = where
-        self.expected = expected
-        self.remedy = remedy
+        self.where = redacted(where)
+        self.expected = redacted(expected)
+        self.remedy = redacted(remedy)
 
     def __str__(self) -> str:
         lines = [self.what]
@@ -65,16 +75,44 @@ class PrecisionError(PlanRefusedError):
     """Rows and a kernel that the arithmetic's dtype cannot represent: refused before training, with what can."""
 
 
+def require_types(owner: Any, *names: str) -> None:
+    """Check that fields of a dataclass have the types that it declares, and make numbers of NumPy Python's.
+
+    A whole number will do for a float, and a list for a tuple; NaN and, for numbers, True and False will not.
+
+    Args:
+        owner: the dataclass.
+        names: its fields; all by default.
+
+    Raises:
+        UsageError: a field has another type.
+    """
+    for name, kind in _declared(type(owner)).items():  # type: ignore[arg-type]
+        value = getattr(owner, name)
+        if names and name not in names:
+            continue
+        options = _options(kind)
+        if not any(_fits(value, option) for option in options):
+            raise UsageError(
+                f"{name} is {value!r}.",
+                where=f"{type(owner).__name__}({name}=...)",
+                expected=" or ".join(dict.fromkeys(map(_in_words, options))),
+            )
+        if isinstance(value, np.generic):
+            object.__setattr__(owner, name, value.item())
+
+
 def require_counts(owner: object, **least: int) -> None:
-    """Fields of a dataclass, made Python ints, that are counts or None.
+    """Check the types of all fields of a dataclass, and that these are counts, or None where they may be.
 
     Args:
         owner: the dataclass.
         least: the smallest value of each field.
 
     Raises:
-        UsageError: a field is no whole number, or one below its smallest value.
+        UsageError: a field is no whole number, or one below its smallest value; or any other is not of its type.
     """
+    require_types(owner)
     for name, smallest in least.items():
         value = getattr(owner, name)
         if value is None:
@@ -121,3 +159,61 @@ class BusyError(StreamkernError):
     """Another run holds the lock (EX_TEMPFAIL)."""
 
     exit_status = 75
+
+
+# ---------------------------------------------------------------------------------- declared types of parameters
+
+_WORDS: dict[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple: "a tuple",
+    Callable: "a function",
+    Mapping: "a dictionary",
+    type(None): "None",
+}
+
+
+@cache
+def _declared(owner: type) -> dict[str, Any]:
+    """The types of the fields of a dataclass; none where annotations of a class of the user's cannot be read."""
+    try:
+        hints = typing.get_type_hints(owner)
+    except (NameError, TypeError):
+        return {}
+    return {name: hints[name] for name in getattr(owner, "__dataclass_fields__", {}) if name in hints}
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin = get_origin(kind) or kind
+    if origin is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if kind is bool:
+        return isinstance(value, bool | np.bool_)
+    if kind is int:
+        return hasattr(value, "__index__") and not isinstance(value, bool | np.bool_ | np.ndarray)
+    if kind is float:
+        real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+        return real and not math.isnan(value)
+    if origin is tuple:
+        return isinstance(value, tuple | list)
+    if origin is Callable or origin is typing.get_origin(Callable[[], Any]):
+        return callable(value)
+    if not isinstance(origin, type) or origin is np.ndarray or getattr(origin, "_is_protocol", False):
+        return True  # whoever takes it checks what it can do
+    return isinstance(value, origin)
+
+
+def _in_words(kind: Any) -> str:
+    origin = get_origin(kind) or kind
+    if origin is Literal:
+        return " or ".join(f'"{choice}"' for choice in get_args(kind))
+    for known, words in _WORDS.items():
+        if origin is (get_origin(known) or known):
+            return words
+    return f"a {origin.__name__}" if isinstance(origin, type) else str(origin)

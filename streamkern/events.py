@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from streamkern.redaction import redacted
+
 Listener = Callable[[str, dict[str, Any]], None]
 """Called with the kind of an event and its fields."""
 
@@ -51,7 +53,8 @@ class EventLog:
             self._write_text("\n")  # a killed process left half a line
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Record an event."""
+        """Record an event, without secrets."""
+        fields = redacted(fields)
         with self._lock:
             for listener in self._listeners:
                 listener(kind, fields)
@@ -80,7 +83,8 @@ class EventLog:
             self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
-        self._write_text(json.dumps({**line, **self.facts()}, default=str) + "\n")
+        text = json.dumps({**line, **redacted(self.facts())}, default=lambda value: redacted(str(value)))
+        self._write_text(text + "\n")
 
     def _write_text(self, text: str) -> None:
         if self._file is None:

@@ -37,6 +37,7 @@ from streamkern.storage import Source, open_source
 from streamkern.storage.artifact import load_artifact, save_artifact, sha256
 from streamkern.storage.base import digest
 from streamkern.types import Array
+from streamkern.user_code import described
 
 KIND = "KernelMachine"
 _BLOCK_ROWS = 1024
@@ -132,13 +133,13 @@ class KernelMachine:
     def fingerprint(self) -> str:
         """Hex digest of all that predictions depend on."""
         centers = sha256(self.Z if isinstance(self.Z, np.ndarray) else self.Z.mean_row)
-        described, fitted = dump(self.transforms)
+        transforms, fitted = dump(self.transforms)
         return digest(
-            self.kernel.to_json(),
-            None if self.features is None else self.features.to_json(),
+            described(self.kernel),
+            described(self.features),
             [centers, self.Z.shape, self.weights_sha256, {name: sha256(array) for name, array in fitted.items()}],
             encoding_to_json(self.encoding),
-            described,
+            transforms,
             [np.asarray(value, dtype=np.float64).tolist() for value in (self.factor, self.shift)],
             self.columns,
             *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),

@@ -188,7 +188,7 @@ def pipeline(step: float | None = None, bad: bool = False, crash: bool = False) 
         ("bad=true", 1, "failed", ["error: ", "row 123", "  do: "]),
         ("step=1e6", 3, "diverged", ["error: The loss", "  do: leave step"]),
         ("step=-1", 2, None, ["error: The step is -1.0."]),
-        ("crash=true", 1, None, ["Traceback", "in the user's own code"]),
+        ("crash=true", 2, None, ["error: pipeline() raised ", "in the user's own code", "mine.py, line "]),
         ("step=none", 0, "done", []),
     ],
 )

@@ -603,6 +603,30 @@ centers.py: A row has a value that is not finite, or too large to be s
     test_centers_kmeans.py::test_a_row_that_is_not_finite_is_refused_wherever_it_lies
 centers.py: A row has a value that is not finite.
     test_centers_rpcholesky.py::test_a_row_that_is_not_finite_is_refused
+centers.py: Z is
+    test_parameters.py::test_a_parameter_of_the_wrong_type_is_refused_by_its_name
+data/augment.py: An augmentation raised
+    test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
+data/statistics.py: A
+    test_user_faults.py::test_a_target_whose_square_is_infinite_is_named
+data/statistics.py: A feature is too large for
+    test_user_faults.py::test_a_value_whose_square_is_infinite_is_named
+kernels/radial.py: The function of
+    test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
+pipeline/pipeline.py: ... raised
+    test_user_faults.py::test_a_pipeline_file_that_fails_is_one_error_with_its_line
+pipeline/retrain.py: A pipeline with this
+    test_user_faults.py::test_retraining_refuses_a_kernel_that_it_could_not_load_before_it_trains
+pipeline/run.py: This run cannot go on:
+    test_user_code.py::test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refused
+pipeline/run.py: This run was given a secret in its settings, and secr
+    test_redaction.py::test_no_secret_is_in_any_artefact_of_a_run
+storage/csv.py: To read
+    storage/test_csv_damage.py::test_more_columns_than_the_memory_takes_are_refused_before_they_are_parsed
+storage/csv.py: a record has
+    storage/test_csv_damage.py::test_a_damaged_table_is_an_error_that_names_the_place
+storage/csv.py: column
+    storage/test_csv_damage.py::test_a_damaged_table_is_an_error_that_names_the_place
 data/augment.py: ... is
     data/test_augmentations.py::test_parameters_out_of_range_are_refused
 data/dataset.py: The dataset is augmented already.
@@ -755,8 +779,6 @@ cli.py: The report needs
     an installation without Bokeh
 model.py: The model's description is incomplete:
     a model of another release: its checksum holds, and a field is not there
-pipeline/run.py: This run was given a secret in its settings, and secr
-    a resumed run of a pipeline with credentials
 storage/arrow.py: 'a piece is not what was declared: ' + (reason if ta
     a Dask frame whose partitions are not as it declares
 storage/artifact.py: The description is not what was written: its chec
@@ -788,6 +810,7 @@ MODULES = {
     "pipeline/registry.py": "pipeline/test_registry.py",
     "report/mlflow.py": "report/test_mlflow.py",
     "solvers/bandwidth.py": "solvers/test_bandwidth.py",
+    "storage/csv_records.py": "storage/test_csv_damage.py",
     "storage/ingest.py": "storage/test_ingest.py",
     "storage/ingest_store.py": "storage/test_stores_written_and_ahead.py",
     "storage/objects.py": "pipeline/test_registry.py",

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from types import CodeType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from streamkern.backends.base import Backend
-from streamkern.errors import DataError, UsageError, require_counts
+from streamkern.errors import DataError, UsageError, require_counts, require_types
 from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray
+from streamkern.user_code import code_identity, in_words, users_place
 
 
 @runtime_checkable
@@ -55,6 +54,7 @@ class GaussianNoise:
     sigma: float
 
     def __post_init__(self) -> None:
+        require_types(self)
         if not (np.isfinite(self.sigma) and self.sigma >= 0):
             raise UsageError(
                 f"The noise level is {self.sigma}.", where="GaussianNoise(sigma)", expected="a finite number >= 0"
@@ -91,6 +91,7 @@ class FeatureDropout:
     value: float = 0.0
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_probability(self)
         require_finite(self, "value")
 
@@ -131,6 +132,7 @@ class MixUp:
     bank: int = 4096
 
     def __post_init__(self) -> None:
+        require_types(self)
         if not (np.isfinite(self.alpha) and self.alpha > 0):
             raise UsageError(f"alpha is {self.alpha}.", where="MixUp(alpha)", expected="a finite number > 0")
         require_counts(self, bank=1)
@@ -187,8 +189,7 @@ class Custom:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise UsageError(f"The function is {self.function!r}.", where="Custom(function)", expected="a function")
-        if self.uniforms < 0:
-            raise UsageError(f"uniforms is {self.uniforms}.", where="Custom(uniforms=...)", expected="at least 0")
+        require_counts(self, uniforms=0)
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
         """Call the function, in place.
@@ -196,7 +197,16 @@ class Custom:
         Raises:
             DataError: it returned something else than finite rows of this shape.
         """
-        made = self.function(X, uniform_rows(seed, copies, row_ids, self.uniforms))
+        U = uniform_rows(seed, copies, row_ids, self.uniforms)
+        try:
+            made = self.function(X, U)
+        except Exception as error:  # the user's code raises what it likes
+            raise DataError(
+                f"An augmentation raised {in_words(error)}",
+                where=users_place(error) or self.name,
+                expected=f"rows of shape {X.shape} from rows of that shape and numbers of shape {U.shape}",
+                remedy="correct the line",
+            ) from error
         shape = getattr(made, "shape", type(made).__name__)
         if shape != X.shape:
             raise DataError(
@@ -224,19 +234,8 @@ class Custom:
 
     def to_json(self) -> dict[str, Any]:
         """The function's name and a digest of its code, so that an edited function is another augmentation."""
-        f: Any = self.function
-        code = getattr(f, "__code__", None)
-        bound = (
-            getattr(f, "__defaults__", None),
-            [cell.cell_contents for cell in getattr(f, "__closure__", None) or ()],
-        )
-        text = repr(f) if code is None else repr((_code(code), bound))
-        return {
-            "name": type(self).__name__,
-            "function": self.name,
-            "code": hashlib.sha256(text.encode()).hexdigest(),
-            "uniforms": self.uniforms,
-        }
+        code = code_identity(self.function).digest
+        return {"name": type(self).__name__, "function": self.name, "code": code, "uniforms": self.uniforms}
 
 
 def describe(augmentation: Any) -> dict[str, Any]:
@@ -267,13 +266,3 @@ def _normals(X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: 
     noise = np.zeros(X.shape, dtype=np.float32)
     backend.add_noise(noise, row_ids, copies=copies, seed=seed, sigma=sigma)
     return noise
-
-
-def _code(code: CodeType) -> str:
-    """A function's instructions, names and constants as text, without where it stands."""
-    constants = [
-        # The order of a set's elements changes from process to process.
-        _code(c) if isinstance(c, CodeType) else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
-        for c in code.co_consts
-    ]
-    return repr((code.co_code.hex(), code.co_names, constants))

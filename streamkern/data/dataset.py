@@ -19,6 +19,7 @@ from streamkern.data.transforms import Affine, Names, Project, Transform, dump
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
 from streamkern.types import Array, IntArray, Rows, Target
+from streamkern.user_code import users_code
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +123,7 @@ class Dataset:
             self.virtual_rows,
             self.seed,
             *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
+            *(identity.digest for identity in users_code((self.augmentations, self.rules, self.transforms))),
         )
 
     def scale(self, factor: float | Array = 1.0, shift: float | Array = 0.0) -> Dataset:

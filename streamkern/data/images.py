@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkern.backends.base import Backend
 from streamkern.data.augment import describe, require_finite, require_probability
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError, UsageError, require_types
 from streamkern.rng import uniform_rows
 from streamkern.types import Array, IntArray
 
@@ -40,6 +40,7 @@ class RandomCrop:
 
     def __post_init__(self) -> None:
         _require_shape(self)
+        require_types(self)
         require_finite(self, "value")
         if self.padding < 0:
             raise UsageError(f"padding is {self.padding}.", where="RandomCrop(padding=...)", expected="at least 0")
@@ -78,6 +79,7 @@ class HorizontalFlip:
 
     def __post_init__(self) -> None:
         _require_shape(self)
+        require_types(self)
         require_probability(self)
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
@@ -119,6 +121,7 @@ class RandomErasing:
 
     def __post_init__(self) -> None:
         _require_shape(self)
+        require_types(self)
         require_probability(self)
         require_finite(self, "value")
         for name, most in (("area", 1.0), ("aspect", math.inf)):

@@ -16,7 +16,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import Encode, Expected, Fill, Project, Transform, UnitRows
-from streamkern.errors import DataError, UsageError, require_counts
+from streamkern.errors import DataError, UsageError, require_counts, require_types
 from streamkern.storage.layout import positions
 from streamkern.types import Array, IntArray
 
@@ -221,6 +221,7 @@ class Impute:
     value: float = 0.0
 
     def __post_init__(self) -> None:
+        require_types(self)
         if self.policy not in ("mean", "median", "constant"):
             raise UsageError(
                 f"The policy is {self.policy!r}.", where="Impute(policy)", expected='"mean", "median" or "constant"'

@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.data.dataset import Dataset
 from streamkern.data.precision import far
-from streamkern.data.stream import Raw, Scan
+from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.errors import DataError
 from streamkern.types import Array
 
 MAX_CLASSES = 10_000
+
+LARGEST = 1e150
+"""Size of a value from which on its square may be infinity in float64."""
 
 
 class Extremes:
@@ -87,7 +91,7 @@ class Moments:
         """Sums over one block.
 
         Raises:
-            DataError: a feature or a target is NaN or infinite.
+            DataError: a feature or a target is NaN or infinite, or so large that its square is.
         """
         raw, where = block
         rows, stored = len(raw.X), raw
@@ -112,6 +116,7 @@ class Moments:
                     expected="finite numbers; Input X contains NaN or infinity",
                     remedy='fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
                 )
+            _require_squares(X, raw.ids, where)
         centred = X.astype(np.float64) - self.pivot
         labels: Counter[Any] = Counter()
         total = squares = np.zeros(0)
@@ -130,6 +135,7 @@ class Moments:
                     expected="finite numbers; Input y contains NaN or infinity",
                     remedy="leave out or fill the rows without a target",
                 )
+            _require_squares(y, raw.ids, where, "target")
             total = _summed(y - self.target_pivot, w)
             squares = _summed(np.square(y - self.target_pivot), w)
         ranges = Extremes(X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64))
@@ -137,6 +143,51 @@ class Moments:
         weights = Extremes(0.0, heaviest)
         first, second = _summed(centred, w), _summed(np.square(centred), w)
         return rows, ranges, first, second, labels, total, mass, weights, squares
+
+
+def _require_squares(X: Array, ids: Array, where: str, name: str = "feature") -> None:
+    """Raises DataError, naming row and column, where the square of a value leaves no room in float64."""
+    if X.dtype.itemsize < 8 or not len(X) or max(-X.min(), X.max()) < LARGEST:
+        return
+    row, column = (int(i) for i in np.argwhere(np.abs(X) >= LARGEST)[0])
+    raise DataError(
+        f"A {name} is too large: {X[row, column]!s}.",
+        where=f"{where}, row {int(ids[row])}, {name} {column}",
+        expected=f"numbers of size up to {LARGEST:.0e}, whose squares float64 holds",
+        remedy="correct the value, or leave out the row",
+    )
+
+
+def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], centred: bool) -> None:
+    """Check that squared distances of rows can be computed in a floating dtype.
+
+    Args:
+        dataset: scaled rows.
+        facts: their statistics, before the dataset's factor and shift.
+        dtype: of the arithmetic.
+        centred: whether only differences of rows matter, as for a kernel that is translation invariant.
+
+    Raises:
+        DataError: they cannot; names the row and the column of the largest value.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        ends = np.stack([facts.low * dataset.factor + dataset.shift, facts.high * dataset.factor + dataset.shift])
+        sizes = np.abs(ends[1] - ends[0]) if centred else np.abs(ends).max(axis=0)
+        if 4 * np.square(sizes).sum() < np.finfo(dtype).max:
+            return
+    column = int(np.argmax(sizes))
+    low, high = facts.low[column], facts.high[column]
+    extreme = low if abs(low) > abs(high) else high
+    scan = TransformedScan(Scan(Assembly(dataset.plain())))
+    for raw, where in map(scan.block, ((i,) for i in range(len(scan)))):
+        rows = np.flatnonzero(raw.X[:, column] == extreme)
+        if len(rows):
+            raise DataError(
+                f"A feature is too large for {dtype} arithmetic: {raw.X[rows[0], column]!s}.",
+                where=f"{where}, row {int(raw.ids[rows[0]])}, feature {column}",
+                expected=f"rows whose squared distances {dtype} holds, up to {np.finfo(dtype).max:.1e}",
+                remedy='correct the value or leave out the row; or scale: standardise=True; or dtype="float64"',
+            )
 
 
 def _summed(values: Array, w: Array | None) -> Array:

@@ -391,7 +391,8 @@ def set_number(owner: Any, name: str, *, positive: bool = False) -> None:
         UsageError: it is not a finite number at or above 0, or above 0 where ``positive``.
     """
     value = getattr(owner, name)
-    number = float(value) if isinstance(value, SupportsFloat) else np.nan
+    real = isinstance(value, SupportsFloat) and not isinstance(value, bool | np.ndarray)
+    number = float(value) if real else np.nan
     if not (np.isfinite(number) and (number > 0 or (number == 0 and not positive))):
         raise UsageError(
             f"The {name} is {value!r}.",
@@ -409,7 +410,7 @@ def set_integer(owner: Any, name: str, low: int, high: int | None = None) -> Non
     """
     value = getattr(owner, name)
     try:
-        number = operator.index(value)
+        number = low - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = low - 1
     if number < low or (high is not None and number > high):

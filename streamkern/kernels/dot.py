@@ -10,7 +10,7 @@ import numpy as np
 from streamkern.backends import NumpyBackend
 from streamkern.backends.base import Backend, Profile, magnitudes
 from streamkern.kernels.base import Kernel, set_integer, set_number, tiles
-from streamkern.kernels.radial import check_profile, name_of
+from streamkern.kernels.radial import check_profile, name_of, profile_values
 from streamkern.types import Array
 
 _STRIP = 32  # rows of a tile that a power copies
@@ -170,11 +170,11 @@ class DotProfile(Kernel):
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
-        S[...] = self.function(S)
+        S[...] = profile_values(self, S)
 
     def diag(self, X: Array) -> Array:
         """g(‖x‖²)."""
-        return _rounded(self.function(_squared_norms(X)), X)
+        return _rounded(profile_values(self, _squared_norms(X)), X)
 
     def to_json(self) -> dict[str, Any]:
         """The function's module and name.

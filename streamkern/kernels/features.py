@@ -16,7 +16,7 @@ import scipy.linalg
 
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
-from streamkern.errors import ModelFormatError, NumericalError, UsageError
+from streamkern.errors import ModelFormatError, NumericalError, UsageError, require_types
 from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer, tiles
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
 from streamkern.kernels.registry import kernel_from_json
@@ -136,7 +136,7 @@ class RandomFourier(_Map):
     def __post_init__(self) -> None:
         set_integer(self, "M", 1)
         set_integer(self, "seed", 0)
-        object.__setattr__(self, "orthogonal", bool(self.orthogonal))
+        require_types(self)
         if not isinstance(self.kernel, Gaussian | Laplace | Matern):
             raise UsageError(
                 f"No Fourier features of {self.kernel!r}.",
@@ -234,6 +234,9 @@ class _AtCenters:
     """What maps made from a kernel and centers share."""
 
     kernel: Kernel
+
+    def __post_init__(self) -> None:
+        require_types(self)
 
     @property
     def needs_centers(self) -> bool:

@@ -13,6 +13,7 @@ from streamkern.backends.base import Backend, Profile
 from streamkern.errors import UsageError
 from streamkern.kernels.base import Kernel, set_number
 from streamkern.types import Array
+from streamkern.user_code import in_words, users_place
 
 MEDIAN: Literal["median"] = "median"
 
@@ -34,9 +35,9 @@ class Radial(Kernel):
 
     def __post_init__(self) -> None:
         given: Any = self.bandwidth
-        if given == MEDIAN:
-            return
         if isinstance(given, str):
+            if given == MEDIAN:
+                return
             raise UsageError(
                 f"The bandwidth is {given!r}.",
                 where=f"{type(self).__name__}(bandwidth=...)",
@@ -213,12 +214,12 @@ class RadialProfile(Kernel):
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
-        backend.radial(S, x_norms, z_norms, self.function, {})
+        backend.radial(S, x_norms, z_norms, lambda squared: profile_values(self, squared), {})
 
     def diag(self, X: Array) -> Array:
         """k(x, x) = g(0)."""
         dtype = X.dtype if X.dtype.kind == "f" else np.dtype(np.float64)
-        return np.full(len(X), self.function(np.zeros(1, dtype))[0], dtype)
+        return np.full(len(X), profile_values(self, np.zeros(1, dtype))[0], dtype)
 
     def to_json(self) -> dict[str, Any]:
         """The function's module and name.
@@ -237,6 +238,30 @@ def check_profile(kernel: Any) -> None:
     """
     if not callable(kernel.function):
         raise UsageError(f"The function is {kernel.function!r}.", where=type(kernel).__name__, expected="a function")
+
+
+def profile_values(kernel: Any, values: Array) -> Array:
+    """Call a user's profile.
+
+    Raises:
+        UsageError: it raised an exception, or returned something else than numbers of this shape.
+    """
+    try:
+        made = np.asarray(kernel.function(values))
+    except Exception as error:  # the user's code raises what it likes
+        raise UsageError(
+            f"The function of {type(kernel).__name__} raised {in_words(error)}",
+            where=users_place(error) or type(kernel).__name__,
+            expected="a function that works element by element, on arrays of any shape",
+            remedy="correct the line",
+        ) from error
+    if made.shape != values.shape or made.dtype.kind not in "fiub":
+        raise UsageError(
+            f"The function of {type(kernel).__name__} returned {made.dtype} of shape {made.shape}.",
+            where=getattr(kernel.function, "__qualname__", type(kernel).__name__),
+            expected=f"numbers of shape {values.shape}, as it was given",
+        )
+    return made
 
 
 def name_of(function: Any) -> str:

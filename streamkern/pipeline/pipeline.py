@@ -9,7 +9,8 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +18,15 @@ from typing import Any, NamedTuple
 from streamkern.centers import Centers
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import Step, require_steps
-from streamkern.errors import UsageError
+from streamkern.errors import StreamkernError, UsageError, require_types
 from streamkern.execute.base import PIPELINE_FILE
 from streamkern.kernels import FeatureMap, Kernel
+from streamkern.redaction import keep_setting_secrets
 from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.bandwidth import AUTO_KERNEL
 from streamkern.solvers.fit import TASKS
+from streamkern.user_code import in_words, unknown_code, users_place
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,7 @@ class Pipeline:
                 raise UsageError(
                     f"The {name} is {value!r}.", where=f"Pipeline({name}=...)", expected=" or ".join(allowed)
                 )
+        require_types(self, "standardise", "diagnose", "seed", "lanes", "name", "file", "settings")
         require_steps(self.preprocess, "Pipeline(preprocess=...)")
         data = "a Dataset: sk.open_dataset(path, target=...) or sk.from_arrays(X, y)"
         for name, right, expected in (
@@ -94,6 +98,11 @@ class Pipeline:
             ("validation", isinstance(self.validation, Dataset | None), f"{data}; or None"),
             ("kernel", isinstance(self.kernel, Kernel | None), 'a kernel such as sk.Laplace(10), "auto", or None'),
             ("centers", self.centers is None or _made(self.centers, "choose"), "centers such as sk.Uniform(1000)"),
+            (
+                "features",
+                self.features is None or _made(self.features, "basis"),
+                "a map such as sk.ReLUFeatures(1000)",
+            ),
             ("solver", self.solver == AUTO or _made(self.solver, "setup"), 'a solver such as sk.EigenPro(), or "auto"'),
             ("lanes", hasattr(self.lanes, "__index__") and self.lanes >= 1, "a whole number, at least 1"),
             ("seed", hasattr(self.seed, "__index__"), "a whole number"),
@@ -102,6 +111,16 @@ class Pipeline:
                 raise UsageError(
                     f"{name} is {getattr(self, name)!r}.", where=f"Pipeline({name}=...)", expected=expected
                 )
+
+    def unknown_code(self) -> str | None:
+        """Why the user's functions in it cannot be told from edited ones, as a sentence; None if they can.
+
+        Nothing that an earlier run has left is reused then.
+        """
+        data = [each for each in (self.train, self.test, self.validation) if each is not None]
+        rows = [(each.rules, each.transforms, each.augmentations) for each in data]
+        parts = (self.kernel, self.centers, self.solver, self.features, self.preprocess)
+        return unknown_code(*rows, *parts)
 
 
 def _made(part: Any, method: str) -> bool:
@@ -120,14 +139,42 @@ def load_pipeline(path: str | Path, settings: Mapping[str, str] | None = None) -
         UsageError: no such file or function, an unknown parameter, or a value that is not of its type.
     """
     file = Path(path)
+    keep_setting_secrets(settings or {})
     function = _function(file)
     arguments = _arguments(function, settings or {}, file)
-    made = function(**arguments)
+    with _explaining(file, "pipeline()"):
+        made = function(**arguments)
     if not isinstance(made, Pipeline):
         raise UsageError(
             f"pipeline() returned {type(made).__name__}.", where=str(file), expected="a streamkern.Pipeline"
         )
     return replace(made, name=made.name or file.stem, file=str(file.absolute()), settings=dict(settings or {}))
+
+
+@contextmanager
+def _explaining(file: Path, what: str) -> Iterator[None]:
+    """Whatever a pipeline file raises as one UsageError that names file and line; errors of this library as they are.
+
+    A file that ends its process, by ``sys.exit(0)`` too, has made no pipeline.
+    """
+    try:
+        yield
+    except (StreamkernError, KeyboardInterrupt):
+        raise
+    except SyntaxError as error:
+        raise UsageError(
+            f"The pipeline file is not valid Python: {error}.",
+            where=f"{error.filename or file}, line {error.lineno}",
+            expected="Python that this interpreter reads",
+            remedy="correct the line",
+        ) from error
+    except BaseException as error:
+        raise UsageError(
+            f"{what} raised {in_words(error)}",
+            where=users_place(error) or str(file),
+            expected="a file that runs, and whose pipeline() returns a streamkern.Pipeline",
+            remedy="correct the line",
+        ) from error
 
 
 class Parameter(NamedTuple):
@@ -201,15 +248,8 @@ def _function(file: Path) -> Callable[..., Any]:
         raise UsageError("This is not a Python file.", where=str(file), expected="a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickles of the user's classes look their module up
-    try:
+    with _explaining(file, "The pipeline file"):
         spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise UsageError(
-            f"The pipeline file is not valid Python: {error}.",
-            where=str(file),
-            expected="Python that this interpreter reads",
-            remedy="correct the line",
-        ) from error
     function = getattr(module, "pipeline", None)
     if not callable(function):
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,9 +26,10 @@ from streamkern.model import KernelMachine, Predicted
 from streamkern.pipeline.registry import open_model
 from streamkern.storage.base import Source, digest
 from streamkern.storage.predictions import FORMATS, SUFFIXES, Column, Predictions, record_at
-from streamkern.storage.remote import is_remote, redacted
+from streamkern.storage.remote import is_remote
 from streamkern.storage.tables import open_tables
 from streamkern.types import Array
+from streamkern.user_code import unknown_code
 
 PART_ROWS, PART_BYTES = 1 << 20, 32 << 20
 """Rows of a part at most, and bytes: what an interruption costs."""
@@ -127,12 +129,15 @@ def predict(
     budget = default_budget() if memory is None else parse_bytes(memory)
     machine = model if isinstance(model, KernelMachine) else open_model(model)
     place, format = _place(target, format)
-    source = _open(machine, data, id, storage_options)
+    source = _open(machine, data, id, storage_options, budget)
     columns = _columns(machine, source, id, scores)
     n = int(source.bounds[-1])
     row_bytes = sum(column.row_bytes for column in columns)
     part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
-    identity = digest(1, machine.fingerprint, source.fingerprint, id, scores, format, part_rows)
+    parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
+    if unknown_code(machine.kernel, machine.features) is not None:
+        parts.append(secrets.token_hex(8))  # what an earlier call has written may be of other code
+    identity = digest(1, *parts)
     record = {
         "fingerprint": identity,
         "model": machine.fingerprint,
@@ -286,7 +291,7 @@ def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, st
     if is_remote(url):
         raise UsageError(
             "predictions are written to local files only",
-            where=redacted(url),
+            where=url,
             expected="a local path",
             remedy="predict to a local file, then copy it to the store",
         )
@@ -312,7 +317,9 @@ def _require_room(place: Path, replace: bool) -> None:
         )
 
 
-def _open(model: KernelMachine, data: Any, id: str | None, storage_options: dict[str, Any] | None) -> Source:
+def _open(
+    model: KernelMachine, data: Any, id: str | None, storage_options: dict[str, Any] | None, budget: int
+) -> Source:
     """The rows, with the id column in the place of the target.
 
     Raises:
@@ -321,7 +328,12 @@ def _open(model: KernelMachine, data: Any, id: str | None, storage_options: dict
     names = model.columns
     try:
         source = open_tables(
-            [data], columns=names, id=id, nulls_as_nan=bool(model.transforms), storage_options=storage_options
+            [data],
+            columns=names,
+            id=id,
+            nulls_as_nan=bool(model.transforms),
+            storage_options=storage_options,
+            memory=budget,
         )
     except UsageError as error:
         if names is None or id in names:

@@ -28,6 +28,7 @@ import numpy as np
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
 from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline.model_store import CHAMPION, RECORD, DirectoryStore, open_store
+from streamkern.redaction import redacted
 from streamkern.storage.base import digest
 from streamkern.storage.folder import write_json
 from streamkern.storage.remote import is_remote
@@ -288,7 +289,7 @@ class Registry:
                 max([*self.versions, standing.champion or 0, standing.decided, *standing.before]) + 1
             )
             facts = {"format": FORMAT, "version": number, "created": _now(), **record}
-            facts = json.loads(json.dumps(facts, default=str))
+            facts = redacted(json.loads(json.dumps(facts, default=str)))
             fill(staging)
             write_json(staging / RECORD, facts | {"sha256": digest(facts)})
             self._store.add(number, staging)
@@ -386,7 +387,7 @@ class Registry:
 
     def log(self, decision: dict[str, Any]) -> None:
         """Append a decision to the log; a place that cannot be written to does not undo what was decided."""
-        self._store.log(json.dumps(decision, default=str).encode() + b"\n")
+        self._store.log(json.dumps(redacted(json.loads(json.dumps(decision, default=str)))).encode() + b"\n")
 
     def decisions(self) -> list[dict[str, Any]]:
         """All decisions, oldest first; half a line of a killed process is left out."""

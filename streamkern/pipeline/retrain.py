@@ -20,6 +20,7 @@ from streamkern.errors import DataError, StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.base import Executor, Parts, Stack
+from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.gate import Gate, Verdict, default_gate
@@ -28,12 +29,13 @@ from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.registry import KEPT, Registry
 from streamkern.pipeline.run import run
 from streamkern.pipeline.warm import UnlikeChampionError, warm
+from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import steps
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
-from streamkern.storage.remote import redacted
 from streamkern.sweep import Work, sweep
+from streamkern.user_code import described
 
 _PROFILE = "Profile"
 GROWN = 1.5
@@ -98,6 +100,7 @@ def retrain(
             expected="rows that the gate can measure both models on",
             remedy="hold some back: train, test = data.split(test=0.2)",
         )
+    _require_loadable(pipeline)
     models = Registry(registry, create=True)
     with models.lock(models.run_dir(pipeline.name)):
         started = time.time()
@@ -111,11 +114,29 @@ def retrain(
             settings |= {"checkpoint_seconds": checkpoint_seconds}
             made = _decide(pipeline, models, judge, cold, keep, listeners, report, settings)
         except StreamkernError as error:
-            models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [redacted(str(error))]})
+            models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [str(error)]})
             raise
         decision = about | made | {"seconds": time.time() - started}
         models.log(decision)
         return decision
+
+
+def _require_loadable(pipeline: Pipeline) -> None:
+    """Raises UsageError, before anything is trained, where what is trained could not be loaded from the registry."""
+    for name, part, read in (
+        ("kernel", pipeline.kernel, kernel_from_json),
+        ("feature map", pipeline.features, feature_map_from_json),
+    ):
+        try:
+            if part is not None:
+                read(part.to_json())
+        except StreamkernError as error:
+            raise UsageError(
+                f"A pipeline with this {name} cannot be retrained: {error.what}",
+                where=f"Pipeline({type(part).__name__}(...), ...)",
+                expected="a kernel of streamkern: retraining loads the models that it compares, which imports no code",
+                remedy="use a kernel of streamkern; or streamkern run, and load_model(path, kernel=...)",
+            ) from error
 
 
 def _decide(
@@ -132,7 +153,7 @@ def _decide(
     key = _key(pipeline, gate, cold)
     standing = models.standing
     last = models.record(models.versions[-1]) if models.versions else None
-    if last is not None and last["key"] == key:
+    if last is not None and last["key"] == key and pipeline.unknown_code() is None:
         reasons = [f"data, pipeline and gate are those of version {last['version']}, which was {last['status']}"]
         return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
     folder = models.run_dir(pipeline.name)
@@ -166,7 +187,7 @@ def _decide(
         try:
             page = report(folder)
         except Exception as error:  # a picture is no reason to lose a night
-            warnings = [*warnings, redacted(f"the report could not be written: {error}")]
+            warnings = [*warnings, f"the report could not be written: {error}"]
     decision = {
         "status": "promoted" if verdict.passed else "rejected",
         "promote": verdict.passed,
@@ -185,7 +206,7 @@ def _decide(
         "status": decision["status"],
         "pipeline": pipeline.name,
         "file": pipeline.file,
-        "settings": {name: redacted(value) for name, value in pipeline.settings.items()},
+        "settings": dict(pipeline.settings),
         "gate": gate.expression,
         "rows": len(pipeline.train),
         "start": "warm" if why_cold is None else "cold",
@@ -214,7 +235,7 @@ def _decide(
     if verdict.passed:
         models.promote(number, standing.champion)
     models.prune(keep)
-    told = {name: value for name, value in decision.items() if name != "promote"}
+    told = redacted({name: value for name, value in decision.items() if name != "promote"})
     if page is not None:
         told["report"] = models.at(number, page.name)
     return told | {"version": number, "before": standing.champion, "champion": _champion(models)}
@@ -319,16 +340,12 @@ def _worst(moved: drift.Drift) -> dict[str, Any]:
 
 def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
     """Digest of all that a decision depends on, the champion aside."""
-
-    def described(part: Any) -> Any:
-        return None if part is None else part.to_json()
-
     return digest(
         version("streamkern"),
         [None if rows is None else rows.fingerprint for rows in (pipeline.train, pipeline.test, pipeline.validation)],
         [described(part) for part in (pipeline.kernel, pipeline.centers, pipeline.features)],
-        AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
-        [step.to_json() for step in steps(pipeline)],
+        AUTO if pipeline.solver == AUTO else described(pipeline.solver),
+        [described(step) for step in steps(pipeline)],
         [pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
         [gate.expression, cold],
     )

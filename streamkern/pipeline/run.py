@@ -26,13 +26,15 @@ from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.stages import Stages, version
+from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import OUTPUTS_GUESS, fit, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.solvers.placement import device_for
 from streamkern.storage.folder import locked, make_folder, read_json, write_json
-from streamkern.storage.remote import COUNTS, redacted
+from streamkern.storage.remote import COUNTS
+from streamkern.user_code import users_code
 
 
 def run(
@@ -90,6 +92,10 @@ def run(
                 "warning",
                 message=f"{', '.join(changed)} of the pipeline changed since the run that was interrupted here: "
                 "this is another training",
+            )
+        if unknown := pipeline.unknown_code():
+            events.emit(
+                "warning", message=f"nothing of an earlier run is reused, and this one keeps no checkpoint: {unknown}"
             )
         for each in pipeline.train.quarantine:
             events.emit("warning", message=f"left out, {each.where}: {each.why}", rows=[each.start, each.stop])
@@ -180,8 +186,16 @@ def resume(
         )
     folder = folder.absolute()
     with chdir(place):
+        pipeline = load_pipeline(told["file"], told["settings"])
+        if unknown := pipeline.unknown_code():
+            raise UsageError(
+                f"This run cannot go on: {unknown}",
+                where=told["file"],
+                expected="functions whose code, and all that it refers to, can be compared with the earlier run's",
+                remedy="take that out of the function; or train anew with streamkern run, which reuses nothing then",
+            )
         return run(
-            load_pipeline(told["file"], told["settings"]),
+            pipeline,
             folder,
             memory=told["memory"],
             threads=threads or told["threads"],
@@ -213,7 +227,8 @@ def _train(
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
         for doubt in executor.doubts():
             events.emit("warning", message=doubt)
-        stages = Stages(pipeline, executor, events, folder / "stages", timings, checkpoint_seconds)
+        reuse = pipeline.unknown_code() is None
+        stages = Stages(pipeline, executor, events, folder / "stages", timings, checkpoint_seconds, reuse)
 
         def on_plan(projected: Footprint) -> None:
             events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
@@ -313,7 +328,7 @@ def _manifest(
         "name": pipeline.name,
         "file": pipeline.file,
         "directory": os.getcwd(),
-        "settings": {name: redacted(value) for name, value in pipeline.settings.items()},
+        "settings": dict(pipeline.settings),
         "train": {
             "fingerprint": pipeline.train.fingerprint,
             "rows": len(pipeline.train),
@@ -325,6 +340,10 @@ def _manifest(
         "features": None if pipeline.features is None else pipeline.features.to_json(),
         "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
         "preprocess": [step.to_json() for step in steps(pipeline)],
+        "code": {
+            name: [identity.digest for identity in users_code(getattr(pipeline, name))]
+            for name in ("kernel", "centers", "features", "solver", "preprocess")
+        },
         "seed": pipeline.seed,
         "lanes": pipeline.lanes,
         "dtype": pipeline.dtype,
@@ -338,7 +357,7 @@ def _manifest(
     }
 
 
-_TRAINING = ("train", "kernel", "centers", "features", "solver", "preprocess", "seed", "lanes", "dtype")
+_TRAINING = ("train", "kernel", "centers", "features", "solver", "preprocess", "code", "seed", "lanes", "dtype")
 
 
 def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
@@ -348,5 +367,5 @@ def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
     done = before is not None and last.get("status") == "done" and last.get("run") == before.get("run")
     if before is None or done or not any((folder / "checkpoints").glob("*/[0-9]*")):
         return []
-    now = json.loads(json.dumps(manifest, default=str))
+    now = redacted(json.loads(json.dumps(manifest, default=str)))
     return [name for name in _TRAINING if before.get(name) != now[name]]

@@ -36,6 +36,7 @@ from streamkern.solvers.footprint import Footprint
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
 from streamkern.types import Array
+from streamkern.user_code import described
 
 T = TypeVar("T")
 
@@ -61,6 +62,7 @@ class Stages:
         folder: where results are kept; None keeps nothing.
         timings: seconds of each stage, added to as they end.
         every: seconds between checkpoints of the training.
+        reuse: whether results and checkpoints of an earlier run may be taken over.
 
     Attributes:
         resumed_rows: rows that an earlier run had trained on, and this one did not have to.
@@ -73,6 +75,7 @@ class Stages:
     folder: Path | None = None
     timings: list[dict[str, Any]] = field(default_factory=list)
     every: float = INTERVAL
+    reuse: bool = True
     resumed_rows: int = 0
     median: float | None = None
 
@@ -101,7 +104,7 @@ class Stages:
 
     def _kept(self, name: str, key: str, load: Callable[[dict[str, Array], dict[str, Any]], T]) -> T | None:
         """What an earlier run left for this stage under this key, or None."""
-        if self.folder is None or not self._place(name, key).exists():
+        if not self.reuse or self.folder is None or not self._place(name, key).exists():
             return None
         try:
             os.utime(self._place(name, key))
@@ -136,10 +139,9 @@ class Stages:
 
     def learn(self, dataset: Dataset, step: Learning) -> Transform:
         """What a step of preprocessing comes to."""
-        described = step.to_json()
         return self.run(
-            f"preprocess-{described['name'].lower()}",
-            _key(_stored_rows(dataset), described),
+            f"preprocess-{step.to_json()['name'].lower()}",
+            _key(_stored_rows(dataset), described(step)),
             lambda: learn(dataset, step, self.executor),
             _dump_transform,
             lambda arrays, facts: load(facts["transforms"], arrays)[0],
@@ -193,7 +195,7 @@ class Stages:
             self._ended("eigensystem", time.perf_counter(), cached=True)  # nobody asks for it
             self._ended("train", start, cached=True, key=key)
             return found
-        if self.folder is None:
+        if self.folder is None or not self.reuse:
             return self._fit(problem, key, None)
         with Checkpoints(self.folder.parent / "checkpoints" / key[:16], self.events, self.every) as checkpoints:
             result = self._fit(problem, key, checkpoints)
@@ -264,7 +266,7 @@ class Stages:
 
         key = _key(
             model.weights_sha256,
-            model.kernel.to_json(),
+            described(model.kernel),
             self._centers_key(train_set),
             train_set.fingerprint,
             None if test is None else test.fingerprint,
@@ -275,7 +277,7 @@ class Stages:
     def diagnose(self, problem: Problem, model: KernelMachine) -> dict[str, Any]:
         """Where the weights stand against least squares, and the spectrum."""
         key = _key(
-            model.weights_sha256, model.kernel.to_json(), self._centers_key(problem.train), problem.train.fingerprint
+            model.weights_sha256, described(model.kernel), self._centers_key(problem.train), problem.train.fingerprint
         )
         return self.run(
             "diagnostics",
@@ -288,7 +290,7 @@ class Stages:
     def _centers_key(self, dataset: Dataset) -> str:
         return _key(
             _stored_rows(dataset),
-            None if self.pipeline.centers is None else self.pipeline.centers.to_json(),
+            described(self.pipeline.centers),
             self.pipeline.dtype,
         )
 
@@ -299,9 +301,9 @@ class Stages:
             None if problem.validation is None else problem.validation.fingerprint,
             encoding_to_json(problem.encoding),
             self._centers_key(problem.train),
-            problem.kernel.to_json(),
-            None if pipe.features is None else pipe.features.to_json(),
-            pipe.solver.to_json(),
+            described(problem.kernel),
+            described(pipe.features),
+            described(pipe.solver),
             [pipe.seed, pipe.lanes, pipe.dtype, projected.bill.choice, problem.mix_chunks],
             platform.machine(),
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +18,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import Step
 from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
-from streamkern.errors import PlanRefusedError, StorageError, StreamkernError, UsageError
+from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
 from streamkern.execute import open_executor
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import default_threads
@@ -37,6 +35,7 @@ from streamkern.solvers.fit import OUTPUTS_GUESS, AtOnce, prepare
 from streamkern.solvers.footprint import footprint
 from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.solvers.precision import relative
+from streamkern.storage.folder import make_folder, write_json
 
 ROWS = 12_000
 """Rows of the subsample by default."""
@@ -315,18 +314,8 @@ def write_tuning_json(folder: Path, told: dict[str, Any]) -> None:
     Raises:
         StorageError: it cannot be written.
     """
-    staging = folder / f".tune.json.{os.getpid()}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        staging.write_text(json.dumps(told, indent=1), encoding="utf-8")
-        staging.replace(folder / "tune.json")
-    except OSError as error:
-        raise StorageError(
-            f"tune.json cannot be written: {error.strerror}.",
-            where=str(folder),
-            expected="a directory that can be written",
-            remedy="give another --run-dir",
-        ) from error
+    make_folder(folder)
+    write_json(folder / "tune.json", told)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import StorageError, UsageError
+from streamkern.redaction import redacted
 from streamkern.storage.artifact import load_artifact
 from streamkern.storage.folder import read_json
 from streamkern.types import Array
@@ -91,7 +92,8 @@ def read_run(folder: str | os.PathLike[str]) -> Record:
     place = Path(folder)
     # The lock before the files: a run that ends in between then looks as if it were still running, never as if dead.
     owner = _owner(place / ".lock")
-    manifest, result = read_json(place / "manifest.json"), read_json(place / "result.json")
+    # Redacted again: a run of an earlier release may have written more than this one would.
+    manifest, result = redacted(read_json(place / "manifest.json")), redacted(read_json(place / "result.json"))
     if manifest is None and result is None and owner is None:
         raise UsageError(
             "There is no run here.",
@@ -136,7 +138,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
             except ValueError:
                 continue
             if isinstance(event, dict) and isinstance(event.get("time"), int | float) and "event" in event:
-                yield event
+                yield redacted(event)
 
 
 def _last_run(events: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

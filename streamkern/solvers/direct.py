@@ -57,8 +57,9 @@ def check_ridge(ridge: float, solver: str) -> None:
     Raises:
         UsageError: it is not.
     """
-    if not (np.isfinite(ridge) and ridge >= 0):
-        raise UsageError(f"The ridge is {ridge}.", where=f"{solver}(ridge=...)", expected="a finite number >= 0")
+    real = isinstance(ridge, int | float | np.integer | np.floating) and not isinstance(ridge, bool)
+    if not (real and np.isfinite(ridge) and ridge >= 0):
+        raise UsageError(f"The ridge is {ridge!r}.", where=f"{solver}(ridge=...)", expected="a finite number >= 0")
 
 
 def add_ridge(A: Array, ridge: float, basis: Basis) -> None:

@@ -22,7 +22,7 @@ from streamkern.data.preprocess import (
     require_encoded,
     scale,
 )
-from streamkern.data.statistics import Moments, Statistics, TransformedScan, summarise
+from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
@@ -360,6 +360,8 @@ def fit(
     basis = recipe.features or recipe.kernel
     scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
+    basis = recipe.features or recipe.kernel
+    require_range(scaled, facts, np.dtype(recipe.dtype), centred=basis is None or basis.translation_invariant)
     release()
     if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features:
         projected = project(scaled, max(facts.encoding.outputs, OUTPUTS_GUESS))

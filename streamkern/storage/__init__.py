@@ -13,7 +13,7 @@ from streamkern.storage.base import Source
 from streamkern.storage.choose import Request
 from streamkern.storage.parquet import ParquetSource, open_parquet, parquet_source, write_parquet
 from streamkern.storage.parquet_files import SUFFIXES
-from streamkern.storage.remote import Remote, Retry, bare, is_remote, redacted
+from streamkern.storage.remote import Remote, Retry, bare, is_remote
 from streamkern.storage.weighted import WeightedSource
 from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr, zarr_source
 
@@ -97,7 +97,7 @@ def stored_source(
     format = _format_of(url, storage_options, retry) if format is None else format
     if format not in ("zarr", "parquet"):
         raise UsageError(
-            f"format {format!r} is not known", where=redacted(url), expected="'zarr' or 'parquet'", remedy="correct it"
+            f"format {format!r} is not known", where=url, expected="'zarr' or 'parquet'", remedy="correct it"
         )
     if format == "zarr":
         return zarr_source(url, request, storage_options, retry)
@@ -152,7 +152,7 @@ def _format_of(url: str, storage_options: dict[str, Any] | None, retry: Retry | 
             )
     raise StorageError(
         "neither zarr nor parquet is recognised here",
-        where=redacted(url),
+        where=url,
         expected=f"a path that ends in .zarr or {', '.join(SUFFIXES)}, or a directory that holds "
         f"{', '.join(_ZARR_FILES)} or parquet files",
         remedy="say which with format='zarr' or format='parquet'; CSV, JSON, NumPy and HDF5 files become zarr first: "

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
-from streamkern.errors import DataError
+from streamkern.errors import DataError, PlanRefusedError
+from streamkern.memory import default_budget, format_bytes
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import digest
 from streamkern.storage.choose import Request, choose
+from streamkern.storage.csv_records import blocks, first_end
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.table_file import TableFile
 
 BLOCK_BYTES = 4 << 20
 """Bytes of text in a chunk."""
 
-_DELIMITERS = ",\t;|"
+COLUMN_BYTES = 10_000
+"""Bytes that Arrow's parser takes for each column, however few rows there are; 9,500 measured for 10⁶ columns."""
+
+_COPIES = 8  # of a block: the longest record, its text, and its columns
+_DELIMITERS, _LINE = ",\t;|", b"\n"
 _NARROW = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
 
 
@@ -35,16 +45,31 @@ class CsvSource(TableSource):
         file: the file; ``.gz`` is read decompressed.
         request: the columns to use.
         header: whether the first record names the columns; else they are called f0, f1, ...
+        memory: bytes that the process may hold, which bound the text that is read at a time; half of the machine's by
+            default.
 
     Raises:
         StorageError: it does not parse.
-        DataError: columns that cannot be features or target.
+        DataError: columns that cannot be features or target; a quote that is not closed, a record with more or fewer
+            fields than columns, a NUL byte, or a number that no float64 holds, by its line or row.
+        PlanRefusedError: it has more columns than the memory allows.
     """
 
-    def __init__(self, file: TableFile, request: Request, header: bool = True) -> None:
+    def __init__(self, file: TableFile, request: Request, header: bool = True, memory: int | None = None) -> None:
         self._file = file
+        budget = default_budget() if memory is None else memory
+        self._block_bytes = min(BLOCK_BYTES, max(1 << 16, budget // 64))
         with file.explaining("a text table with one record a line"):
-            self._names, self._delimiter, start = self._head(header)
+            self._names, self._delimiter, start, first_line = self._head(header)
+            if COLUMN_BYTES * len(self._names) + _COPIES * self._block_bytes > budget:
+                raise PlanRefusedError(
+                    f"To read {len(self._names):,} columns of text takes about "
+                    f"{format_bytes(COLUMN_BYTES * len(self._names) + _COPIES * self._block_bytes)}.",
+                    where=file.path,
+                    expected=f"at most the memory allowed, {format_bytes(budget)}",
+                    remedy="give more memory, or store the rows as parquet with one column of lists, zarr or npy",
+                )
+            lossy = _Lossy(file.path, request.targets)
             spans: list[tuple[int, int]] = []
             lengths: list[int] = []
             types: dict[str, pa.DataType] = dict.fromkeys(self._names, pa.null())
@@ -54,20 +79,24 @@ class CsvSource(TableSource):
             wanted = request.named
             if wanted is not None and not set(wanted) <= set(self._names):
                 wanted = None  # which is missing is for the chooser to say
-            for begin, text in self._blocks(start):
-                table = self._parse(text, {}, wanted)
+            for begin, line, text in self._blocks(start, first_line):
+                table = self._parse(text, {}, wanted, line)
                 if not table.num_rows:
                     continue
+                for column, values in zip(table.schema, table.columns, strict=True):
+                    as_written = partial(self._as_written, text, column.name)
+                    lossy.look(column.name, values, sum(lengths), as_written)
                 spans.append((begin, len(text)))
                 lengths.append(table.num_rows)
-                for field, values in zip(table.schema, table.columns, strict=True):
-                    types[field.name] = _wider(types[field.name], field.type)
+                for column, values in zip(table.schema, table.columns, strict=True):
+                    types[column.name] = _wider(types[column.name], column.type)
                     if values.null_count:
-                        missing.add(field.name)
-                    if pa.types.is_integer(field.type):
+                        missing.add(column.name)
+                    if pa.types.is_integer(column.type):
                         ends = pc.min_max(values)
-                        low[field.name] = min(low[field.name], ends["min"].as_py() or 0)
-                        high[field.name] = max(high[field.name], ends["max"].as_py() or 0)
+                        low[column.name] = min(low[column.name], ends["min"].as_py() or 0)
+                        high[column.name] = max(high[column.name], ends["max"].as_py() or 0)
+        lossy.refuse(types)
         for name in set(self._names) - set(request.targets):
             if pa.types.is_null(types[name]):
                 types[name] = pa.float64()  # without any value, it is one of numbers as much as of anything else
@@ -117,11 +146,17 @@ class CsvSource(TableSource):
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._file.path}, from byte {self._spans[chunk][0]}, rows {a} to {b - 1}"
 
-    def _head(self, header: bool) -> tuple[list[str], str, int]:
-        """Names of the columns, the delimiter, and where the first record of data begins."""
-        begin, text = next(self._blocks(0), (0, b""))
+    def _as_written(self, text: bytes, name: str) -> pa.ChunkedArray:
+        """A column of some records as text."""
+        return self._parse(text, {name: pa.string()}, [name]).column(0)
+
+    def _head(self, header: bool) -> tuple[list[str], str, int, int]:
+        """Names of the columns, the delimiter, and the byte and line where the first record of data begins."""
+        with self._file.open() as stream:
+            any_of = _DELIMITERS.encode()
+            _, _, text = next(blocks(stream, 0, 1, any_of, self._block_bytes, self._file.path), (0, 1, b""))
         mark = 3 if text.startswith(b"\xef\xbb\xbf") else 0
-        end = _record_end(text, first=True)
+        end = mark + first_end(text[mark:], _DELIMITERS.encode(), self._file.path)
         line = text[mark:end].decode()
         delimiter = max(_DELIMITERS, key=line.count)
         fields = next(csv.reader(line.splitlines(), delimiter=delimiter), [])
@@ -134,45 +169,97 @@ class CsvSource(TableSource):
                 expected="distinct names in the first line",
                 remedy="if the file has no line of names, say so: --no-header, header=False",
             )
-        return names, delimiter, begin + (end if header else mark)
+        return names, delimiter, end if header else mark, 1 + line.count("\n") if header else 1
 
-    def _blocks(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(offset, text) of whole records, about ``BLOCK_BYTES`` at a time."""
+    def _blocks(self, start: int, line: int) -> Iterator[tuple[int, int, bytes]]:
+        """(offset, line, text) of whole records."""
         with self._file.open() as stream:
-            stream.seek(start)
-            rest = b""
-            while more := stream.read(BLOCK_BYTES):
-                text = rest + more if rest else more
-                end = _record_end(text)
-                if end:
-                    yield start, text[:end]
-                    start += end
-                rest = text[end:]
-            if rest:
-                yield start, rest
+            yield from blocks(stream, start, line, self._delimiter.encode(), self._block_bytes, self._file.path)
 
-    def _parse(self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None) -> pa.Table:
-        return pacsv.read_csv(
-            pa.py_buffer(text),
-            pacsv.ReadOptions(use_threads=False, column_names=self._names, block_size=max(1, len(text))),
-            pacsv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-            pacsv.ConvertOptions(column_types=types, include_columns=columns or [], strings_can_be_null=False),
-        )
+    def _parse(
+        self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, line: int | None = None
+    ) -> pa.Table:
+        """Columns of records; a record with more or fewer fields is told by its line, if that of the first is known."""
+        ragged: list[Any] = []
+
+        def refuse(row: Any) -> str:
+            ragged.append(row)
+            return "error"
+
+        try:
+            return pacsv.read_csv(
+                pa.py_buffer(text),
+                pacsv.ReadOptions(use_threads=False, column_names=self._names, block_size=max(1, len(text))),
+                pacsv.ParseOptions(
+                    delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=refuse if line else None
+                ),
+                pacsv.ConvertOptions(column_types=types, include_columns=columns or [], strings_can_be_null=False),
+            )
+        except pa.ArrowInvalid as error:
+            if not ragged or line is None:
+                raise
+            row = ragged[0]
+            record = rb"(?:\A|(?<=\n))" + re.escape(row.text.encode()) + rb"(?=\r?\n|\Z)"
+            at = found.start() if (found := re.search(record, text)) else 0
+            raise DataError(
+                f"a record has {row.actual_columns} fields instead of {row.expected_columns}: {shortened(row.text)}",
+                where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
+                expected=f"{row.expected_columns} fields, with {self._delimiter!r} between them",
+                remedy="correct the line; a field that holds the delimiter stands in quotes",
+            ) from error
 
 
-def _record_end(text: bytes, first: bool = False) -> int:
-    """One past the last (or the first) line end of a text that is outside quotes; 0, or all of a first, without one.
+@dataclass
+class _Lossy:
+    """Finds values that float64 does not hold: beyond its range, and whole numbers of a target that it would round.
 
-    A quote inside quotes is doubled, so an even number of them stands before the end of a record.
+    Args:
+        path: the file in words.
+        targets: columns whose whole numbers stand for something, such as labels or ids.
     """
-    if b'"' not in text:
-        found = text.find(b"\n") if first else text.rfind(b"\n")
-    else:
-        values = np.frombuffer(text, dtype=np.uint8)
-        lines = np.flatnonzero(values == ord("\n"))
-        ends = lines[np.searchsorted(np.flatnonzero(values == ord('"')), lines) % 2 == 0]
-        found = int(ends[0 if first else -1]) if len(ends) else -1
-    return len(text) if first and found < 0 else found + 1
+
+    path: str
+    targets: Sequence[str]
+    found: dict[str, tuple[int, str]] = field(default_factory=dict)  # by column: the first row, and what it says
+
+    def look(self, name: str, values: pa.ChunkedArray, first: int, as_written: Callable[[], pa.ChunkedArray]) -> None:
+        """Look at some rows of a column; ``first`` is the number of the first, ``as_written()`` are their texts."""
+        if name in self.found or not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+            return
+        numbers = np.abs(np.asarray(values.cast(pa.float64(), safe=False).to_numpy()))
+        large = np.isinf(numbers) | ((numbers >= _WHOLE) if name in self.targets else False)
+        if not large.any():
+            return
+        rows = np.flatnonzero(large)
+        for row, text in zip(rows, as_written().take(pa.array(rows)).to_pylist(), strict=True):
+            if _is_lossy(text.strip()):
+                self.found[name] = (first + int(row), text)
+                return
+
+    def refuse(self, types: dict[str, pa.DataType]) -> None:
+        """Raises DataError if a column of numbers holds such a value; a column of text keeps it as it is."""
+        for name, (row, text) in self.found.items():
+            if pa.types.is_floating(types[name]):
+                raise DataError(
+                    f"column {name!r}, row {row}: no float64 number is {shortened(text)}",
+                    where=self.path,
+                    expected="numbers up to 1.8e308; and whole numbers up to 2⁵³ where they are labels or ids",
+                    remedy="correct the value or leave it empty; put a letter before an id of many digits",
+                )
+
+
+_WHOLE = float(1 << 53)
+
+
+def _is_lossy(text: str) -> bool:
+    if re.fullmatch(r"[+-]?\d+", text):
+        return math.isinf(number := float(text)) or int(number) != int(text)
+    return re.fullmatch(r"[+-]?(inf|infinity)", text, re.IGNORECASE) is None and math.isinf(float(text))
+
+
+def shortened(text: Any) -> str:
+    """A text for a message: its beginning, if it is long."""
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import BusyError, StorageError
+from streamkern.redaction import redacted
 
 _GLANCE = 0.2  # seconds; whoever asks how a run stands shares its lock for a moment
 
@@ -78,7 +79,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, data: dict[str, Any], quietly: bool = False) -> None:
-    """Write by one rename, so that a reader sees the old file or the new one.
+    """Write by one rename, so that a reader sees the old file or the new one. Secrets are left out.
 
     Args:
         path: the file.
@@ -91,7 +92,7 @@ def write_json(path: Path, data: dict[str, Any], quietly: bool = False) -> None:
     staging = path.with_name(f".{path.name}.tmp")
     try:
         with staging.open("w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, default=str)
+            json.dump(redacted(data), file, indent=1, default=_as_text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(staging, path)
@@ -105,6 +106,10 @@ def write_json(path: Path, data: dict[str, Any], quietly: bool = False) -> None:
                 expected="a disk with room",
                 remedy="free space; earlier results are unchanged",
             ) from error
+
+
+def _as_text(value: object) -> str:
+    return redacted(str(value))
 
 
 def _unwritable(folder: Path, error: OSError) -> StorageError:

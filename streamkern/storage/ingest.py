@@ -26,6 +26,7 @@ import numpy as np
 
 from streamkern.errors import BusyError, DataError, PlanRefusedError, StorageError, UsageError
 from streamkern.memory import default_budget, format_bytes, parse_bytes, release, resident
+from streamkern.redaction import redacted
 from streamkern.storage import unfinished_folder
 from streamkern.storage.artifact import sync
 from streamkern.storage.base import Source, digest
@@ -33,7 +34,7 @@ from streamkern.storage.ingest_store import Sending
 from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
 from streamkern.storage.record import RECORD, ingest_record
-from streamkern.storage.remote import is_remote, redacted
+from streamkern.storage.remote import is_remote
 from streamkern.storage.scatter import ROW_EXTRA, Run, Runs
 from streamkern.storage.tables import open_tables
 from streamkern.storage.training_zarr import TrainingZarr
@@ -151,8 +152,11 @@ def ingest(
     listed = sources if isinstance(sources, list) else [sources]
     if missing not in ("error", "nan"):
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
-    source = open_tables(listed, target, columns, weight=weight, header=header, nulls_as_nan=missing == "nan",
-                         storage_options=storage_options)  # fmt: skip
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    source = open_tables(
+        listed, target, columns, weight=weight, header=header, nulls_as_nan=missing == "nan",
+        storage_options=storage_options, memory=budget,
+    )  # fmt: skip
     out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
     kept_target = None if source.target is None else _renamed(source.target)
     options: dict[str, Any] = {
@@ -202,7 +206,6 @@ def ingest(
             expected="nothing" + (", or what ingest has made" if overwrite else ""),
             remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
         )
-    budget = default_budget() if memory is None else parse_bytes(memory)
     with _held(job.folder):
         try:
             kept = job.run(budget)
@@ -509,12 +512,9 @@ def _renamed(target: Target) -> Target:
 
 
 def _described(source: Any) -> str:
-    """A source for the record: its path, without what follows a question mark, or the type of an object."""
+    """A source for the record: its path without secrets, or the type of an object."""
     if isinstance(source, str | os.PathLike):
-        url = os.fspath(source)
-        scheme, found, rest = url.partition("://")
-        # Credentials may stand in a URL; a record is no place for them.
-        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if found else url
+        return redacted(os.fspath(source))
     return f"{type(source).__module__}.{type(source).__qualname__}"
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkern.errors import StorageError
+from streamkern.redaction import redacted
 from streamkern.storage.base import digest
 from streamkern.storage.objects import Objects
-from streamkern.storage.remote import redacted
 
 if TYPE_CHECKING:
     from streamkern.storage.ingest import Ingested

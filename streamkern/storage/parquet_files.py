@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.storage.remote import Remote, Retry, bare, is_remote, redacted, reread, version
+from streamkern.storage.remote import Remote, Retry, bare, is_remote, reread, version
 
 SUFFIXES = (".parquet", ".pq", ".parq")
 _FOOTERS_KEPT = 64
@@ -73,15 +73,15 @@ class DatasetFiles:
             raise
         except OSError as error:
             raise StorageError(
-                f"the files cannot be listed: {redacted(str(error))}",
-                where=redacted(url),
+                f"the files cannot be listed: {error}",
+                where=url,
                 expected="a directory or glob that can be listed",
                 remedy="check the path",
             ) from None
         if not found:
             raise StorageError(
                 "there are no parquet files here",
-                where=redacted(url),
+                where=url,
                 expected=f"a file, or a directory or glob with files that end in {', '.join(SUFFIXES)}",
                 remedy="check the URL" if is_remote(url) else f"check the path; relative paths start at {os.getcwd()}",
             )
@@ -223,7 +223,7 @@ class DatasetFiles:
             raise
         except Exception as error:  # as above
             raise StorageError(
-                f"the file has no readable footer: {redacted(str(error))}",
+                f"the file has no readable footer: {error}",
                 where=path,
                 expected="a whole parquet file",
                 remedy="the file is truncated, still being written, or not parquet: restore it, or leave it out",

@@ -23,7 +23,8 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.utils import glob_translate
 
-from streamkern.errors import StorageError, UsageError
+from streamkern.errors import StorageError, UsageError, require_types
+from streamkern.redaction import keep_option_secrets, keep_url_secrets, redacted
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class Retry:
     longest_wait: float = 20.0
 
     def __post_init__(self) -> None:
+        require_types(self)
         for name, value in vars(self).items():
             if not value > 0:
                 raise UsageError(f"{name} is {value}.", where=f"Retry({name}=...)", expected="a positive number")
@@ -99,24 +101,12 @@ def is_remote(url: str) -> bool:
 
 def bare(url: str) -> str:
     """The URL without the query of http(s), which may be a signature; a ``?`` of other stores is part of a glob."""
-    return re.split(r"[?#]", url, maxsplit=1)[0] if url.startswith(("http://", "https://")) else url
+    return re.split(r"[?#]", url, maxsplit=1)[0] if url.lower().startswith(("http://", "https://")) else url
 
 
 def version(info: dict[str, Any]) -> str:
     """What tells one content of an object from another: its tag where the store has one, else when it was written."""
     return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
-
-
-def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without user information and queries of URLs, and without the secrets given or in the environment."""
-    text = re.sub(r"://[^/@\s'\"]+@", "://***@", text)
-    text = re.sub(r"(https?://[^\s'\"?#]*)[?#][^\s'\")]*", r"\1?***", text)
-    environment = {value for name, value in os.environ.items() if re.search("SECRET|TOKEN|PASSW", name.upper())}
-    # A short value is a word like "true", which would be cut out of everything.
-    hidden = {*(each for each in secrets if len(each) >= 4), *(each for each in environment if len(each) >= 8)}
-    for secret in sorted(hidden, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
 
 
 def reread(read: Callable[[], T]) -> T:
@@ -149,10 +139,11 @@ class Remote:
 
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None, retry: Retry | None = None) -> None:
         self.retry = retry or Retry()
-        self.shown = redacted(url)
         options = dict(storage_options or {})
-        self._secrets = tuple(_secrets(options))
-        scheme = url.partition("://")[0]
+        self._given = (url, options)
+        self._hide()
+        self.shown = redacted(url)
+        scheme = url.partition("://")[0].lower()
         if scheme in ("s3", "s3a", "gs", "gcs"):
             # Listings of an earlier moment would make an earlier fingerprint; and the instance is changed below.
             options = {"use_listings_cache": False, "skip_instance_cache": True, **options}
@@ -163,7 +154,7 @@ class Remote:
             fs, self.root = url_to_fs(url, **options)
         except (ImportError, ValueError) as error:
             raise StorageError(
-                f"no file system for this URL: {self.redacted(error)}",
+                f"no file system for this URL: {error}",
                 where=self.shown,
                 expected="a URL whose file system is installed",
                 remedy=f"install the fsspec package that it names: {_EXTRAS.get(scheme, 'see the documentation')}",
@@ -173,20 +164,23 @@ class Remote:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._hide()
         self._once()
+
+    def _hide(self) -> None:
+        """Keep what the URL and the options hold out of whatever this process writes."""
+        url, options = self._given
+        keep_url_secrets(url)
+        keep_option_secrets(options)
 
     def _once(self) -> None:
         """S3's file system repeats requests on its own, uncounted and beyond the deadline."""
         if "s3" in self.fs.protocol:
             self.fs.retries = 1
 
-    def redacted(self, error: object) -> str:
-        """An error or a text without secrets."""
-        return redacted(str(error), self._secrets)
-
     def name(self, path: str) -> str:
         """The object's URL, as people may see it."""
-        return self.redacted(self.fs.unstrip_protocol(path))
+        return redacted(str(self.fs.unstrip_protocol(path)))
 
     def info(self, path: str) -> dict[str, Any]:
         """What the store says about an object.
@@ -310,12 +304,12 @@ class Remote:
 
     def _store(self) -> str:
         endpoint = getattr(self.fs, "endpoint_url", None)
-        return f" at {self.redacted(endpoint)}" if endpoint else ""
+        return f" at {redacted(endpoint)}" if endpoint else ""
 
     def _said(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and not str(error):
             return f"no answer within {self.retry.timeout:g} s"
-        return f"{type(error).__name__}: {self.redacted(error)}"
+        return f"{type(error).__name__}: {error}"
 
     def _gone(self, path: str, error: BaseException, attempts: int, seconds: float) -> StorageError:
         return StorageError(
@@ -432,17 +426,3 @@ def _is_hopeless(error: BaseException) -> bool:
     codes = [answer["ResponseMetadata"].get("HTTPStatusCode") for answer in answers if isinstance(answer, dict)]
     status = next(iter(codes), getattr(error, "status", None))
     return isinstance(status, int) and 400 <= status < 500 and status not in _UNSETTLED
-
-
-def _secrets(options: Any, secret: bool = False) -> list[str]:
-    """Texts among storage options whose names say that they are secret."""
-    if isinstance(options, dict):
-        return [
-            text for key, value in options.items() for text in _secrets(value, secret or bool(_SECRET.search(str(key))))
-        ]
-    if isinstance(options, list | tuple):
-        return [text for value in options for text in _secrets(value, secret)]
-    return [str(options)] if secret and isinstance(options, str | bytes) else []
-
-
-_SECRET = re.compile(r"key|secret|token|pass|auth|cred|header|cookie|sas", re.IGNORECASE)

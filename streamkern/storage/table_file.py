@@ -12,7 +12,8 @@ from threading import Lock
 from typing import Any, BinaryIO, cast
 
 from streamkern.errors import StorageError, StreamkernError
-from streamkern.storage.remote import Remote, RemoteFile, is_remote, redacted, version
+from streamkern.redaction import redacted
+from streamkern.storage.remote import Remote, RemoteFile, is_remote, version
 
 _READ_AHEAD = 1 << 20
 """Bytes that one request for a remote file asks for, at least."""
@@ -148,7 +149,7 @@ class TableFile:
             raise
         except Exception as error:  # decoders and remote file systems raise whatever they like
             raise StorageError(
-                f"the file cannot be read: {type(error).__name__}: {redacted(str(error))}",
+                f"the file cannot be read: {type(error).__name__}: {error}",
                 where=self.path,
                 expected=expected,
                 remedy="the file is truncated, corrupt, unreachable or of another format: check it, or restore it",

@@ -20,6 +20,7 @@ from streamkern.storage.described import Described
 from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.numpy_files import open_npy, open_npz
+from streamkern.storage.remote import bare
 from streamkern.storage.table_file import TableFile
 from streamkern.types import IntArray, Rows, Target
 
@@ -43,6 +44,7 @@ def open_tables(
     header: bool = True,
     nulls_as_nan: bool = False,
     lenient: bool = False,
+    memory: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Source:
     """Open tables and join their rows, in the order given.
@@ -58,6 +60,7 @@ def open_tables(
         nulls_as_nan: read a null among features of a floating dtype as NaN; else it is an error.
         lenient: pass over columns that cannot be features, such as text: ``non_features`` of the source names them,
             and ``describe`` tells what they hold. A null is NaN then among features, and None among labels.
+        memory: bytes that the process may hold, which bound what is read of a text table at a time.
         storage_options: for fsspec.
 
     Raises:
@@ -72,7 +75,7 @@ def open_tables(
         request = replace(request, target=id, role="id column")
     opened: list[Source] = []
     for place in _expanded(sources, storage_options):
-        source = _open(place, request, header, storage_options)
+        source = _open(place, request, header, storage_options, memory)
         if opened:
             _require_alike(opened[0], source)
         elif columns is None and source.columns is not None:
@@ -149,11 +152,13 @@ class JoinedSource(DerivedSource):
 
 def kind_of(path: str) -> str | None:
     """Which kind of table a file's name says; None for parquet and zarr, which ``open_source`` knows."""
-    name = path.rstrip("/").lower().removesuffix(".gz")
+    name = bare(path).rstrip("/").lower().removesuffix(".gz")
     return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
 
 
-def _open(place: Any, request: Request, header: bool, storage_options: dict[str, Any] | None) -> Source:
+def _open(
+    place: Any, request: Request, header: bool, storage_options: dict[str, Any] | None, memory: int | None
+) -> Source:
     if not isinstance(place, str):
         return _open_object(place, request)
     kind = kind_of(place)
@@ -161,7 +166,7 @@ def _open(place: Any, request: Request, header: bool, storage_options: dict[str,
         return stored_source(place, request, storage_options=storage_options)
     file = TableFile(place, storage_options)
     if kind == "csv":
-        return CsvSource(file, request, header)
+        return CsvSource(file, request, header, memory)
     if kind == "arrow":
         return ArrowSource(file, request)
     if kind == "npy":

@@ -18,6 +18,7 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
 from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.base import digest
 from streamkern.storage.choose import Request, Roles
@@ -31,7 +32,7 @@ from streamkern.storage.layout import (
     target_of,
 )
 from streamkern.storage.named_arrays import FEATURE_NAMES, NamedArrays, roles_of
-from streamkern.storage.remote import Remote, Retry, is_remote, redacted, reread
+from streamkern.storage.remote import Remote, Retry, is_remote, reread
 from streamkern.storage.zarr_array import StoredArray
 from streamkern.storage.zarr_store import RemoteStore
 from streamkern.types import IntArray
@@ -245,8 +246,8 @@ def write_zarr(
         if isinstance(error, StorageError):
             raise
         raise StorageError(
-            f"cannot be written: {redacted(str(error))}",
-            where=redacted(url),
+            f"cannot be written: {error}",
+            where=url,
             expected="a disk with room, and the right to write",
             remedy="free disk space or choose another place, then write again",
         ) from error
@@ -300,8 +301,8 @@ def _metadata(url: str, read: Callable[[], T]) -> T:
         raise
     except Exception as error:  # damaged metadata raises whatever it likes
         raise StorageError(
-            f"no zarr array or group can be opened: {type(error).__name__}: {redacted(str(error))}",
-            where=redacted(url),
+            f"no zarr array or group can be opened: {type(error).__name__}: {error}",
+            where=url,
             expected="zarr.json (version 3), or .zgroup or .zarray (version 2), whole",
             remedy="give the path of the group or array itself; if it is this one, its metadata is damaged",
         ) from error
@@ -360,7 +361,7 @@ def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: b
         if not ours:
             raise StorageError(
                 "there is something at this place already",
-                where=redacted(url),
+                where=url,
                 expected="nothing" + (", or a group in the training layout to overwrite" if overwrite else ""),
                 remedy="choose another place, or remove it" + ("" if overwrite else ", or pass overwrite=True"),
             )

@@ -18,8 +18,9 @@ import zarr
 import streamkern as sk
 from streamkern.cli import main
 from streamkern.errors import StorageError, UsageError
+from streamkern.redaction import redacted
 from streamkern.storage import open_source
-from streamkern.storage.remote import COUNTS, Retry, redacted
+from streamkern.storage.remote import COUNTS, Retry
 from streamkern.testing.faults import Fault, FaultyServer
 from streamkern.testing.source import SourceSuite, read_all
 

@@ -1,0 +1,93 @@
+"""Constructors: a parameter of the wrong type, or None where there is no such choice, is one error at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.errors import UsageError
+
+# What the library makes and users read; their constructors are not called by users.
+MADE = {"Ingested", "Inspection", "KernelMachine", "Plan", "PredictionResult", "Trial", "Tuning", "Dataset"}
+CLASSES = {
+    name: each
+    for name, each in vars(sk).items()
+    if isinstance(each, type) and dataclasses.is_dataclass(each) and name not in MADE
+} | {name: getattr(sk, name) for name in dir(sk) if name not in MADE and dataclasses.is_dataclass(getattr(sk, name))}
+DATA = sk.from_arrays(np.eye(4, dtype=np.float32), np.arange(4) % 2)
+GIVEN: dict[str, Any] = {
+    "p": 5, "kernel": sk.Gaussian(1.0), "function": np.exp, "sigma": 1.0, "probability": 0.5, "Z": np.eye(3),
+    "shape": (2, 2), "alpha": 1.0, "columns": (0,), "components": 3, "M": 8, "train": DATA,
+}  # fmt: skip
+WRONG: dict[Any, list[Any]] = {
+    int: [None, "x", 1.5, float("nan"), object(), [], {}, True, np.ones(2)],
+    float: [None, "x", object(), [], {}, float("nan"), np.ones(2), 1j],
+    bool: [None, "x", 2, object(), []],
+    str: [None, 3, object(), [], "no such choice"],
+    type(None): [],
+}
+ANYTHING = [None, object(), 3.5, True]
+FREE = {"name", "file"}  # any text will do
+
+
+def kinds(annotation: Any) -> list[Any]:
+    options = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else ()
+    return list(options) or [annotation]
+
+
+def wrong_values(owner: type, name: str, annotation: Any, default: Any) -> list[Any]:
+    options = kinds(annotation)
+    values = next((WRONG[kind] for kind in (int, float, bool, str) if kind in options), ANYTHING)
+    optional = type(None) in options or default is None or typing.Any in options
+    values = [value for value in values if not (optional and value is None)]
+    if name in FREE:
+        values = [value for value in values if not isinstance(value, str)]
+    return values
+
+
+def cases() -> Iterator[Any]:
+    for name, owner in sorted(CLASSES.items()):
+        hints = typing.get_type_hints(owner)
+        for parameter in inspect.signature(owner).parameters.values():
+            for value in wrong_values(owner, parameter.name, hints[parameter.name], parameter.default):
+                yield pytest.param(owner, parameter.name, value, id=f"{name}-{parameter.name}-{value!r}"[:60])
+
+
+@pytest.mark.parametrize(("owner", "name", "value"), list(cases()))
+def test_a_parameter_of_the_wrong_type_is_refused_by_its_name(owner: type, name: str, value: Any):
+    required = [p.name for p in inspect.signature(owner).parameters.values() if p.default is p.empty]
+    given = {each: GIVEN[each] for each in required} | {name: value}
+    with pytest.raises(UsageError) as error:
+        owner(**given)
+    assert error.value.where is not None
+    assert owner.__name__ in str(error.value) or name in str(error.value)
+
+
+def test_every_public_class_with_parameters_is_tried():
+    assert {"EigenPro", "SGD", "Laplace", "Uniform", "OneHot", "GaussianNoise", "Pipeline", "Retry"} <= CLASSES.keys()
+    assert len(list(cases())) > 400
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sk.EigenPro(epochs=np.int64(2), step=np.float32(0.5), average=np.bool_(True)),
+        lambda: sk.SGD(stages=[(2, 0.5)], ridge=0),
+        lambda: sk.OneHot(["a", 1]),
+        lambda: sk.RandomCrop([4, 4], np.int32(1)),
+        lambda: sk.Falkon(ridge=np.float64(1e-3)),
+        lambda: sk.Retry(timeout=3, deadline=np.int64(4)),
+        lambda: sk.Uniform(np.uint16(4)),
+        lambda: sk.Given([[1.0, 2.0]]),
+    ],
+)
+def test_numbers_of_numpy_whole_numbers_for_floats_and_lists_for_tuples_are_taken(make: Any):
+    make()
