@@ -29,8 +29,8 @@ from streamkern.errors import BusyError, ModelFormatError, StorageError, Streamk
 from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline.model_store import CHAMPION, RECORD, DirectoryStore, open_store
 from streamkern.storage.base import digest
-from streamkern.storage.folder import write_json
 from streamkern.storage.remote import is_remote
+from streamkern.storage.writer import write_json
 
 T = TypeVar("T")
 

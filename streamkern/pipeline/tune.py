@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +17,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import Step
 from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
-from streamkern.errors import PlanRefusedError, StorageError, StreamkernError, UsageError
+from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
 from streamkern.execute import open_executor
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import default_threads
@@ -305,26 +302,6 @@ def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
     others = (name for name in ("kernel", "centers", "solver") if getattr(wanted, name) != getattr(base, name))
     parts = (f"{name}=sk.{getattr(wanted, name)!r}," for name in others)
     return "\n    ".join([f"in {file}:", *parts])
-
-
-def write_tuning_json(folder: Path, told: dict[str, Any]) -> None:
-    """Write ``tune.json`` by one rename.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    staging = folder / f".tune.json.{os.getpid()}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        staging.write_text(json.dumps(told, indent=1), encoding="utf-8")
-        staging.replace(folder / "tune.json")
-    except OSError as error:
-        raise StorageError(
-            f"tune.json cannot be written: {error.strerror}.",
-            where=str(folder),
-            expected="a directory that can be written",
-            remedy="give another --run-dir",
-        ) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from streamkern.storage.parquet_files import SUFFIXES
 from streamkern.storage.record import ingest_record
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, redacted
 from streamkern.storage.weighted import open_weighted, with_weights
+from streamkern.storage.writer import unfinished_folder
 from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr
 
 __all__ = [
@@ -94,11 +95,6 @@ def open_source(
             return source
         weight = source.noted_weight
     return open_weighted(opened, lambda name: opened([name], ""), columns, weight)
-
-
-def unfinished_folder(place: Path) -> Path:
-    """Where an ingest to ``place`` works until it is done."""
-    return place.with_name(f".{place.name}.ingest")
 
 
 def _require_finished(url: str) -> None:

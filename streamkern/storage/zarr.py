@@ -501,3 +501,11 @@ def create(
         # A chunk that is not there is a lost chunk, whatever its values would be.
         config={"write_empty_chunks": True},
     )
+
+
+def writable(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    """Open an array of the group so that chunks of zeros are stored too, as in ``create``: metadata do not keep that."""
+    with zarr.config.set({"array.write_empty_chunks": True}):
+        found = group[name]
+    assert isinstance(found, zarr.Array)
+    return found
