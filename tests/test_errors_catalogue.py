@@ -114,7 +114,7 @@ PLAIN = {
     "execute/dask.py": "LostError, caught where the step is repeated",
     "execute/threads.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
-    "pipeline/gate.py": "an undefined number, caught by the verdict",
+    "pipeline/gate.py": "a comparison without a result, caught by the verdict",
     "pipeline/registry.py": "caught below, and told as a damaged file",
     "report/record.py": "caught by whoever reads a run that may not be there",
     "storage/layout.py": "IndexError of a position, as Python has it",
