@@ -63,7 +63,7 @@ def locked(folder: Path, name: str = ".lock", *, busy: str = "Another run holds 
         ) from error
     except OSError as error:
         raise StorageError(
-            f"The directory cannot be written: {error.strerror}.",
+            f"The directory cannot be written: {_reason(error)}.",
             where=str(folder),
             expected="a directory that can be written",
             remedy="give another place (--run-dir, for a run)",
@@ -277,7 +277,11 @@ def _sync(path: str | os.PathLike[str]) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        for _ in range(20):  # threads of zarr that do not know of an error yet may write a last chunk
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                return
+            time.sleep(_POLL)
     else:
         with contextlib.suppress(OSError):
             path.unlink()

@@ -504,7 +504,7 @@ def create(
 
 
 def writable(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    """Open an array of the group so that chunks of zeros are stored too, as in ``create``: metadata do not keep that."""
+    """Open an array so that chunks of zeros are stored, as ``create`` has it: metadata do not keep that setting."""
     with zarr.config.set({"array.write_empty_chunks": True}):
         found = group[name]
     assert isinstance(found, zarr.Array)
