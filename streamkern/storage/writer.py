@@ -424,6 +424,8 @@ class Workspace:
 
     def discard(self) -> None:
         """Remove the directory, first the plan: without it nobody goes on with the rest."""
+        if os.path.lexists(self.place):  # what it replaced, if a process was killed after two renames
+            tidy(self.place.parent, self.place.name)
         (self.folder / _PLAN).unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -307,8 +307,12 @@ def leftovers(folder: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------- tests
 
 
-@pytest.mark.parametrize("fault", ["kill", "full disk"])
-@pytest.mark.parametrize("name", USERS)
+FULL = ("file", "page", "parquet", "artifact", "registry", "ingest zarr shuffled", "ingest parquet", "predict parquet",
+        "predict zarr", "artifact without exchange")  # fmt: skip
+FAULTS = [*((name, "kill") for name in USERS), *((name, "full disk") for name in FULL)]
+
+
+@pytest.mark.parametrize(("name", "fault"), FAULTS, ids=[f"{name}, {fault}" for name, fault in FAULTS])
 def test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on(
     name: str, fault: str, tmp_path: Path
 ) -> None:
