@@ -717,7 +717,7 @@ storage/table_file.py: the file has changed since it was opened:
     storage/test_tables.py::test_a_file_cut_short_after_it_was_opened_is_an_error
 storage/tables.py: two tables differ:
     storage/test_tables.py::test_tables_that_differ_are_an_error_that_names_both
-storage/writer.py: ... could not be written:
+storage/writer.py: ... cannot be written:
     storage/test_writer.py::test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on
 storage/writer.py: The directory cannot be written:
     pipeline/test_run.py::test_a_place_that_cannot_be_a_directory_is_one_clear_error

@@ -248,7 +248,7 @@ def test_a_disk_that_takes_no_more_bytes(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400, limits[1]))
     try:
-        with pytest.raises(sk.StorageError, match="could not be written"):
+        with pytest.raises(sk.StorageError, match="cannot be written"):
             NEW.save(path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

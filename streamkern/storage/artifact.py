@@ -63,7 +63,7 @@ def save_artifact(
         StorageError: the disk is full or not writable; what was there before is still there.
     """
     _require_replaceable(Path(path), kind)
-    with staged(path, folder=True) as staging:
+    with staged(path, folder=True, parents=True) as staging:
         group = zarr.create_group(LocalStore(staging))
         sums = {}
         for name, value in arrays.items():

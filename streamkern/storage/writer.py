@@ -53,7 +53,7 @@ def locked(folder: Path, name: str = ".lock", *, busy: str = "Another run holds 
     """
     path = folder / name
     try:
-        handle = _acquire(path, _GLANCE)
+        handle = _acquire(path, _GLANCE, parents=True)
     except BlockingIOError as error:
         raise BusyError(
             f"{busy} (process {lock_owner(path) or 'unknown'}).",
@@ -91,11 +91,12 @@ def lock_owner(path: Path) -> int | None:
     return None
 
 
-def _acquire(path: Path, patience: float) -> int:
-    """Open and lock a file, made with its directory if need be; BlockingIOError if it is held for longer."""
+def _acquire(path: Path, patience: float, parents: bool = False) -> int:
+    """Open and lock a file, made if need be; BlockingIOError if it is held for longer."""
     deadline = time.monotonic() + patience
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,21 +141,25 @@ def _turn(target: Path) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def staged(target: str | os.PathLike[str], *, folder: bool = False) -> Iterator[Path]:
+def staged(target: str | os.PathLike[str], *, folder: bool = False, parents: bool = False) -> Iterator[Path]:
     """Give a new file or directory to fill, which replaces the target when the block ends without an error.
 
     What an earlier process left that was killed while it wrote the same target is removed first.
 
     Args:
-        target: the file or directory to replace; directories above it are made.
+        target: the file or directory to replace.
         folder: whether it is a directory. The caller makes sure that what is there may be replaced.
+        parents: make the directories above it; without, one that is missing is an error.
 
     Raises:
         StorageError: the disk is full or cannot be written; what was there before is still there.
     """
     target = Path(target)
+    target = target if target.name else target.absolute()
     staging = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
+        if parents:
+            target.parent.mkdir(parents=True, exist_ok=True)
         with _turn(target) as alone:
             if alone:
                 tidy(target.parent, target.name)
@@ -171,22 +176,22 @@ def staged(target: str | os.PathLike[str], *, folder: bool = False) -> Iterator[
         if isinstance(error, StorageError):
             raise
         raise StorageError(
-            f"{target.name} could not be written: {_reason(error)}.",
+            f"{target.name} cannot be written: {_reason(error)}.",
             where=str(target),
             expected="a disk with room, and the right to write",
             remedy="free space or choose another place; what was there before is unchanged",
         ) from error
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, parents: bool = False) -> None:
     """Replace a text file. Raises StorageError as ``staged`` does."""
-    with staged(path) as staging:
+    with staged(path, parents=parents) as staging:
         staging.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Replace a JSON file; values that JSON does not know are written as text. Raises StorageError."""
-    write_text(path, json.dumps(data, indent=1, default=str))
+    """Replace a JSON file, in a directory that may be new; values that JSON does not know are written as text."""
+    write_text(path, json.dumps(data, indent=1, default=str), parents=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -375,7 +380,7 @@ class Workspace:
                 if isinstance(error, StorageError) and "disk is full" not in reason:
                     raise  # of the rows, or a temporary failure
                 raise StorageError(
-                    f"{self.place.name} could not be written: {reason}.",
+                    f"{self.place.name} cannot be written: {reason}.",
                     where=str(self.folder),
                     expected=self.room,
                     remedy="free space and repeat: it goes on where it stopped; or remove this directory to give up",

@@ -209,5 +209,5 @@ def test_the_command_line_prints_a_table_and_leaves_json_and_a_page(
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(sk.StorageError, match=r"tune\.json could not be written"):
+    with pytest.raises(sk.StorageError, match=r"tune\.json cannot be written"):
         write_json(tmp_path / "file" / "tune.json", {})
