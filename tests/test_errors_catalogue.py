@@ -127,6 +127,7 @@ PLAIN = {
     "storage/records.py": "a state of the wrong type: a fault of a solver's author, or a damaged file, told as such",
     "storage/remote.py": "what fsspec expects of a file system",
     "storage/scatter.py": "OSError, told by the ingest",
+    "storage/writer.py": "OSError of the system, put in words by staged and Workspace",
     "storage/zarr_store.py": "what zarr expects of a store",
     "cli.py": "argparse's own, and signals",
     "memory.py": "an AssertionError of what cannot be",
