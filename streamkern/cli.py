@@ -36,13 +36,14 @@ from streamkern.pipeline.inspect import inspect as inspect_data
 from streamkern.pipeline.predict import predict
 from streamkern.pipeline.registry import KEPT, open_model
 from streamkern.pipeline.retrain import listing
-from streamkern.pipeline.tune import KERNELS, ROWS, next_command, tune, write_tuning_json
+from streamkern.pipeline.tune import KERNELS, ROWS, next_command, tune
 from streamkern.redaction import redacted
 from streamkern.report import read_run, status, status_text
 from streamkern.report.status import duration, metrics_in_words
 from streamkern.report.terminal import Display
 from streamkern.storage.ingest import ingest
 from streamkern.storage.tables import open_tables
+from streamkern.storage.writer import write_json
 from streamkern.user_code import in_words, users_place
 
 _EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 directory busy"
@@ -472,7 +473,7 @@ def _tune(args: argparse.Namespace, settings: dict[str, str]) -> None:
     finally:
         display.close()
     told, following = redacted(found.to_json()), redacted(next_command(found, args.pipeline, settings))
-    write_tuning_json(folder, told | {"next": following})
+    write_json(folder / "tune.json", told | {"next": following})
     lines = [found.text(), "", "next:", *(f"  {line}" for line in following.splitlines()), ""]
     try:
         from streamkern.report.tuning import write_tuning

@@ -114,7 +114,7 @@ PLAIN = {
     "execute/dask.py": "LostError, caught where the step is repeated",
     "execute/threads.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
-    "pipeline/gate.py": "an undefined number, caught by the verdict",
+    "pipeline/gate.py": "a comparison without a result, caught by the verdict",
     "pipeline/registry.py": "caught below, and told as a damaged file",
     "report/record.py": "caught by whoever reads a run that may not be there",
     "storage/layout.py": "IndexError of a position, as Python has it",
@@ -127,6 +127,7 @@ PLAIN = {
     "storage/records.py": "a state of the wrong type: a fault of a solver's author, or a damaged file, told as such",
     "storage/remote.py": "what fsspec expects of a file system",
     "storage/scatter.py": "OSError, told by the ingest",
+    "storage/writer.py": "OSError of the system, put in words by staged and Workspace",
     "storage/zarr_store.py": "what zarr expects of a store",
     "cli.py": "argparse's own, and signals",
     "memory.py": "an AssertionError of what cannot be",
@@ -683,8 +684,6 @@ memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
 model.py: The columns differ from those of training:
     test_model.py::test_other_columns_are_refused
-storage/folder.py: ... could not be written:
-    pipeline/test_run.py::small_disk
 pipeline/pipeline.py: The parameter
     pipeline/test_pipeline.py::test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words
 pipeline/predict.py: An id column cannot be called
@@ -703,8 +702,6 @@ precondition/lanczos.py: k is
     precondition/test_lanczos.py::test_values_out_of_range_are_refused
 precondition/nystrom.py: The preconditioned kernel is not positive: me
     precondition/test_nystrom.py::test_what_is_not_positive
-report/page.py: The report cannot be written:
-    report/test_page.py::test_a_directory_is_no_place_for_a_page
 serving.py: The columns differ from those of training.
     test_serving.py::test_what_cannot_be_answered_is_one_error
 solvers/dense.py: The kernel matrix of the centers is not positive def
@@ -713,8 +710,6 @@ storage/__init__.py: the ingest to this place has not been completed
     storage/test_ingest.py::test_a_half_written_set_is_never_read
 storage/arrow.py: column
     storage/test_tables.py::test_a_missing_value_is_an_error_with_its_row
-storage/artifact.py: The
-    test_model.py::test_a_disk_that_takes_no_more_bytes
 storage/artifact.py: The array
     test_model.py::test_a_missing_or_truncated_file_is_found
 storage/artifact.py: The format is
@@ -735,22 +730,12 @@ storage/dask.py: the block computed is
     storage/test_array_source.py::test_a_dask_block_unlike_its_declaration_is_an_error
 storage/dask.py: the target block computed has shape
     storage/test_array_source.py::test_a_dask_block_unlike_its_declaration_is_an_error
-storage/ingest.py: 'the disk is full' if cause is not None else f'the
-    storage/test_ingest.py::test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on
-storage/ingest.py: Another process is ingesting to this place.
-    storage/test_ingest.py::test_two_at_a_time_are_refused
-storage/parquet.py: the file cannot be written:
-    storage/test_parquet_bad_input.py::test_a_place_that_cannot_be_written_is_an_error_with_a_remedy
 storage/parquet.py: two files differ:
     storage/test_parquet_bad_input.py::test_files_that_differ_are_both_named
 storage/parquet_files.py: row group
     storage/test_parquet_bad_input.py::test_a_corrupt_page_is_named_by_file_and_row_group
 storage/parquet_files.py: the file has changed since the dataset was o
     storage/test_parquet_bad_input.py::test_a_file_that_changes_or_goes_while_open_is_named
-storage/predictions.py: 'the disk is full' if full else f'the place ca
-    pipeline/test_predict.py::test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on
-storage/predictions.py: Another process is predicting to this place.
-    pipeline/test_predict.py::test_a_target_in_the_hands_of_another_process_is_left_to_it
 storage/remote.py: http has no listing: what lies below this URL canno
     storage/test_remote.py::test_http_has_no_listing_and_says_so_where_one_is_needed
 storage/remote.py: the server sends whole files where a part was asked
@@ -763,6 +748,10 @@ storage/table_file.py: the file has changed since it was opened:
     storage/test_tables.py::test_a_file_cut_short_after_it_was_opened_is_an_error
 storage/tables.py: two tables differ:
     storage/test_tables.py::test_tables_that_differ_are_an_error_that_names_both
+storage/writer.py: ... cannot be written:
+    storage/test_writer.py::test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on
+storage/writer.py: The directory cannot be written:
+    pipeline/test_run.py::test_a_place_that_cannot_be_a_directory_is_one_clear_error
 storage/zarr_array.py: chunk
     storage/test_zarr_damage.py::test_a_missing_chunk_is_an_error_not_rows_of_zeros
 sweep.py: Row ids run from

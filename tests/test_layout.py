@@ -21,6 +21,7 @@ DOORS = {
     "cupy": {"backends/cupy.py"},
     "dask": {"storage/dask.py", "execute/dask.py"},
     "distributed": {"execute/client.py", "execute/dask.py"},
+    "fcntl": {"storage/writer.py"},
     "h5py": {"storage/hdf5.py"},
     "mlflow": {"report/mlflow.py"},
     "numba": {
@@ -67,6 +68,18 @@ def test_imports_are_found_wherever_they_stand():
 def test_a_dependency_enters_through_its_own_files(dependency: str):
     users = {str(file.relative_to(PACKAGE)) for file in FILES if dependency in imported(file.read_text())}
     assert users <= DOORS[dependency]
+
+
+def test_one_module_renames_and_syncs():
+    """Whatever else replaces a file would need its own tests of what a crash leaves (ADR 15)."""
+    calls = {"os.rename", "os.replace", "os.fsync"}
+    users = {
+        str(file.relative_to(PACKAGE))
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in calls
+    }
+    assert users == {"storage/writer.py"}
 
 
 def test_no_module_is_a_grab_bag():

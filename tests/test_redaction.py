@@ -23,8 +23,8 @@ from streamkern.errors import StorageError
 from streamkern.events import EventLog
 from streamkern.redaction import keep_option_secrets, keep_setting_secrets, keep_url_secrets, names_secret, redacted
 from streamkern.report import read_run
-from streamkern.storage.folder import write_json
 from streamkern.storage.tables import open_tables
+from streamkern.storage.writer import write_json
 from streamkern.testing.faults import FaultyServer
 
 SECRET = "S3cr3tW0rd"

@@ -7,7 +7,6 @@ second more, and the next one none.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import platform
@@ -36,14 +35,14 @@ from streamkern.data.stream import Assembly, Block, Raw
 from streamkern.data.targets import Classes
 from streamkern.engine import default_engine
 from streamkern.engine.operations import Operations, eigh
-from streamkern.errors import StreamkernError
+from streamkern.errors import StorageError, StreamkernError
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, Laplace
 from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.gradient import Gradient
 from streamkern.storage import open_source, write_zarr
 from streamkern.storage.base import Source, digest
-from streamkern.storage.folder import read_json
+from streamkern.storage.writer import read_json, write_json
 from streamkern.types import Array
 
 TIMED = 0.1
@@ -127,12 +126,8 @@ class Calibration:
         return self.seconds[name]
 
     def _keep(self) -> None:
-        """Write by a rename: whoever reads sees one file or the other."""
-        with suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            staging = self.path.with_suffix(f".{os.getpid()}.tmp")
-            staging.write_text(json.dumps(self.seconds, indent=1), encoding="utf-8")
-            os.replace(staging, self.path)
+        with suppress(StorageError):
+            write_json(self.path, self.seconds)
 
     def prices(self, shapes: Shapes, dataset: Dataset) -> Prices:
         """Prices at the shapes of a pipeline; rows are assembled as those of a dataset."""

@@ -1,25 +1,21 @@
-"""The gate of a retraining: a condition on the challenger's scores and the champion's, in a small language of its own.
+"""The gate of a retraining: a condition on the challenger's scores and the champion's.
 
-    expression  = conjunction {"or" conjunction}
-    conjunction = negation {"and" negation}
-    negation    = ["not"] comparison
-    comparison  = sum [("<" | "<=" | ">" | ">=" | "==" | "!=") sum]
-    sum         = product {("+" | "-") product}
-    product     = factor {("*" | "/") factor}
-    factor      = "-" factor | number | name | "(" expression ")"
+A condition is written as in Python: metrics, numbers, ``+ - * /``, one comparison (``< <= > >= == !=``) at a time,
+``and``, ``or``, ``not`` and parentheses. ``accuracy`` is a metric of the challenger; ``champion.accuracy`` is the
+champion's, and ``champion`` alone is the champion's value of the one metric that it is compared with.
 
-A name is a metric of the challenger, such as ``accuracy``; ``champion.accuracy`` is the champion's, and ``champion``
-alone is the champion's value of the one metric that it is compared with. Nothing is handed to Python's own parser.
+Python's parser makes the tree. Only the nodes named here are read from it; nothing is compiled or evaluated by Python.
 """
 
 from __future__ import annotations
 
+import ast
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import add, eq, ge, gt, le, lt, mul, ne, sub, truediv
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamkern.errors import UsageError
 
@@ -38,14 +34,14 @@ DEEPEST = 40
 CHAMPION = "champion"
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
+    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
     r"|(?P<sign><=|>=|==|!=|[<>+\-*/()]))",
     re.ASCII,
 )
-_COMPARE: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
-_SUMS: dict[str, Callable[[float, float], float]] = {"+": add, "-": sub}
-_PRODUCTS: dict[str, Callable[[float, float], float]] = {"*": mul, "/": truediv}
-_WORDS = ("and", "or", "not")
+_SIGNS: dict[type[ast.AST], tuple[str, Callable[[float, float], Any]]] = {
+    ast.Lt: ("<", lt), ast.LtE: ("<=", le), ast.Gt: (">", gt), ast.GtE: (">=", ge), ast.Eq: ("==", eq),
+    ast.NotEq: ("!=", ne), ast.Add: ("+", add), ast.Sub: ("-", sub), ast.Mult: ("*", mul), ast.Div: ("/", truediv),
+}  # fmt: skip
 
 
 class Verdict(NamedTuple):
@@ -60,38 +56,12 @@ class Verdict(NamedTuple):
     reasons: tuple[str, ...]
 
 
-class _Undefined(Exception):
-    """A number that is none."""
+class _UndefinedError(Exception):
+    """A division by zero, or a comparison with NaN or infinity."""
 
 
 Value = float | bool | None
-"""None: unknown, because it is a comparison with a champion that there is none of."""
-
-
-@dataclass(frozen=True)
-class _Node:
-    """An expression: its text, whether it is true or false rather than a number, and its metrics by name."""
-
-    text: str
-    truth: bool
-    at: int
-    value: Callable[[Mapping[str, float | None], list[str]], Value]
-    names: tuple[str, ...] = ()
-    bare: tuple[_Bare, ...] = ()
-
-
-@dataclass(eq=False)
-class _Bare:
-    """``champion`` alone, and what it is bound to once the comparison around it is read."""
-
-    at: int
-    metric: str | None = None
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    at: int
+"""None: unknown, because there is no champion to compare with."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +76,26 @@ class Gate:
     """
 
     expression: str
-    _root: _Node = field(init=False, repr=False, compare=False)
+    _tree: ast.expr = field(init=False, repr=False, compare=False)
+    _names: dict[int, str] = field(init=False, repr=False, compare=False)  # by position
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_root", _Parser(self.expression).parse())
+        if len(self.expression) > LONGEST:
+            raise UsageError(
+                f"The gate has {len(self.expression)} characters.", where="gate", expected=f"at most {LONGEST}"
+            )
+        object.__setattr__(self, "_names", {})
+        self._require_order()
+        # Python takes neither a newline nor a space in front; every word stays at its position.
+        text = re.sub(r"\s", " ", self.expression)
+        text = f"({text[1:]})" if text.startswith(" ") else text
+        try:
+            tree = ast.parse(text, mode="eval").body
+        except (SyntaxError, MemoryError, RecursionError) as error:
+            at = max((getattr(error, "offset", None) or 1) - 1, 0)
+            raise self._wrong(at, "this is not a condition.", "a comparison, such as accuracy >= champion") from error
+        object.__setattr__(self, "_tree", tree)
+        self._check(tree, True)
 
     def judge(self, challenger: Mapping[str, float | None], champion: Mapping[str, float | None] | None) -> Verdict:
         """Whether the challenger passes.
@@ -125,231 +111,143 @@ class Gate:
             UsageError: the expression names a metric that there is not.
         """
         values = dict(challenger)
-        for name in self._root.names:
+        for at, name in self._names.items():
             own = name.removeprefix(f"{CHAMPION}.")
             if own != name:
                 values[name] = None if champion is None else champion.get(own)
             if own not in challenger or (own != name and champion is not None and own not in champion):
-                at = self.expression.find(name)
-                raise _wrong(
-                    self.expression,
-                    max(at, 0),
-                    f"There is no metric {own!r}.",
-                    "one of " + ", ".join(sorted(challenger)),
-                )
+                raise self._wrong(at, f"There is no metric {own!r}.", "one of " + ", ".join(sorted(challenger)))
         reasons: list[str] = []
         try:
-            passed = self._root.value(values, reasons) is not False
-        except _Undefined as error:
+            passed = self._value(self._tree, values, reasons) is not False
+        except _UndefinedError as error:
             passed = False
             reasons.append(str(error))
         if champion is None:
             reasons.append("there is no champion yet")
         return Verdict(passed, tuple(reasons))
 
-
-def _wrong(expression: str, at: int, what: str, expected: str) -> UsageError:
-    return UsageError(
-        f"The gate cannot be read: {what}",
-        where=f"position {at + 1}\n    {expression}\n    {' ' * at}^",
-        expected=expected,
-    )
-
-
-class _Parser:
-    """Recursive descent, one token ahead."""
-
-    def __init__(self, expression: str) -> None:
-        if len(expression) > LONGEST:
-            raise UsageError(f"The gate has {len(expression)} characters.", where="gate", expected=f"at most {LONGEST}")
-        self.expression = expression
-        self.tokens = list(self._split())
-        self.next = 0
-        self.depth = 0
-
-    def _split(self) -> Iterator[_Token]:
-        at, end = 0, len(self.expression.rstrip())
+    def _require_order(self) -> None:
+        """Values and operators take turns: the errors of a mistyped expression, in our words; and notes its names."""
+        at, end, depth, value = 0, len(self.expression.rstrip()), 0, True
         while at < end:
             found = _TOKEN.match(self.expression, at)
             if found is None:
-                at += len(self.expression[at:]) - len(self.expression[at:].lstrip())
-                raise self.wrong(
-                    at, f"{self.expression[at]!r} means nothing here.", "names, numbers and < <= > >= + - * / ( )"
-                )
+                at = len(self.expression) - len(self.expression[at:].lstrip())
+                expected = "names, numbers and < <= > >= + - * / ( )"
+                raise self._wrong(at, f"{self.expression[at]!r} means nothing here.", expected)
             kind = str(found.lastgroup)
-            yield _Token(kind, found[kind], found.start(kind))
-            at = found.end()
-        yield _Token("end", "", end)
+            text, start, at = found[kind], found.start(kind), found.end()
+            operand = kind != "sign" and text not in ("and", "or", "not")
+            depth += (text == "(") - (text == ")")
+            if value and not (operand or text in ("(", "not", "-")):
+                raise self._wrong(start, f"{text!r} comes where a value should.", "a metric, a number or (")
+            if depth < 0 or (not value and (operand or text in ("(", "not"))):
+                raise self._wrong(start, f"{text!r} is one too many.", "the end, and, or")
+            if depth > DEEPEST:
+                raise self._wrong(start, "It is nested too deep.", f"at most {DEEPEST} levels")
+            if operand and kind == "name":
+                self._names[start] = text
+            value = not operand and text != ")"
+        if value:
+            raise self._wrong(end, "the end comes where a value should.", "a metric, a number or (")
+        if depth:
+            raise self._wrong(end, "A parenthesis is not closed.", ")")
 
-    def wrong(self, at: int, what: str, expected: str) -> UsageError:
-        return _wrong(self.expression, at, what, expected)
+    def _check(self, node: ast.expr, truth: bool, signs: int = 0) -> None:
+        """Refuse what is not in the language, numbers in place of conditions, and the reverse."""
+        if signs > DEEPEST:
+            raise self._wrong(node.col_offset, "It is nested too deep.", f"at most {DEEPEST} levels")
+        match node:
+            case ast.BoolOp(values=parts):
+                for part in parts:
+                    self._check(part, True, signs)
+            case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=part):
+                self._check(part, isinstance(node.op, ast.Not), signs + 1)
+            case ast.BinOp(op=sign, left=left, right=right) if type(sign) in _SIGNS:
+                self._check(left, False, signs)
+                self._check(right, False, signs)
+            case ast.Compare(left=left, comparators=[right, *more]):
+                if more:
+                    at = right.end_col_offset or 0
+                    at += re.search(r"[<>=!]", self.expression[at:]).start()  # type: ignore[union-attr]
+                    raise self._wrong(at, f"{self.expression[at]!r} is one too many.", "the end, and, or")
+                self._check(left, False, signs)
+                self._check(right, False, signs)
+                self._bind(node)
+            case ast.Constant() if not math.isfinite(float(self._text(node))):
+                raise self._wrong(node.col_offset, f"{self._text(node)} is not finite.", "a number below 1e308")
+            case ast.Constant() | ast.Name() | ast.Attribute():
+                pass
+            case _:
+                raise self._wrong(node.col_offset, f"{self._text(node)} means nothing here.", "and, or, not")
+        is_truth = isinstance(node, ast.BoolOp | ast.Compare) or (
+            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        )
+        if truth == is_truth:
+            return
+        # Before parentheses around it, which the tree does not have.
+        at = len(self.expression[: node.col_offset].rstrip(" ("))
+        at += len(self.expression[at:]) - len(self.expression[at:].lstrip())
+        if is_truth:
+            raise self._wrong(at, f"{self._text(node)} is a comparison.", "a number or a metric")
+        for place in self._within(node):
+            if self._names[place] == CHAMPION:
+                raise self._wrong(place, "champion is compared with nothing.", "accuracy >= champion")
+        raise self._wrong(at, f"{self._text(node)} is a number.", "a comparison, such as accuracy >= champion")
 
-    def parse(self) -> _Node:
-        node = self.truth(self.either())
-        if self.token.kind != "end":
-            raise self.wrong(self.token.at, f"{self.token.text!r} is one too many.", "the end, and, or")
-        return node
+    def _bind(self, comparison: ast.Compare) -> None:
+        """Note the metric that ``champion`` alone stands for in a comparison."""
+        within = self._within(comparison)
+        metrics = {self._names[at] for at in within if self._names[at].partition(".")[0] != CHAMPION}
+        for at in within:
+            if self._names[at] == CHAMPION:
+                if len(metrics) != 1:
+                    what = "It is not clear which metric of the champion is meant."
+                    raise self._wrong(at, what, "champion.NAME, as champion.accuracy")
+                self._names[at] = f"{CHAMPION}.{next(iter(metrics))}"
 
-    @property
-    def token(self) -> _Token:
-        return self.tokens[self.next]
-
-    def take(self, *texts: str) -> _Token | None:
-        token = self.token
-        if token.kind in ("sign", "name") and token.text in texts:
-            self.next += 1
-            return token
-        return None
-
-    def truth(self, node: _Node) -> _Node:
-        if node.bare:
-            raise self.wrong(node.bare[0].at, "champion is compared with nothing.", "accuracy >= champion")
-        if not node.truth:
-            raise self.wrong(node.at, f"{node.text} is a number.", "a comparison, such as accuracy >= champion")
-        return node
-
-    def number(self, node: _Node) -> _Node:
-        if node.truth:
-            raise self.wrong(node.at, f"{node.text} is a comparison.", "a number or a metric")
-        return node
-
-    def either(self) -> _Node:
-        return self._joined("or", self.both, True)
-
-    def both(self) -> _Node:
-        return self._joined("and", self.negation, False)
-
-    def _joined(self, word: str, inner: Callable[[], _Node], settles: bool) -> _Node:
-        node = inner()
-        while self.take(word):
-            left, right = self.truth(node), self.truth(inner())
-
-            def value(
-                values: Mapping[str, float | None], reasons: list[str], a: _Node = left, b: _Node = right
-            ) -> Value:
-                # Kleene's logic; both sides are looked at, so that the reasons name every comparison.
-                found = [a.value(values, reasons), b.value(values, reasons)]
+    def _value(self, node: ast.expr, values: Mapping[str, float | None], reasons: list[str]) -> Value:
+        match node:
+            case ast.BoolOp(op=op, values=parts):
+                # Kleene's logic; every part is looked at, so that the reasons name every comparison.
+                found, settles = [self._value(part, values, reasons) for part in parts], isinstance(op, ast.Or)
                 return settles if settles in found else None if None in found else not settles
+            case ast.UnaryOp(op=op, operand=part):
+                x = self._value(part, values, reasons)
+                return None if x is None else not x if isinstance(op, ast.Not) else -x
+            case ast.Compare(left=left, ops=[op], comparators=[right]) | ast.BinOp(left=left, op=op, right=right):
+                a, b = self._value(left, values, reasons), self._value(right, values, reasons)
+                sign, combine = _SIGNS[type(op)]
+                if a is None or b is None:
+                    return None
+                if isinstance(node, ast.BinOp):
+                    if sign == "/" and b == 0:
+                        raise _UndefinedError(f"{self._text(node)}: division by zero")
+                    return float(combine(a, b))
+                shown = f"{self._text(node)}: {a:.6g} {sign} {b:.6g}"
+                if not (math.isfinite(a) and math.isfinite(b)):
+                    raise _UndefinedError(f"{shown} is not a comparison of numbers")
+                holds = bool(combine(a, b))
+                reasons.append(f"{shown} is {str(holds).lower()}")
+                return holds
+            case ast.Constant():
+                return float(self._text(node))
+            case _:
+                return values[self._names[node.col_offset]]
 
-            text = f"{left.text} {word} {right.text}"
-            node = _Node(text, True, left.at, value, left.names + right.names)
-        return node
+    def _within(self, node: ast.expr) -> list[int]:
+        return [at for at in self._names if node.col_offset <= at < (node.end_col_offset or 0)]
 
-    def negation(self) -> _Node:
-        token = self.take("not")
-        if token is None:
-            return self.comparison()
-        inner = self.truth(self.comparison())
+    def _text(self, node: ast.expr) -> str:
+        return " ".join(self.expression[node.col_offset : node.end_col_offset].split())
 
-        def value(values: Mapping[str, float | None], reasons: list[str]) -> Value:
-            found = inner.value(values, reasons)
-            return None if found is None else not found
-
-        return _Node(f"not {inner.text}", True, token.at, value, inner.names)
-
-    def comparison(self) -> _Node:
-        left = self.sum()
-        token = self.take(*_COMPARE)
-        if token is None:
-            return left
-        right = self.number(self.sum())
-        self.number(left)
-        metrics = sorted({name for name in left.names + right.names if not name.startswith(f"{CHAMPION}.")})
-        bare = left.bare + right.bare
-        for each in bare:
-            if len(metrics) != 1:
-                raise self.wrong(
-                    each.at,
-                    "It is not clear which metric of the champion is meant.",
-                    "champion.NAME, as champion.accuracy",
-                )
-            each.metric = metrics[0]
-        bound = tuple(f"{CHAMPION}.{each.metric}" for each in bare)
-        text, compare = f"{left.text} {token.text} {right.text}", _COMPARE[token.text]
-
-        def value(values: Mapping[str, float | None], reasons: list[str]) -> Value:
-            a, b = left.value(values, reasons), right.value(values, reasons)
-            if a is None or b is None:
-                return None
-            if not (math.isfinite(a) and math.isfinite(b)):
-                raise _Undefined(f"{text}: {a:.6g} {token.text} {b:.6g} is not a comparison of numbers")
-            held = compare(a, b)
-            reasons.append(f"{text}: {a:.6g} {token.text} {b:.6g} is {str(held).lower()}")
-            return held
-
-        return _Node(text, True, left.at, value, left.names + right.names + bound)
-
-    def sum(self) -> _Node:
-        return self._chain(self.product, _SUMS)
-
-    def product(self) -> _Node:
-        return self._chain(self.factor, _PRODUCTS)
-
-    def _chain(self, inner: Callable[[], _Node], signs: dict[str, Callable[[float, float], float]]) -> _Node:
-        node = inner()
-        while token := self.take(*signs):
-            left, right, combine = self.number(node), self.number(inner()), signs[token.text]
-
-            def value(
-                values: Mapping[str, float | None],
-                reasons: list[str],
-                a: _Node = left,
-                b: _Node = right,
-                combine: Callable[[float, float], float] = combine,
-            ) -> Value:
-                x, y = a.value(values, reasons), b.value(values, reasons)
-                try:
-                    return None if x is None or y is None else combine(x, y)
-                except ZeroDivisionError as error:
-                    raise _Undefined(f"{a.text} / {b.text}: division by zero") from error
-
-            text = f"{left.text} {token.text} {right.text}"
-            node = _Node(text, False, left.at, value, left.names + right.names, left.bare + right.bare)
-        return node
-
-    def factor(self) -> _Node:
-        self.depth += 1
-        try:
-            return self._factor()
-        finally:
-            self.depth -= 1
-
-    def _factor(self) -> _Node:
-        token = self.token
-        if self.depth > DEEPEST:
-            raise self.wrong(token.at, "It is nested too deep.", f"at most {DEEPEST} levels")
-        if self.take("-"):
-            inner = self.number(self.factor())
-
-            def negative(values: Mapping[str, float | None], reasons: list[str]) -> Value:
-                found = inner.value(values, reasons)
-                return None if found is None else -found
-
-            return _Node(f"-{inner.text}", False, token.at, negative, inner.names, inner.bare)
-        if self.take("("):
-            inner = self.either()
-            if not self.take(")"):
-                raise self.wrong(self.token.at, "A parenthesis is not closed.", ")")
-            return _Node(f"({inner.text})", inner.truth, token.at, inner.value, inner.names, inner.bare)
-        if token.kind == "number":
-            self.next += 1
-            number = float(token.text)
-            if not math.isfinite(number):
-                raise self.wrong(token.at, f"{token.text} is not a finite number.", "a number below 1e308")
-            return _Node(token.text, False, token.at, lambda values, reasons: number)
-        if token.kind == "name" and token.text not in _WORDS:
-            self.next += 1
-            return self._name(token)
-        found = "the end" if token.kind == "end" else repr(token.text)
-        raise self.wrong(token.at, f"{found} comes where a value should.", "a metric, a number or (")
-
-    def _name(self, token: _Token) -> _Node:
-        if token.text == CHAMPION:
-            bare = _Bare(token.at)
-            return _Node(
-                CHAMPION, False, token.at, lambda values, reasons: values[f"{CHAMPION}.{bare.metric}"], (), (bare,)
-            )
-        return _Node(token.text, False, token.at, lambda values, reasons: values[token.text], (token.text,))
+    def _wrong(self, at: int, what: str, expected: str) -> UsageError:
+        return UsageError(
+            f"The gate cannot be read: {what}",
+            where=f"position {at + 1}\n    {self.expression}\n    {' ' * at}^",
+            expected=expected,
+        )
 
 
 def default_gate(task: str) -> Gate:

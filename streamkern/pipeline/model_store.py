@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import BusyError, StorageError, StreamkernError
-from streamkern.storage.folder import locked, make_folder, write_json
 from streamkern.storage.objects import Objects
 from streamkern.storage.remote import is_remote
+from streamkern.storage.writer import commit, discard, locked, part_name, tidy, write_json
 
 LARGEST = 16 << 20
 """Bytes of a JSON file that is read, at most."""
@@ -28,6 +28,7 @@ LARGEST = 16 << 20
 CHAMPION = "champion.json"
 RECORD = "record.json"
 
+_BUSY = "Another process holds this registry"
 _NAME = re.compile(r"\d{6,9}", re.ASCII)
 
 
@@ -131,7 +132,15 @@ class DirectoryStore(ModelStore):
 
     def make(self) -> None:
         """Make the directory."""
-        make_folder(self.place / "versions")
+        try:
+            (self.place / "versions").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"The directory cannot be written: {error.strerror}.",
+                where=self.where,
+                expected="a directory that can be written",
+                remedy="choose another place",
+            ) from error
 
     def numbers(self) -> list[int]:
         """Complete versions, ascending."""
@@ -152,7 +161,6 @@ class DirectoryStore(ModelStore):
     def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
         """By one rename."""
         write_json(self.place / name, content)
-        _sync(self.place)
 
     def folder(self, number: int, part: str) -> Path:
         """Where it is."""
@@ -163,33 +171,27 @@ class DirectoryStore(ModelStore):
 
     def claim(self, least: int) -> tuple[int, Path]:
         """The lock is held: it is nobody's."""
-        staging = self._aside(least, "tmp")
+        staging = part_name(self._version(least))
         staging.mkdir()
         return least, staging
 
     def add(self, number: int, staging: Path) -> None:
         """By one rename."""
-        place = self._version(number)
-        _sync(staging)
-        os.rename(staging, place)
-        _sync(place.parent)
+        commit(staging, self._version(number))
 
     def remove(self, number: int) -> None:
         """By one rename, and then file by file."""
-        aside = self._aside(number, "old")
-        os.rename(self._version(number), aside)
-        shutil.rmtree(aside, ignore_errors=True)
+        discard(self._version(number))
 
     def tidy(self, decided: int) -> None:
         """Whatever is unfinished: the lock is held."""
-        for pattern in (".*.tmp", ".*.old"):
-            for place in (self.place / "versions").glob(pattern):
-                shutil.rmtree(place, ignore_errors=True)
+        tidy(self.place)
+        tidy(self.place / "versions")
 
     @contextmanager
     def lock(self, run_dir: Path | None) -> Iterator[None]:
         """A lock on the directory."""
-        with _hold(self.place, ".lock", self.where):
+        with locked(self.place, busy=_BUSY):
             yield
 
     def log(self, line: bytes) -> None:
@@ -212,9 +214,6 @@ class DirectoryStore(ModelStore):
 
     def _version(self, number: int) -> Path:
         return self.place / "versions" / f"{number:06}"
-
-    def _aside(self, number: int, kind: str) -> Path:
-        return self.place / "versions" / f".{number:06}.{kind}"
 
 
 class ObjectStore(ModelStore):
@@ -314,8 +313,7 @@ class ObjectStore(ModelStore):
         if run_dir is None:
             yield
             return
-        make_folder(run_dir)
-        with _hold(run_dir, ".registry.lock", f"{self.where}, trained in {run_dir}"):
+        with locked(run_dir, ".registry.lock", busy=_BUSY):
             yield
 
     def log(self, line: bytes) -> None:
@@ -342,31 +340,3 @@ class ObjectStore(ModelStore):
             if first == "versions" and _NAME.fullmatch(number) and file:
                 found.setdefault(int(number), set()).add(file)
         return found
-
-
-@contextmanager
-def _hold(folder: Path, name: str, where: str) -> Iterator[None]:
-    lock = locked(folder, name)
-    try:
-        lock.__enter__()
-    except BusyError as error:
-        raise BusyError(
-            error.what.replace("run holds this directory", "process holds this registry"),
-            where=where,
-            expected="one process at a time",
-            remedy="wait for it; the lock of a dead process holds nobody up",
-        ) from error
-    try:
-        yield
-    finally:
-        lock.__exit__(None, None, None)
-
-
-def _sync(folder: Path) -> None:
-    """Have a rename on the disk; some file systems do not sync directories."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

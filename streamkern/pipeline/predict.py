@@ -161,9 +161,8 @@ def predict(
                 _write(machine, source, made, missing, executor, on_progress)
                 made.commit()
                 rate = (n - kept) / (time.perf_counter() - start)
-    elif made.folder.exists():  # a process was killed after it put the result in place
-        with made.writing():
-            made.discard()
+    else:
+        made.work.clear()
     return PredictionResult(
         path=str(place),
         rows=n,

@@ -30,8 +30,8 @@ from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline.model_store import CHAMPION, RECORD, DirectoryStore, open_store
 from streamkern.redaction import redacted
 from streamkern.storage.base import digest
-from streamkern.storage.folder import write_json
 from streamkern.storage.remote import is_remote
+from streamkern.storage.writer import write_json
 
 T = TypeVar("T")
 

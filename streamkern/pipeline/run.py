@@ -7,17 +7,16 @@ import math
 import os
 import platform
 import secrets
-import shutil
 import signal
 import time
-from contextlib import chdir
+from contextlib import chdir, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from streamkern.errors import NumericalError, PlanRefusedError, StreamkernError, UsageError
+from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
 from streamkern.execute.asked import Asked
@@ -32,8 +31,8 @@ from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import OUTPUTS_GUESS, fit, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.solvers.placement import device_for
-from streamkern.storage.folder import locked, make_folder, read_json, write_json
 from streamkern.storage.remote import COUNTS
+from streamkern.storage.writer import locked, read_json, tidy, write_json
 from streamkern.user_code import users_code
 
 
@@ -79,9 +78,9 @@ def run(
         raise UsageError(f"There are {checkpoint_seconds} seconds.", where="checkpoint_seconds", expected="0 or more")
     folder = Path(run_dir) if run_dir is not None else Path("runs") / (pipeline.name or "run")
     budget = default_budget() if memory is None else parse_bytes(memory)
-    make_folder(folder)
     with locked(folder), EventLog(folder / "events.jsonl", listeners, _held) as events:
-        _clear(folder)
+        for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
+            tidy(parent)
         before = _last_done(folder / "result.json")
         manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds) | {"device": device}
         changed = _changed(folder, manifest)
@@ -115,7 +114,8 @@ def run(
                 "last_done": before,
             }
             # The disk may be what failed: the error that is on its way must not be replaced by a second one.
-            write_json(folder / "result.json", failure, quietly=True)
+            with suppress(StorageError):
+                write_json(folder / "result.json", failure)
             events.emit("run", state=status, error=failure["error"])
             raise
         result["run"] = manifest["run"]
@@ -298,19 +298,6 @@ def _held(asked: Asked | None = None) -> dict[str, Any]:
         store["workers"] = workers
     memory = {"resident_bytes": resident(), "peak_bytes": peak_resident()}
     return memory | ({"store": store} if store["requests"] else {})
-
-
-def _clear(folder: Path) -> None:
-    """Undo what a killed run was in the middle of: with the lock held, every unfinished writing is a dead one's."""
-    for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
-        for old in parent.glob(".*.*.old"):
-            target = parent / old.name[1:].rsplit(".", 2)[0]
-            if target.exists():
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                old.rename(target)  # killed between the two renames that replace an artifact
-        for staging in parent.glob(".*.*.tmp"):
-            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _last_done(path: Path) -> dict[str, Any] | None:

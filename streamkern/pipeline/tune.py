@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,6 @@ from streamkern.solvers.fit import OUTPUTS_GUESS, AtOnce, prepare
 from streamkern.solvers.footprint import footprint
 from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.solvers.precision import relative
-from streamkern.storage.folder import make_folder, write_json
 
 ROWS = 12_000
 """Rows of the subsample by default."""
@@ -306,16 +304,6 @@ def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
     others = (name for name in ("kernel", "centers", "solver") if getattr(wanted, name) != getattr(base, name))
     parts = (f"{name}=sk.{getattr(wanted, name)!r}," for name in others)
     return "\n    ".join([f"in {file}:", *parts])
-
-
-def write_tuning_json(folder: Path, told: dict[str, Any]) -> None:
-    """Write ``tune.json`` by one rename.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    make_folder(folder)
-    write_json(folder / "tune.json", told)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from streamkern.errors import StorageError
 from streamkern.report import sections
 from streamkern.report.figures import Plot, embed, scripts
 from streamkern.report.record import Record
 from streamkern.report.status import moment
 from streamkern.report.verdict import next_steps, verdict
+from streamkern.storage.writer import write_text
 
 # Nothing may be loaded from anywhere: what a browser is told here holds whatever the rest of the page says.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; font-src data:"
@@ -99,28 +99,8 @@ def write_report(
     """
     name = "report.html" if len(records) == 1 else "comparison.html"
     target = records[0].folder / name if path is None else Path(path)
-    write_page(target, page(records, image_shape))
+    write_text(target, page(records, image_shape))
     return target
-
-
-def write_page(target: Path, text: str) -> None:
-    """Write by one rename, so that a reader sees the old page or the new one.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    staging = target.parent / f".{target.name}.{os.getpid()}.tmp"
-    try:
-        staging.write_text(text, encoding="utf-8")
-        staging.replace(target)
-    except OSError as error:
-        staging.unlink(missing_ok=True)
-        raise StorageError(
-            f"The report cannot be written: {error.strerror}.",
-            where=str(target),
-            expected="a file that can be written",
-            remedy="give another place: --out FILE",
-        ) from error
 
 
 def page(records: Sequence[Record], image_shape: tuple[int, ...] | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 from streamkern.errors import StorageError, UsageError
 from streamkern.redaction import redacted
 from streamkern.storage.artifact import load_artifact
-from streamkern.storage.folder import read_json
+from streamkern.storage.writer import lock_owner, read_json
 from streamkern.types import Array
 
 STATUSES = ("done", "refused", "diverged", "interrupted", "failed")
@@ -91,7 +90,7 @@ def read_run(folder: str | os.PathLike[str]) -> Record:
     """
     place = Path(folder)
     # The lock before the files: a run that ends in between then looks as if it were still running, never as if dead.
-    owner = _owner(place / ".lock")
+    owner = lock_owner(place / ".lock")
     # Redacted again: a run of an earlier release may have written more than this one would.
     manifest, result = redacted(read_json(place / "manifest.json")), redacted(read_json(place / "result.json"))
     if manifest is None and result is None and owner is None:
@@ -107,22 +106,6 @@ def read_run(folder: str | os.PathLike[str]) -> Record:
         earlier = result if result.get("status") == "done" else earlier  # an earlier run's: this one has none yet
         result = None
     return Record(place, manifest or {}, events, steps, result, earlier, owner)
-
-
-def _owner(lock: Path) -> int | None:
-    """The process that holds a run's lock, or None. Asks for a shared lock, so that readers do not disturb another."""
-    try:
-        handle = os.open(lock, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        text = os.read(handle, 20)
-        return int(text) if text.isdigit() else 0
-    finally:
-        os.close(handle)  # gives a lock that was got back
-    return None
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

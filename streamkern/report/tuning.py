@@ -9,9 +9,10 @@ from typing import Any
 
 from streamkern.report.figures import Level, Line, Plot, plain, plot
 from streamkern.report.markup import Entry, legend, table
-from streamkern.report.page import shell, write_page
+from streamkern.report.page import shell
 from streamkern.report.sections import Section, framed
 from streamkern.report.status import duration
+from streamkern.storage.writer import write_text
 
 _MARKS = ("circle", "square", "diamond")
 
@@ -44,7 +45,7 @@ def write_tuning(told: dict[str, Any], path: Path, name: str, command: str) -> N
         f'<p class="note">{told["rows"]:,} rows to fit, {told["held_out"]:,} held out; {len(told["trials"]):,} models '
         f"in {escape(duration(told['seconds']))}.</p>"
     )
-    write_page(path, shell(f"Tuning of {name}", head, made, plots, "Made by streamkern tune."))
+    write_text(path, shell(f"Tuning of {name}", head, made, plots, "Made by streamkern tune."))
 
 
 def _verdict(told: dict[str, Any]) -> str:

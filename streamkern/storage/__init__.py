@@ -15,6 +15,7 @@ from streamkern.storage.parquet import ParquetSource, open_parquet, parquet_sour
 from streamkern.storage.parquet_files import SUFFIXES
 from streamkern.storage.remote import Remote, Retry, bare, is_remote
 from streamkern.storage.weighted import WeightedSource
+from streamkern.storage.writer import unfinished_folder
 from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr, zarr_source
 
 __all__ = [
@@ -102,11 +103,6 @@ def stored_source(
     if format == "zarr":
         return zarr_source(url, request, storage_options, retry)
     return parquet_source(url, request, storage_options, retry)
-
-
-def unfinished_folder(place: Path) -> Path:
-    """Where an ingest to ``place`` works until it is done."""
-    return place.with_name(f".{place.name}.ingest")
 
 
 def _require_finished(url: str) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +23,7 @@ from zarr.storage import LocalStore
 
 from streamkern.errors import ModelFormatError, StorageError
 from streamkern.storage.base import digest
+from streamkern.storage.writer import present, staged
 from streamkern.types import Array
 
 FORMAT = 1
@@ -62,12 +62,8 @@ def save_artifact(
     Raises:
         StorageError: the disk is full or not writable; what was there before is still there.
     """
-    target = Path(path)
-    staging = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    _require_replaceable(target, kind)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(staging, ignore_errors=True)
+    _require_replaceable(Path(path), kind)
+    with staged(path, folder=True, parents=True) as staging:
         group = zarr.create_group(LocalStore(staging))
         sums = {}
         for name, value in arrays.items():
@@ -80,19 +76,6 @@ def save_artifact(
             sums[name] = _checksum(array)
         marks: dict[str, Any] = {"format": FORMAT, "kind": kind, "sha256": sums}
         group.attrs["streamkern"] = {**marks, "metadata": metadata, "metadata_sha256": digest(metadata)}
-        for folder, _, files in os.walk(staging):
-            for file in files:
-                sync(Path(folder) / file)
-            sync(Path(folder))
-        _swap(staging, target)
-    except OSError as error:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise StorageError(
-            f"The {kind} could not be written: {error.strerror or error}.",
-            where=str(target),
-            expected="a disk with room, and the right to write",
-            remedy="free space or choose another place; what was there before is unchanged",
-        ) from error
 
 
 def _create(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> zarr.Array[Any]:
@@ -180,7 +163,7 @@ def load_artifact(
         StorageError: nothing is there.
         ModelFormatError: it is another kind, of a newer format, or its bytes are not what was written.
     """
-    target = _present(Path(path))
+    target = present(Path(path))
     if target is None:
         raise StorageError(
             f"There is no {kind} here.",
@@ -291,46 +274,3 @@ def _require_replaceable(target: Path, kind: str) -> None:
         expected="nothing, or an earlier one to replace",
         remedy="choose another place, or move away what is there",
     )
-
-
-def _present(target: Path) -> Path | None:
-    """The artifact at ``target``; or the earlier one, where a process was killed while it replaced it."""
-    if target.exists():
-        return target
-    return next(iter(_aside(target)), None)
-
-
-def _aside(target: Path) -> list[Path]:
-    """Artifacts moved aside from ``target``."""
-    if not target.parent.is_dir():
-        return []
-    names = (place for place in target.parent.iterdir() if place.name.startswith(f".{target.name}."))
-    return sorted(place for place in names if place.suffix == ".old")
-
-
-def _swap(staging: Path, target: Path) -> None:
-    """Put ``staging`` in the place of ``target``. No system call replaces a directory that is not empty."""
-    if target.exists():
-        old = target.with_name(f".{target.name}.{os.getpid()}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        os.rename(target, old)
-        try:
-            os.rename(staging, target)
-        except OSError:
-            os.rename(old, target)
-            raise
-    else:
-        os.rename(staging, target)
-    with contextlib.suppress(OSError):  # the new one is in place; some file systems do not sync directories
-        sync(target.parent)
-    for old in _aside(target):
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def sync(path: Path) -> None:
-    """Make a file, or the names in a directory, outlast a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

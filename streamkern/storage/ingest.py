@@ -5,11 +5,7 @@ Everything is made in a directory beside the target, which remembers how far it 
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import itertools
-import json
 import os
 import shutil
 import time
@@ -24,11 +20,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from streamkern.errors import BusyError, DataError, PlanRefusedError, StorageError, UsageError
+from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
 from streamkern.memory import default_budget, format_bytes, parse_bytes, release, resident
 from streamkern.redaction import redacted
-from streamkern.storage import unfinished_folder
-from streamkern.storage.artifact import sync
 from streamkern.storage.base import Source, digest
 from streamkern.storage.ingest_store import Sending
 from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
@@ -38,6 +32,7 @@ from streamkern.storage.remote import is_remote
 from streamkern.storage.scatter import ROW_EXTRA, Run, Runs
 from streamkern.storage.tables import open_tables
 from streamkern.storage.training_zarr import TrainingZarr
+from streamkern.storage.writer import Workspace, write_json
 from streamkern.types import Array, Rows, Target
 
 T = TypeVar("T")
@@ -192,11 +187,9 @@ def ingest(
         return replace(job.result(began, kept=job.n), path=redacted(url))
     present = ingest_record(place)
     if present is not None and present["fingerprint"] == record["fingerprint"] and (not overwrite or store is not None):
-        if job.folder.exists():  # a process was killed after it put the result in place
-            with _held(job.folder):
-                _discard(job.folder)
+        job.work.clear()
         made = job.result(began, kept=job.n)
-        return made if store is None else store.send(made)
+        return made if store is None else replace(made, path=store.send())
     if store is not None:  # of other rows or options
         shutil.rmtree(place, ignore_errors=True)
     if os.path.lexists(place) and not (overwrite and present is not None):
@@ -206,17 +199,14 @@ def ingest(
             expected="nothing" + (", or what ingest has made" if overwrite else ""),
             remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
         )
-    with _held(job.folder):
-        try:
-            kept = job.run(budget)
-        except OSError as error:
-            raise _explained(error, job.folder) from error
+    with job.work.held():
+        kept = job.run(budget)
     made = job.result(began, kept)
-    return made if store is None else store.send(made)
+    return made if store is None else replace(made, path=store.send())
 
 
 class _Job:
-    """One ingest: its directory holds ``plan.json`` (what is made), ``runs`` and ``data``."""
+    """One ingest: its workspace holds ``runs``, where rows are shuffled by way of the disk, and ``data``."""
 
     def __init__(
         self,
@@ -232,7 +222,7 @@ class _Job:
         self.record, self.threads, self.on_progress = record, max(1, threads), on_progress
         self.weight: str | None = record.get("weight")
         self.n = int(source.bounds[-1])
-        self.folder = unfinished_folder(place)
+        self.work = Workspace(place, "ingest", "room for the rows, and as much again where they are shuffled")
         self._shuffled = record["shuffle"] is not None
         self._piece_rows = rows_per_chunk(source.n_features * dtype.itemsize)
 
@@ -246,7 +236,7 @@ class _Job:
         # A decoded chunk and what it is decoded from; a piece and what it is encoded to.
         side = (self.threads + 1) * 3 * max(chunk, shard, self._piece_rows * row)
         runs = Runs(
-            self.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
+            self.work.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
             self.weight is not None,
         )  # fmt: skip
         release()
@@ -263,12 +253,14 @@ class _Job:
                 expected=f"at least {format_bytes(needed * 1.05)} with {self.threads} thread(s)",
                 remedy="give more memory, or fewer threads; or write the sources in smaller chunks (row groups)",
             )
-        state = self._state()
+        plan = {name: self.record[name] for name in ("fingerprint", "version")} | {"piece_rows": self._piece_rows}
+        pieces = self.work.begin(plan, self._zarr if self.record["format"] == "zarr" else lambda: None)
+        runs.folder.mkdir(exist_ok=True)
         with ThreadPoolExecutor(self.threads) as pool:
             if self._shuffled and held >= self.n and not runs.done:
-                return self._write(runs, held, state, pool, self._gathered(runs, pool))
+                return self._write(runs, held, pieces, pool, self._gathered(runs, pool))
             kept = self._scatter(runs, held, pool) if self._shuffled and runs.done < self.n else 0
-            return max(kept, self._write(runs, held, state, pool))
+            return max(kept, self._write(runs, held, pieces, pool))
 
     def result(self, began: float, kept: int) -> Ingested:
         """The summary."""
@@ -287,33 +279,6 @@ class _Job:
             decoded_bytes=self.n * (self.source.n_features * self.dtype.itemsize + y * outputs),
             stored_bytes=stored,
         )
-
-    def _state(self) -> dict[str, Any]:
-        """How far an earlier attempt at the same dataset got.
-
-        What cannot be trusted is removed: that of another dataset, and that of before the machine was started, of which
-        not all may have reached the disk.
-        """
-        path = self.folder / "plan.json"
-        fresh = {
-            "fingerprint": self.record["fingerprint"],
-            "version": self.record["version"],
-            "boot": _boot(),
-            "piece_rows": self._piece_rows,
-            "pieces": 0,
-        }
-        try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            state = {}
-        if {**state, "pieces": 0} != fresh or (state["pieces"] and not (self.folder / "data").exists()):
-            shutil.rmtree(self.folder / "runs", ignore_errors=True)
-            state = fresh
-        if not state["pieces"]:
-            shutil.rmtree(self.folder / "data", ignore_errors=True)
-        _save(path, state)
-        (self.folder / "runs").mkdir(exist_ok=True)
-        return dict(state)
 
     def _gathered(self, runs: Runs, pool: ThreadPoolExecutor) -> Run:
         """All rows, where memory holds them: then none goes by way of the disk."""
@@ -344,41 +309,38 @@ class _Job:
             runs.write(begin, run)
         return done
 
-    def _write(
-        self, runs: Runs, held: int, state: dict[str, Any], pool: ThreadPoolExecutor, run: Run | None = None
-    ) -> int:
+    def _write(self, runs: Runs, held: int, pieces: int, pool: ThreadPoolExecutor, run: Run | None = None) -> int:
         """Write the pieces that are not written yet, and put the whole in place; gives the rows that were there."""
-        zarr = self.record["format"] == "zarr"
-        data = self.folder / "data"
-        group = self._zarr(data) if zarr else None
+        group = self._zarr() if self.record["format"] == "zarr" else None
         size = self._piece_rows if group is None else group.piece_rows
-        start: int = min(state["pieces"] * size * (1 if zarr else PART_CHUNKS), self.n)
+        start: int = min(pieces * size * (PART_CHUNKS if group is None else 1), self.n)
         if run is not None:
             rows = runs.permuted(run, start, size)
         else:
             rows = runs.shuffled(start, held, size) if self._shuffled else self._stored(start, pool)
         blocks = blocks_of(rows, None, size)
         written = start
-        pieces = self._parts(data, blocks, state) if group is None else self._pieces(group, blocks, state, pool)
-        for count in pieces:
+        counts = self._parts(blocks, pieces) if group is None else self._pieces(group, blocks, pieces, pool)
+        for done, count in enumerate(counts, start=pieces + 1):
+            self.work.note(done)
             written += count
             self.on_progress("write", written, self.n)
         assert written == self.n, (written, self.n)
         if group is not None:
             group.complete()
         else:
-            _save(data / RECORD, self.record)
-        self._put_in_place(data)
+            write_json(self.work.data / RECORD, self.record)
+        self.work.commit()
         return start
 
-    def _zarr(self, data: Path) -> TrainingZarr:
+    def _zarr(self) -> TrainingZarr:
         return TrainingZarr(
-            data, self.n, self.source.n_features, self.dtype, self.target, self.source.columns, self.record,
+            self.work.data, self.n, self.source.n_features, self.dtype, self.target, self.source.columns, self.record,
             self.record["shard"], self.weight,
         )  # fmt: skip
 
     def _pieces(
-        self, group: TrainingZarr, blocks: Iterator[Rows], state: dict[str, Any], pool: ThreadPoolExecutor
+        self, group: TrainingZarr, blocks: Iterator[Rows], pieces: int, pool: ThreadPoolExecutor
     ) -> Iterator[int]:
         """Write blocks as chunks or shards; gives the rows of each."""
 
@@ -386,17 +348,13 @@ class _Job:
             group.write(*item)
             return int(item[1].X.shape[0])
 
-        for count in self._ordered(pool, write, enumerate(blocks, start=state["pieces"])):
-            state["pieces"] += 1
-            _save(self.folder / "plan.json", state)
-            yield count
+        return self._ordered(pool, write, enumerate(blocks, start=pieces))
 
-    def _parts(self, data: Path, blocks: Iterator[Rows], state: dict[str, Any]) -> Iterator[int]:
+    def _parts(self, blocks: Iterator[Rows], pieces: int) -> Iterator[int]:
         """Write blocks as the row groups of parquet files; gives the rows of each file."""
-        data.mkdir(exist_ok=True)
         y = None if self.target is None else np.empty((0, *self.target.outputs), self.target.dtype)
         none = Rows(np.empty((0, self.source.n_features), self.dtype), y, None if self.weight is None else np.empty(0))
-        while (first := next(blocks, None if state["pieces"] else none)) is not None:
+        while (first := next(blocks, None if pieces else none)) is not None:
             counts: list[int] = []
 
             def counted(some: Iterable[Rows], counts: list[int] = counts) -> Iterator[Rows]:
@@ -405,31 +363,15 @@ class _Job:
                     yield block
 
             write_parquet(
-                data / f"part-{state['pieces']:06}.parquet",
+                self.work.data / f"part-{pieces:06}.parquet",
                 counted(itertools.chain([first], itertools.islice(blocks, PART_CHUNKS - 1))),
                 target="target" if self.target is None else self.target.name,
                 row_group_rows=self._piece_rows,
                 columns=self.source.columns,
                 weight=self.weight or "weight",
             )
-            state["pieces"] += 1
-            _save(self.folder / "plan.json", state)
+            pieces += 1
             yield sum(counts)
-
-    def _put_in_place(self, data: Path) -> None:
-        for left in [*data.rglob("*.partial"), *data.glob(".*.tmp")]:
-            left.unlink()  # of files that a killed process was writing
-        for folder, _, names in os.walk(data):
-            for name in names:
-                sync(Path(folder) / name)
-            sync(Path(folder))
-        if self.place.exists():
-            shutil.rmtree(self.folder / "old", ignore_errors=True)
-            os.rename(self.place, self.folder / "old")
-        os.rename(data, self.place)
-        with contextlib.suppress(OSError):  # some file systems do not sync directories
-            sync(self.place.parent)
-        _discard(self.folder)
 
     def _read(self, chunk: int) -> Rows:
         X, y, w = self.source.read(chunk)
@@ -516,72 +458,3 @@ def _described(source: Any) -> str:
     if isinstance(source, str | os.PathLike):
         return redacted(os.fspath(source))
     return f"{type(source).__module__}.{type(source).__qualname__}"
-
-
-def _discard(folder: Path) -> None:
-    """Remove the directory of an ingest, first what says that there is something in it to go on with."""
-    (folder / "plan.json").unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _boot() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""
-
-
-def _save(path: Path, value: dict[str, Any]) -> None:
-    """JSON in a file, whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.write_text(json.dumps(value), encoding="utf-8")
-    os.replace(unfinished, path)
-
-
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Hold the directory of an ingest. The lock goes with the process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StorageError(
-            f"the place cannot be written to: {error.strerror}",
-            where=str(folder.parent),
-            expected="a directory that can be written",
-            remedy="choose another place",
-        ) from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BusyError(
-                "Another process is ingesting to this place.",
-                where=str(folder),
-                expected="one process at a time",
-                remedy="wait for it, or end it",
-            ) from error
-        try:
-            yield
-        finally:
-            if not (folder / "plan.json").exists():  # refused before it began: there is nothing to go on with
-                shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(handle)
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def _explained(error: OSError, folder: Path) -> OSError:
-    """What to do about a disk that cannot be written to; errors of the sources are as they are."""
-    cause: BaseException | None = error
-    while cause is not None and getattr(cause, "errno", None) not in _FULL:
-        cause = cause.__cause__ or cause.__context__
-    if cause is None and isinstance(error, StorageError):
-        return error
-    return StorageError(
-        "the disk is full" if cause is not None else f"the place cannot be written to: {error.strerror or error}",
-        where=str(folder),
-        expected="room for the rows, and as much again where they are shuffled",
-        remedy="free space and repeat the command: it goes on where it stopped; or remove this directory to give up",
-    )

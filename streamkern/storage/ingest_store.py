@@ -6,17 +6,13 @@ import json
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamkern.errors import StorageError
 from streamkern.redaction import redacted
 from streamkern.storage.base import digest
 from streamkern.storage.objects import Objects
-
-if TYPE_CHECKING:
-    from streamkern.storage.ingest import Ingested
 
 _MARKS = "zarr.json"
 _AT_ONCE = 8  # pieces that are held while they are sent
@@ -60,8 +56,8 @@ class Sending:
             remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
         )
 
-    def send(self, made: Ingested) -> Ingested:
-        """Send what was made, and remove it from the disk."""
+    def send(self) -> str:
+        """Send what was made and remove it from the disk; gives the URL, as people may see it."""
         final = (self.place / _MARKS).read_bytes()
         mine = json.loads(final)["attributes"]["streamkern"]
         theirs, there = self._marks(), {}
@@ -79,7 +75,7 @@ class Sending:
                 pass
         self._store.put(_MARKS, final)
         shutil.rmtree(self.place.parent, ignore_errors=True)
-        return replace(made, path=self._shown)
+        return self._shown
 
     def _marks(self) -> dict[str, Any]:
         """What the group says of itself; nothing where none is."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import digest
@@ -25,6 +24,7 @@ from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, f
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
 from streamkern.storage.record import ingest_record
 from streamkern.storage.remote import Retry
+from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
 _MARK = b"streamkern"
@@ -216,37 +216,22 @@ def write_parquet(
 
     head = table(first)
     schema = head.schema.with_metadata({_MARK: json.dumps(marks).encode()})
-    # The point makes a directory scan pass over it.
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with pq.ParquetWriter(
-            unfinished,
+    with (
+        staged(path) as staging,
+        pq.ParquetWriter(
+            staging,
             schema,
             use_dictionary=False,
             compression="none",
             write_statistics=False,
             write_page_checksum=True,
-        ) as writer:
-            while head is not None:
-                if head.num_rows:
-                    writer.write_table(head.cast(schema), row_group_size=head.num_rows)
-                block = next(blocks, None)
-                head = None if block is None else table(block)
-        with open(unfinished, "rb") as stream:
-            os.fsync(stream.fileno())
-        os.replace(unfinished, path)
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"the file cannot be written: {error}",
-            where=str(path),
-            expected="a disk with room, and the right to write",
-            remedy="free disk space or choose another place, then write again",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+        ) as writer,
+    ):
+        while head is not None:
+            if head.num_rows:
+                writer.write_table(head.cast(schema), row_group_size=head.num_rows)
+            block = next(blocks, None)
+            head = None if block is None else table(block)
 
 
 def _marks(schema: pa.Schema) -> dict[str, Any]:

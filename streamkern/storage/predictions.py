@@ -6,11 +6,7 @@ A part is a fixed range of rows. It is there or it is not; the target appears by
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
-import os
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,15 +21,14 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
-from streamkern.errors import BusyError, StorageError
-from streamkern.storage.artifact import sync
+from streamkern.storage.writer import Workspace, staged_part
+from streamkern.storage.zarr import writable
 from streamkern.types import Array
 
 SUFFIXES = {"parquet": (".parquet", ".pq", ".parq"), "zarr": (".zarr",)}
 """How targets of each format end."""
 
 _MARK = "streamkern.predictions"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -80,8 +75,8 @@ class Predictions(ABC):
 
     def __init__(self, place: Path, columns: Sequence[Column], n: int, part_rows: int, record: dict[str, Any]) -> None:
         self.place, self.columns, self.n, self.part_rows, self.record = place, columns, n, part_rows, record
-        self.folder = place.with_name(f".{place.name}.predict")
-        self.data = self.folder / "data"
+        self.work = Workspace(place, "predict", "room for the predictions")
+        self.data = self.work.data
 
     def __len__(self) -> int:
         """Number of parts; no rows make one, of no rows."""
@@ -97,86 +92,17 @@ class Predictions(ABC):
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the directory. The lock goes with the process, the parts stay for the next one.
-
-        Raises:
-            BusyError: another process writes to this place.
-            StorageError: the disk is full, or cannot be written to.
-        """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise self._explained(error) from error
-        try:
+        """Hold the workspace, with the parts of an earlier attempt at the same predictions. Raises as it does."""
+        with self.work.held():
+            self.work.begin({"fingerprint": self.record["fingerprint"], "part_rows": self.part_rows}, self._prepare)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise BusyError(
-                    "Another process is predicting to this place.",
-                    where=str(self.folder),
-                    expected="one process at a time",
-                    remedy="wait for it, or end it",
-                ) from error
-            try:
-                self._begin()
                 yield
-            except OSError as error:
-                raise self._explained(error) from error
-        finally:
-            self._end()
-            os.close(handle)
+            finally:
+                self._end()
 
     def commit(self) -> None:
-        """Put the whole in place, and what was there before out of the way."""
-        made = self._joined()
-        for folder, _, names in os.walk(made):
-            for name in (*names, "."):
-                sync(Path(folder) / name)
-        old = self.folder / "old"
-        if self.place.is_dir() or (made.is_dir() and self.place.exists()):  # no system call replaces a full directory
-            shutil.rmtree(old, ignore_errors=True)
-            os.rename(self.place, old)
-        os.replace(made, self.place)
-        with contextlib.suppress(OSError):  # some file systems do not sync directories
-            sync(self.place.parent)
-        self.discard()
-
-    def discard(self) -> None:
-        """Remove the directory, first what says that there is something in it to go on with."""
-        (self.folder / "plan.json").unlink(missing_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _begin(self) -> None:
-        """Keep parts of an earlier attempt at the same since the machine was started; remove all others."""
-        plan = {"fingerprint": self.record["fingerprint"], "part_rows": self.part_rows, "boot": _boot()}
-        path = self.folder / "plan.json"
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            found = None
-        if found != plan:
-            path.unlink(missing_ok=True)
-            for left in self.folder.iterdir():
-                if left.is_dir():
-                    shutil.rmtree(left)
-            self.data.mkdir()
-            self._prepare()
-            unfinished = self.folder / "plan.tmp"
-            unfinished.write_text(json.dumps(plan), encoding="utf-8")
-            os.replace(unfinished, path)
-
-    def _explained(self, error: OSError) -> OSError:
-        """What to do about a disk that cannot be written to; errors of the rows are as they are."""
-        if isinstance(error, StorageError):
-            return error
-        full = error.errno in _FULL or "No space left" in str(error)  # pyarrow's have no number
-        return StorageError(
-            "the disk is full" if full else f"the place cannot be written to: {error.strerror or error}",
-            where=str(self.folder),
-            expected="room for the predictions",
-            remedy="free space and repeat: it goes on where it stopped; or remove this directory to give up",
-        )
+        """Put the whole in place of what was there before."""
+        self.work.commit(self._joined())
 
     @abstractmethod
     def _end(self) -> None:
@@ -223,6 +149,10 @@ class ParquetPredictions(Predictions):
         return [self.data / f"rows-{a:015}-{b:015}.arrow"]
 
     @property
+    def _file(self) -> Path:
+        return self.work.folder / "whole"
+
+    @property
     def _schema(self) -> pa.Schema:
         fields = []
         for column in self.columns:
@@ -239,10 +169,12 @@ class ParquetPredictions(Predictions):
         schema = self._schema
         table = pa.table([a.cast(f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema)
         (path,) = self._files(part)
-        unfinished = path.with_suffix(".tmp")
-        with open(unfinished, "wb") as stream, pa.ipc.new_file(stream, schema) as writer:
+        with (
+            staged_part(path) as unfinished,
+            open(unfinished, "wb") as stream,
+            pa.ipc.new_file(stream, schema) as writer,
+        ):
             writer.write_table(table)
-        os.replace(unfinished, path)
         while self._encoded < len(self) and self._files(self._encoded)[0].exists():
             self._encode()
 
@@ -250,7 +182,7 @@ class ParquetPredictions(Predictions):
         """The next part as a row group."""
         if self._whole is None:
             self._whole = pq.ParquetWriter(
-                self.folder / "whole",
+                self._file,
                 self._schema,
                 compression="zstd",
                 write_page_checksum=True,
@@ -273,8 +205,7 @@ class ParquetPredictions(Predictions):
         assert self._whole is not None
         self._whole.close()
         self._whole = None
-        sync(self.folder / "whole")
-        return self.folder / "whole"
+        return self._file
 
 
 class ZarrPredictions(Predictions):
@@ -309,21 +240,11 @@ class ZarrPredictions(Predictions):
         a, b = self.rows(part)
         group = zarr.open_group(LocalStore(self.data), mode="r+")
         for column, array in zip(self.columns, values, strict=True):
-            stored = group[column.name]
-            assert isinstance(stored, zarr.Array)
-            stored[a:b] = array
+            writable(group, column.name)[a:b] = array
 
     def _joined(self) -> Path:
-        for left in self.data.rglob("*.partial"):
-            left.unlink()  # of chunks that a killed process was writing
         zarr.open_group(LocalStore(self.data), mode="r+").attrs[_MARK] = self.record
         return self.data
 
 
 FORMATS: dict[str, type[Predictions]] = {"parquet": ParquetPredictions, "zarr": ZarrPredictions}
-
-
-def _boot() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""

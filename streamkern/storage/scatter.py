@@ -9,7 +9,6 @@ each bucket's rows, which are contiguous in every run, and sorts them.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from streamkern.rng import row_hash
 from streamkern.storage.layout import rows_per_chunk
+from streamkern.storage.writer import staged_part
 from streamkern.types import Array, IntArray, Rows, Target
 
 _SHUFFLE = 4  # name of the hash family
@@ -127,17 +127,15 @@ class Runs:
         hashes = row_hash(np.arange(a, a + n, dtype=np.int64), _SHUFFLE, self.seed)
         order = np.argsort(hashes)
         path = self.folder / _NAME.format(a, a + n)
-        unfinished = self.folder / "unfinished"
         (self.folder / f"labels-{a:015}.json").write_text(json.dumps(list(run.labels)), encoding="utf-8")
         step = rows_per_chunk(self.row_bytes)
-        with open(unfinished, "wb") as stream:
+        with staged_part(path) as unfinished, open(unfinished, "wb") as stream:
             for values in (*run.sections, hashes):
-                part = np.empty_like(values[:step])
+                buffer = np.empty_like(values[:step])
                 for start in range(0, n, step):
                     rows = order[start : start + step]
                     # Several times as fast as indexing, and into pages that are there already.
-                    stream.write(np.take(values, rows, axis=0, out=part[: len(rows)], mode="clip").data)
-        os.replace(unfinished, path)
+                    stream.write(np.take(values, rows, axis=0, out=buffer[: len(rows)], mode="clip").data)
 
     def permuted(self, run: Run, start: int, rows: int) -> Iterator[Rows]:
         """All rows in the order of the permutation, where one run in memory holds them; see ``shuffled``."""

@@ -10,7 +10,7 @@ import zarr
 from zarr.storage import LocalStore
 
 from streamkern.storage.layout import FORMAT, rows_per_chunk
-from streamkern.storage.zarr import create
+from streamkern.storage.zarr import create, writable
 from streamkern.types import Rows, Target
 
 
@@ -74,7 +74,5 @@ class TrainingZarr:
 
     def _array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> zarr.Array[Any]:
         if name in self._group:
-            found = self._group[name]
-            assert isinstance(found, zarr.Array)
-            return found
+            return writable(self._group, name)
         return create(self._group, name, shape, dtype, self._rows, shard=self._shard)

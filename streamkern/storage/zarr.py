@@ -389,3 +389,11 @@ def create(
         # A chunk that is not there is a lost chunk, whatever its values would be.
         config={"write_empty_chunks": True},
     )
+
+
+def writable(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    """Open an array so that chunks of zeros are stored, as ``create`` has it: metadata do not keep that setting."""
+    with zarr.config.set({"array.write_empty_chunks": True}):
+        found = group[name]
+    assert isinstance(found, zarr.Array)
+    return found

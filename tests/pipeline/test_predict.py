@@ -95,6 +95,19 @@ def test_a_target_of_parquet_is_one_file_that_every_reader_reads(made: Path, tmp
 
 
 @pytest.mark.parametrize("format", FORMATS)
+def test_predictions_that_are_all_zero_are_rows_like_others(tmp_path: Path, format: str):
+    X = np.random.default_rng(0).normal(size=(200, 4))
+    model = sk.KernelClassifier(kernel=sk.Gaussian(1.0), centers=sk.Uniform(20), solver=sk.Direct())
+    machine = model.fit(X, (np.arange(200) == 7).astype(int)).model_
+    predict(machine, X[100:], tmp_path / f"out.{format}")
+    columns = None if format == "zarr" else ["prediction"]
+    found = sk.open_dataset(tmp_path / f"out.{format}" / ("prediction" if format == "zarr" else ""), columns=columns)
+    rows = found.source.read(0).X
+    assert rows.shape == (100, 1)
+    assert not rows.any()
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_several_values_a_row_and_from_zarr(made: Path, tmp_path: Path, format: str):
     rows = frame(900, seed=2)
     sk.write_zarr(str(tmp_path / "new.zarr"), rows[NAMES].to_numpy(), columns=NAMES, chunk_rows=130)

@@ -177,8 +177,8 @@ def test_registries_of_format_1_still_load(five: Registry, tmp_path: Path):
 def test_what_a_killed_process_left_is_put_right(five: Registry):
     five.promote(1)
     versions = Path(five.where) / "versions"
-    (versions / ".000006.tmp").mkdir()
-    os.rename(versions / "000003", versions / ".000003.old")
+    (versions / ".000006.part.tmp").mkdir()
+    os.rename(versions / "000003", versions / ".000003.part.tmp")
     with five.lock():
         assert sorted(place.name for place in versions.iterdir()) == ["000001", "000002", "000004", "000005"]
     assert five.champion == 1

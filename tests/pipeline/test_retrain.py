@@ -323,8 +323,8 @@ def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, si
 STOPS = [
     ("streamkern.pipeline.retrain.save_artifact", False),
     ("streamkern.pipeline.registry.write_json", False),
-    ("streamkern.pipeline.model_store.os.rename", False),
-    ("streamkern.pipeline.model_store.os.rename", True),
+    ("streamkern.pipeline.model_store.commit", False),
+    ("streamkern.pipeline.model_store.commit", True),
     ("streamkern.pipeline.registry.Registry._set", False),
     ("streamkern.pipeline.registry.Registry._set", True),
     ("streamkern.pipeline.registry.Registry.log", False),

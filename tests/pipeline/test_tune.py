@@ -17,9 +17,10 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.pipeline.tune import RIDGES, next_command, tune, write_tuning_json
+from streamkern.pipeline.tune import RIDGES, next_command, tune
 from streamkern.solvers import Problem
 from streamkern.solvers.path import RidgePath, path_scores
+from streamkern.storage.writer import write_json
 
 Make = Callable[..., sk.Pipeline]
 WIDE = np.dtype(np.float64)
@@ -209,4 +210,4 @@ def test_the_command_line_prints_a_table_and_leaves_json_and_a_page(
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(sk.StorageError, match=r"tune\.json cannot be written"):
-        write_tuning_json(tmp_path / "file", {})
+        write_json(tmp_path / "file" / "tune.json", {})

@@ -25,8 +25,8 @@ from scipy import stats
 import streamkern as sk
 from streamkern.cli import main
 from streamkern.storage import ingest as ingest_module
-from streamkern.storage import layout, open_source, write_parquet, write_zarr
-from streamkern.storage.ingest import ingest, unfinished_folder
+from streamkern.storage import layout, open_source, write_parquet, write_zarr, writer
+from streamkern.storage.ingest import ingest
 from streamkern.storage.record import ingest_record
 from streamkern.testing.source import read_all
 
@@ -310,7 +310,7 @@ def test_a_half_written_set_is_never_read(tmp_path, monkeypatch, format, shuffle
         out = tmp_path / f"{after}.{format}"
         with pytest.raises(Stop):
             ingest(table(), out, shuffle=shuffle, on_progress=stopping(after), memory=BUDGET)
-        folder = unfinished_folder(out)
+        folder = writer.unfinished_folder(out)
         for place in (out, folder / "data"):
             with pytest.raises(sk.StorageError, match="has not been completed"):
                 sk.open_dataset(place)
@@ -318,6 +318,14 @@ def test_a_half_written_set_is_never_read(tmp_path, monkeypatch, format, shuffle
         ingest(table(100), out, shuffle=shuffle, memory=BUDGET)
         assert sorted(rows_of(out)) == sorted(rows_of_arrays(table(100)))
         assert not folder.exists()
+
+
+def test_chunks_of_zeros_that_are_written_after_an_interruption_are_stored(tmp_path, small_chunks):
+    X, out = np.zeros((500, 3), "f4"), tmp_path / "out.zarr"
+    with pytest.raises(Stop):
+        ingest(X, out, on_progress=stopping(3), memory=BUDGET)
+    assert 0 < ingest(X, out, memory=BUDGET).kept < 500
+    np.testing.assert_array_equal(read_all(open_source(out)).X, X)
 
 
 def rows_of_arrays(rows) -> list[tuple]:
@@ -328,11 +336,11 @@ def test_work_from_before_the_machine_was_started_is_not_trusted(tmp_path, small
     monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 100)
     with pytest.raises(Stop):
         ingest(table(), tmp_path / "out", shuffle=True, on_progress=stopping(25), memory=BUDGET)
-    runs = list((unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
+    runs = list((writer.unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
     assert runs
     for run in runs:
         run.write_bytes(bytes(run.stat().st_size))  # as a file is whose pages never reached the disk
-    monkeypatch.setattr(ingest_module, "_boot", lambda: "another")
+    monkeypatch.setattr(writer, "_boot", lambda: "another")
     assert ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET).kept == 0
     assert sorted(rows_of(tmp_path / "out")) == sorted(rows_of_arrays(table()))
 
@@ -340,7 +348,9 @@ def test_work_from_before_the_machine_was_started_is_not_trusted(tmp_path, small
 @pytest.mark.parametrize("left", ["all", "no plan"])
 def test_killed_while_it_puts_the_result_in_place_it_is_done_or_begins_anew(tmp_path, small_chunks, monkeypatch, left):
     monkeypatch.setattr(
-        ingest_module, "_discard", lambda folder: None if left == "all" else (folder / "plan.json").unlink()
+        writer.Workspace,
+        "discard",
+        lambda self: None if left == "all" else (self.folder / "plan.json").unlink(),
     )
     ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET)
     monkeypatch.undo()
@@ -353,7 +363,7 @@ def test_a_lost_run_is_an_error_and_no_loss_of_rows(tmp_path, small_chunks, monk
     monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 100)
     with pytest.raises(Stop):
         ingest(table(), tmp_path / "out", shuffle=True, on_progress=stopping(18), memory=BUDGET)
-    runs = sorted((unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
+    runs = sorted((writer.unfinished_folder(tmp_path / "out") / "runs").glob("run-*"))
     assert len(runs) > 2
     runs[1].unlink()
     with pytest.raises(sk.StorageError, match="a run is missing"):
@@ -412,7 +422,7 @@ def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(tmp_path, small
     error = capsys.readouterr().err
     assert "the disk is full" in error
     assert "Traceback" not in error
-    assert str(unfinished_folder(out)) in error
+    assert str(writer.unfinished_folder(out)) in error
     with pytest.raises(sk.StorageError, match="has not been completed"):
         sk.open_dataset(out)
     subprocess.run(["mount", "-o", "remount,size=30m", small_disk], check=True)

@@ -1,0 +1,456 @@
+"""Write files and directories so that after any crash the old one or the new one is there whole.
+
+Everything that the package replaces on a local disk is written here, in five steps: hold a lock, stage the new content
+under another name in the same directory, sync it to the disk, commit it by one rename or exchange, and, where a process
+was killed, resume: clear what it left, and go on with what can be trusted. Locks are ``flock``, which the kernel
+releases when their process ends, however it ends (ADR 15).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from streamkern.errors import BusyError, StorageError
+from streamkern.redaction import redacted
+
+_GLANCE = 0.2  # seconds; whoever asks for the status of a run shares its lock for a moment
+_POLL = 0.02
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+# What a killed writer leaves; earlier releases used the number of their process.
+_LEFTOVER = re.compile(r"\.(?P<target>.+)\.(?:[0-9a-f]{8}|\d+|part)\.(?P<kind>tmp|old)|\..+\.writing")
+_PLAN = "plan.json"
+
+
+# ------------------------------------------------------------------------------------------------------------- hold
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str = ".lock", *, busy: str = "Another run holds this directory") -> Iterator[None]:
+    """Hold a directory, which is made if it is not there.
+
+    Args:
+        folder: the directory.
+        name: name of the lock file in it.
+        busy: first words of the error when another process, or another thread of this one, holds it.
+
+    Raises:
+        BusyError: it is held already.
+        StorageError: it cannot be written.
+    """
+    path = folder / name
+    try:
+        handle = _acquire(path, _GLANCE, parents=True)
+    except BlockingIOError as error:
+        raise BusyError(
+            f"{busy} (process {lock_owner(path) or 'unknown'}).",
+            where=str(folder),
+            expected="one process at a time",
+            remedy="wait for it, or end it; the lock of a process that has died is released",
+        ) from error
+    except OSError as error:
+        raise StorageError(
+            f"The directory cannot be written: {_reason(error)}.",
+            where=str(folder),
+            expected="a directory that can be written",
+            remedy="give another place (--run-dir, for a run)",
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def lock_owner(path: Path) -> int | None:
+    """Return the process that holds a lock file, 0 if its number cannot be read, None if nobody holds it."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        # Shared, so that two readers do not take one another for an owner.
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        text = os.read(handle, 20)
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(handle)
+    return None
+
+
+def _acquire(path: Path, patience: float, parents: bool = False) -> int:
+    """Open and lock a file, made if need be; BlockingIOError if it is held for longer."""
+    deadline = time.monotonic() + patience
+    while True:
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL)
+            continue
+        except OSError:
+            os.close(handle)
+            raise
+        # A holder that was done may have removed the file while this process waited: then the lock guards no name.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                with contextlib.suppress(OSError):  # a full disk: the number only helps whoever finds the lock held
+                    os.ftruncate(handle, 0)
+                    os.write(handle, str(os.getpid()).encode())
+                return handle
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _turn(target: Path) -> Iterator[bool]:
+    """Wait for a turn to write a target; False where the file system has no locks."""
+    path, handle = target.with_name(f".{target.name}.writing"), None
+    try:
+        handle = _acquire(path, math.inf)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    try:
+        yield handle is not None
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        if handle is not None:
+            os.close(handle)
+
+
+# ------------------------------------------------------------------------------------------------- stage, sync, commit
+
+
+@contextlib.contextmanager
+def staged(target: str | os.PathLike[str], *, folder: bool = False, parents: bool = False) -> Iterator[Path]:
+    """Give a new file or directory to fill, which replaces the target when the block ends without an error.
+
+    What an earlier process left that was killed while it wrote the same target is removed first.
+
+    Args:
+        target: the file or directory to replace.
+        folder: whether it is a directory. The caller makes sure that what is there may be replaced.
+        parents: make the directories above it; without, one that is missing is an error.
+
+    Raises:
+        StorageError: the disk is full or cannot be written; what was there before is still there.
+    """
+    target = Path(target)
+    target = target if target.name else target.absolute()
+    staging = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        if parents:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        with _turn(target) as alone:
+            if alone:
+                tidy(target.parent, target.name)
+            try:
+                if folder:
+                    staging.mkdir()
+                elif target.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+                yield staging
+                commit(staging, target)
+            finally:
+                _remove(staging)
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            f"{target.name} cannot be written: {_reason(error)}.",
+            where=str(target),
+            expected="a disk with room, and the right to write",
+            remedy="free space or choose another place; what was there before is unchanged",
+        ) from error
+
+
+def write_text(path: Path, text: str, *, parents: bool = False) -> None:
+    """Replace a text file. Raises StorageError as ``staged`` does."""
+    with staged(path, parents=parents) as staging:
+        staging.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    """Replace a JSON file, in a directory that may be new; values that JSON does not know are written as text.
+
+    Secrets are hidden: in URLs, and under names such as ``token``.
+    """
+    write_text(path, json.dumps(redacted(data), indent=1, default=lambda value: redacted(str(value))), parents=True)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None where it is missing or no JSON object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@contextlib.contextmanager
+def staged_part(path: Path) -> Iterator[Path]:
+    """Give a file to fill that gets its name when it is whole.
+
+    For parts in a ``Workspace``, whose lock is held and whose ``commit`` syncs them.
+    """
+    unfinished = part_name(path)
+    yield unfinished
+    os.replace(unfinished, path)
+
+
+def part_name(path: Path) -> Path:
+    """Return the name of a file or directory while it is filled."""
+    return path.with_name(f".{path.name}.part.tmp")
+
+
+def commit(staging: Path, target: Path) -> None:
+    """Sync a finished file or directory to the disk and put it in the place of the target.
+
+    The caller holds a lock. A target that is there is exchanged with the new one in one step where the system can do
+    so; where it cannot (NFS), a directory that is not empty takes two renames, between which ``present`` finds the
+    old one.
+
+    Raises:
+        OSError: the target is as it was.
+    """
+    for path, _, names in os.walk(staging):
+        for name in names:
+            _sync(os.path.join(path, name))
+        _sync(path)
+    if not staging.is_dir():
+        _sync(staging)
+    old = staging
+    if not os.path.lexists(target) or not (staging.is_dir() or target.is_dir()):
+        os.replace(staging, target)
+    elif not _exchange(staging, target):
+        old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.old")
+        os.rename(target, old)
+        try:
+            os.rename(staging, target)
+        except OSError:
+            os.rename(old, target)
+            raise
+    with contextlib.suppress(OSError):  # the new one is in place; some file systems do not sync directories
+        _sync(target.parent)
+    _remove(old)
+
+
+def discard(target: Path) -> None:
+    """Remove a directory so that readers find all of it or none."""
+    staging = part_name(target)
+    os.rename(target, staging)
+    _remove(staging)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swap two names in one step; False where the system or the file system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if not hasattr(libc, "renameat2"):
+        return False
+    if libc.renameat2(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), str(b))
+
+
+def _sync(path: str | os.PathLike[str]) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        for _ in range(20):  # threads of zarr that do not know of an error yet may write a last chunk
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                return
+            time.sleep(_POLL)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _reason(error: OSError) -> str:
+    """Return why a disk cannot be written to, found among the causes of an error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        # pyarrow's errors have no number.
+        if getattr(cause, "errno", None) in _FULL or "No space left" in str(cause):
+            return f"the disk is full ({getattr(cause, 'strerror', None) or os.strerror(errno.ENOSPC)})"
+        cause = cause.__cause__ or cause.__context__
+    return error.strerror or str(error)
+
+
+# ------------------------------------------------------------------------------------------------------------ resume
+
+
+def tidy(folder: Path, name: str = "") -> None:
+    """Undo what dead processes were in the middle of in a directory. The caller holds a lock on it.
+
+    Half-written content is removed; what one was replacing is put back if its place is empty.
+
+    Args:
+        folder: the directory.
+        name: only what belongs to this target, on which the caller has a lock.
+    """
+    with contextlib.suppress(OSError):
+        for left in sorted(os.listdir(folder)):
+            found = _LEFTOVER.fullmatch(left)
+            if found is None or (name and found["target"] != name):
+                continue
+            if found["kind"] == "old" and not os.path.lexists(folder / found["target"]):
+                os.rename(folder / left, folder / found["target"])
+            else:
+                _remove(folder / left)
+
+
+def present(target: Path) -> Path | None:
+    """Return the target; or the one before it, where a process was killed between two renames; or None."""
+    if target.exists() or not target.parent.is_dir():
+        return target if target.exists() else None
+    for name in sorted(os.listdir(target.parent)):
+        found = _LEFTOVER.fullmatch(name)
+        if found is not None and found["kind"] == "old" and found["target"] == target.name:
+            return target.with_name(name)
+    return None
+
+
+def unfinished_folder(place: Path, kind: str = "ingest") -> Path:
+    """Return the directory in which an ingest or a prediction works until its target is complete."""
+    return place.with_name(f".{place.name}.{kind}")
+
+
+class Workspace:
+    """A directory beside a target in which it is made part by part, by one process after another if need be.
+
+    ``plan.json`` says what is made. Work for another plan is removed; so is work from before the machine was started,
+    of which not all may have reached the disk: parts are synced only when they are committed.
+
+    Args:
+        place: the local file or directory to make.
+        kind: ``ingest`` or ``predict``.
+        room: the room it takes, for the error when the disk is full.
+
+    Attributes:
+        folder: the directory.
+        data: the directory in it for the parts.
+    """
+
+    def __init__(self, place: Path, kind: str, room: str) -> None:
+        self.place, self.kind, self.room = place, kind, room
+        self.folder = unfinished_folder(place, kind)
+        self.data = self.folder / "data"
+        self._plan: dict[str, Any] = {}
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the directory. Parts stay for the next process unless ``begin`` was never reached.
+
+        Raises:
+            BusyError: another process writes to the same target.
+            StorageError: the disk is full or cannot be written.
+        """
+        with locked(self.folder, "lock", busy=f"Another process is {self.kind}ing to this place"):
+            try:
+                yield
+            except OSError as error:
+                reason = _reason(error)
+                if isinstance(error, StorageError) and "disk is full" not in reason:
+                    raise  # of the rows, or a temporary failure
+                raise StorageError(
+                    f"{self.place.name} cannot be written: {reason}.",
+                    where=str(self.folder),
+                    expected=self.room,
+                    remedy="free space and repeat: it goes on where it stopped; or remove this directory to give up",
+                ) from error
+            finally:
+                if not (self.folder / _PLAN).exists():
+                    shutil.rmtree(self.folder, ignore_errors=True)
+
+    def begin(self, plan: dict[str, Any], prepare: Callable[[], object] = lambda: None) -> int:
+        """Keep the parts of an earlier attempt at the same plan, or make room for new ones.
+
+        Args:
+            plan: what is made, JSON-serialisable.
+            prepare: fills the new ``data`` with what parts need.
+
+        Returns:
+            How many parts were noted; 0 for a new plan.
+        """
+        found = read_json(self.folder / _PLAN) or {}
+        done = found.pop("done", 0)
+        if found and found == self._marked(plan):
+            for pattern in (".*.tmp", "*.partial"):  # zarr's name for half a chunk
+                for left in list(self.folder.rglob(pattern)):
+                    _remove(left)
+        else:
+            (self.folder / _PLAN).unlink(missing_ok=True)
+            for left in self.folder.iterdir():
+                if left.name != "lock":
+                    _remove(left)
+            self.data.mkdir()
+            prepare()
+            done = 0
+        self._plan = self._marked(plan)
+        self.note(done)
+        return int(done)
+
+    def note(self, done: int) -> None:
+        """Remember how many parts are there."""
+        with staged_part(self.folder / _PLAN) as unfinished:
+            unfinished.write_text(json.dumps({**self._plan, "done": done}), encoding="utf-8")
+
+    def commit(self, made: Path | None = None) -> None:
+        """Put a finished file or directory, ``data`` by default, in the place of the target; remove the rest."""
+        commit(self.data if made is None else made, self.place)
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the directory, first the plan: without it nobody goes on with the rest."""
+        if os.path.lexists(self.place):  # what it replaced, if a process was killed after two renames
+            tidy(self.place.parent, self.place.name)
+        (self.folder / _PLAN).unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Remove what a process left that was killed after its commit."""
+        if self.folder.exists():
+            with self.held():
+                self.discard()
+
+    def _marked(self, plan: dict[str, Any]) -> dict[str, Any]:
+        """A plan with the boot, and the directory: after an exchange ``data`` is what was there before."""
+        inode = self.data.stat().st_ino if self.data.exists() else None
+        return {**plan, "boot": _boot(), "data": inode}
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
