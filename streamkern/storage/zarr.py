@@ -21,13 +21,13 @@ from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.base import digest
 from streamkern.storage.layout import (
+    CHUNK_BYTES,
     FORMAT,
     as_rows,
     as_target,
     blocks_of,
     check_chunk,
     feature_dtype,
-    merged,
     positions,
     require_distinct,
     rows_per_chunk,
@@ -36,13 +36,15 @@ from streamkern.storage.layout import (
 )
 from streamkern.storage.remote import Remote, Retry, is_remote, redacted, reread
 from streamkern.storage.zarr_array import StoredArray
-from streamkern.storage.zarr_store import RemoteStore
+from streamkern.storage.zarr_store import CheckedStore, RemoteStore
 from streamkern.types import IntArray, Rows, Target
 
 T = TypeVar("T")
 
 FEATURE_NAMES = ("X", "features", "data", "images")
 """Names by which the features are recognised among several arrays, in order of preference."""
+
+_MOST_READS = 1 << 24
 
 
 def open_zarr(
@@ -303,7 +305,7 @@ def write_zarr(
 
 def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> Store:
     if is_remote(url):
-        return RemoteStore(Remote(url, storage_options, retry))
+        return CheckedStore(RemoteStore(Remote(url, storage_options, retry)))
     path = Path(url.removeprefix("file://"))
     if not path.exists():
         raise StorageError(
@@ -312,7 +314,7 @@ def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | N
             expected="a zarr group or array",
             remedy=f"check the path; relative paths start at {os.getcwd()}",
         )
-    return LocalStore(path, read_only=True)
+    return CheckedStore(LocalStore(path, read_only=True))
 
 
 def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
@@ -324,7 +326,7 @@ def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
 
 def _arrays(group: zarr.Group, target: str | None, features: Sequence[str]) -> dict[str, zarr.Array[Any]]:
     """The arrays of a group, by name; where the store cannot list them, those of these names that are there."""
-    store = group.store
+    store = group.store.inner if isinstance(group.store, CheckedStore) else group.store
     if not isinstance(store, RemoteStore) or store.remote.lists or group.metadata.consolidated_metadata is not None:
         return dict(group.arrays())
     nodes = {name: group.get(name) for name in (*features, *([target] if target else []))}
@@ -456,11 +458,17 @@ def _read_bounds(array: zarr.Array[Any], row_bytes: int) -> IntArray:
     """Rows where reads begin: stored chunks, small ones together, never across the end of a shard."""
     n, rows = array.shape[0], array.chunks[0]
     shard = array.shards[0] if array.shards else max(n, 1)
-    starts: list[int] = []
-    for begin in range(0, n, shard):
-        edges = range(begin, min(begin + shard, n), rows)
-        starts += [edges[first] for first, _ in merged([rows * row_bytes] * len(edges))]
-    return np.array([*starts, n], dtype=np.int64)
+    step = rows * max(1, CHUNK_BYTES // max(1, rows * row_bytes))  # stored chunks of one length, read together
+    reads = -(-n // shard) * -(-shard // step)
+    if reads > _MOST_READS:
+        raise StorageError(
+            f"the array {array.path!r} says that it has {n:,} rows in chunks of {rows:,}",
+            where=str(array.store),
+            expected=f"at most {_MOST_READS:,} reads of {CHUNK_BYTES >> 20} MiB or a chunk each",
+            remedy="if there are so many rows, write them in larger chunks; if not, its metadata are damaged",
+        )
+    starts = [np.arange(begin, min(begin + shard, n), step, dtype=np.int64) for begin in range(0, n, shard)]
+    return np.concatenate([*starts, [n]], dtype=np.int64)
 
 
 def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: bool) -> zarr.Group:
