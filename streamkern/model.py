@@ -16,7 +16,7 @@ from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Transform, dump, load, require_numbers
-from streamkern.errors import DataError, ModelFormatError, UsageError
+from streamkern.errors import DataError, ModelFormatError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import (
@@ -387,7 +387,9 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
             features,
             transforms,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except StreamkernError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise ModelFormatError(
             f"The model's description is incomplete: {error}.",
             where=str(path),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.errors import StorageError
+from streamkern.types import Array
 
 LARGEST_JSON = 64 << 20
 """Bytes of a JSON document that is read."""
@@ -22,10 +22,7 @@ MOST_BRACKETS = 500_000
 DEEPEST_JSON = 200
 """Lists and objects inside one another of a JSON document that is read."""
 
-_BRACKETS = b"[]{}"
-_REST = bytes(set(range(256)) - set(_BRACKETS))
-# Possessive, and closed by the end of the text too: time in proportion to the length, whatever the text is.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_REST = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) -> bytes:
@@ -114,11 +111,9 @@ def parse_json(data: bytes, where: str) -> Any:
 
 def require_modest_json(data: bytes, where: str) -> None:
     """Raise StorageError if a JSON text is too large, has too many lists and objects, or nests them too deeply."""
-    brackets = data.translate(None, _REST) if len(data) <= LARGEST_JSON else b""
-    if len(brackets) > DEEPEST_JSON:  # those inside strings do not count, but are rarely so many
-        brackets = _STRING.sub(b"", data).translate(None, _REST)
-    codes = np.frombuffer(brackets[: 2 * MOST_BRACKETS], dtype=np.uint8)
-    opening = (codes == ord("[")) | (codes == ord("{"))
+    brackets = _brackets(data) if len(data) <= LARGEST_JSON else np.empty(0, np.uint8)
+    first = brackets[: 2 * MOST_BRACKETS]
+    opening = (first == ord("[")) | (first == ord("{"))
     deep = int(np.cumsum(np.where(opening, 1, -1), dtype=np.int32).max(initial=0))
     if len(data) > LARGEST_JSON or len(brackets) > 2 * MOST_BRACKETS or deep > DEEPEST_JSON:
         raise StorageError(
@@ -127,3 +122,16 @@ def require_modest_json(data: bytes, where: str) -> None:
             expected=f"at most {LARGEST_JSON:,} bytes, {MOST_BRACKETS:,} lists and objects, {DEEPEST_JSON} deep",
             remedy="restore it from a copy; streamkern writes nothing of that kind",
         )
+
+
+def _brackets(data: bytes) -> Array:
+    """The brackets of a JSON text that are outside of strings, without a Python object for each string."""
+    text = data.translate(None, _REST)
+    if text.count(b"[") + text.count(b"{") <= DEEPEST_JSON:
+        text = text.replace(b'"', b"")  # all of them would not be too many or too deep
+    elif b"\\" in data:
+        # Pairs from the left, so that what is left of a run is the one that stands before a quotation mark.
+        text = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _REST)
+    codes = np.frombuffer(text, dtype=np.uint8)
+    quote = codes == ord('"')
+    return codes[~(np.logical_xor.accumulate(quote) | quote)]

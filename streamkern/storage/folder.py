@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import BusyError, StorageError
+from streamkern.storage.files import read_json_file
 
 _GLANCE = 0.2  # seconds; whoever asks how a run stands shares its lock for a moment
 
@@ -71,7 +72,7 @@ def make_folder(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """What a file says; None where it is missing or no JSON object."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json_file(path)
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

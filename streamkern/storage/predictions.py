@@ -27,6 +27,7 @@ from zarr.storage import LocalStore
 
 from streamkern.errors import BusyError, StorageError
 from streamkern.storage.artifact import sync
+from streamkern.storage.files import read_json_file
 from streamkern.types import Array
 
 SUFFIXES = {"parquet": (".parquet", ".pq", ".parq"), "zarr": (".zarr",)}
@@ -61,7 +62,7 @@ def record_at(place: Path) -> dict[str, Any] | None:
     found: Any = None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         if place.is_dir():
-            found = json.loads((place / "zarr.json").read_text(encoding="utf-8"))["attributes"][_MARK]
+            found = read_json_file(place / "zarr.json")["attributes"][_MARK]
         else:
             found = json.loads(pq.read_schema(place).metadata[_MARK.encode()])
     return found if isinstance(found, dict) and "fingerprint" in found else None
@@ -152,7 +153,7 @@ class Predictions(ABC):
         plan = {"fingerprint": self.record["fingerprint"], "part_rows": self.part_rows, "boot": _boot()}
         path = self.folder / "plan.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json_file(path)
         except (OSError, ValueError):
             found = None
         if found != plan:
