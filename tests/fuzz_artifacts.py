@@ -185,7 +185,7 @@ def stated(case: Path) -> int:
             total += document.stat().st_size
             for array in json.loads(document.read_bytes())["attributes"]["streamkern"]["arrays"].values():
                 total += math.prod(array["shape"]) * np.dtype(array["dtype"]).itemsize
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
+        except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
             continue
     return max(0, total)
 

@@ -198,8 +198,19 @@ class DirectoryStore(ModelStore):
 
     def lines(self) -> Iterator[bytes]:
         """Of ``decisions.jsonl``."""
-        with suppress(FileNotFoundError):
+        try:
             yield from read_file(self.place / "decisions.jsonl", _LONGEST_LOG).splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"The log cannot be read: {error.strerror}.",
+                where=str(self.place / "decisions.jsonl"),
+                expected="a file, or none",
+                remedy="move it away: it tells what was decided, and decides nothing",
+            ) from error
 
     def run_dir(self, name: str) -> Path:
         """In the directory."""

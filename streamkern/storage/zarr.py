@@ -21,13 +21,13 @@ from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.base import digest
 from streamkern.storage.layout import (
-    CHUNK_BYTES,
     FORMAT,
     as_rows,
     as_target,
     blocks_of,
     check_chunk,
     feature_dtype,
+    pieces_per_read,
     positions,
     require_distinct,
     rows_per_chunk,
@@ -458,13 +458,13 @@ def _read_bounds(array: zarr.Array[Any], row_bytes: int) -> IntArray:
     """Rows where reads begin: stored chunks, small ones together, never across the end of a shard."""
     n, rows = array.shape[0], array.chunks[0]
     shard = array.shards[0] if array.shards else max(n, 1)
-    step = rows * max(1, CHUNK_BYTES // max(1, rows * row_bytes))  # stored chunks of one length, read together
+    step = rows * pieces_per_read(rows * row_bytes)  # stored chunks of one length, read together
     reads = -(-n // shard) * -(-shard // step)
     if reads > _MOST_READS:
         raise StorageError(
             f"the array {array.path!r} says that it has {n:,} rows in chunks of {rows:,}",
             where=str(array.store),
-            expected=f"at most {_MOST_READS:,} reads of {CHUNK_BYTES >> 20} MiB or a chunk each",
+            expected=f"at most {_MOST_READS:,} reads, of a few MiB or a chunk each",
             remedy="if there are so many rows, write them in larger chunks; if not, its metadata are damaged",
         )
     starts = [np.arange(begin, min(begin + shard, n), step, dtype=np.int64) for begin in range(0, n, shard)]
