@@ -87,8 +87,8 @@ class Application:
         return await self._predict(await self._body(scope, receive))
 
     async def _predict(self, body: bytes) -> dict[str, Any]:
-        # Nothing else runs while JSON is parsed, and a list or object of two bytes takes a microsecond: they are counted
-        # before. A row is one; names of columns may have brackets of their own.
+        # Nothing else runs while JSON is parsed, and a list or object of two bytes takes a microsecond: they
+        # are counted before. A row is one; names of columns may have brackets of their own.
         opened, closed = body.count(b"[") + body.count(b"{"), body.count(b"]") + body.count(b"}")
         if opened > (most := self.predictor.max_rows + 4 * self.predictor.n_features + 100):
             if closed <= most:

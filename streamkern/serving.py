@@ -97,7 +97,7 @@ class Predictor:
         if hasattr(X, "__len__") and len(X) > self.max_rows:
             raise DataError(f"There are {len(X):,} rows.", where="the rows", expected=expected, remedy="ask in parts")
         if isinstance(X, list | tuple):
-            # Looked at before NumPy is: text among numbers would make an array of text, each value as wide as the longest.
+            # Before NumPy, which makes text of all values where one is, each as wide as the longest.
             kinds = {kind for row in X if isinstance(row, list | tuple) for kind in set(map(type, row))}
             if not all(issubclass(kind, _NUMBERS) for kind in kinds):
                 raise _no_numbers(expected)
@@ -126,7 +126,7 @@ class Predictor:
 
 def _no_numbers(expected: str) -> DataError:
     return DataError(
-        "The rows hold a value that is not a number.",
+        "The rows hold what is no number.",
         where="the rows",
         expected=expected,
         remedy="send numbers only: [[0.1, 0.2], ...]",

@@ -1,4 +1,4 @@
-"""Mutated and crafted models, checkpoints and registries: an error or a correct load, no crash, hang or huge allocation.
+"""Mutated and crafted models, checkpoints and registries: an error or a load, no crash, hang or huge allocation.
 
     python tests/fuzz_artifacts.py [--files 10000] [--seed 0]
 
@@ -121,7 +121,9 @@ def crafted(case: Path, luck: random.Random) -> str:
     if kind == 4:
         text = file.read_bytes() if file.suffix == ".json" else b"{}"
         deep = luck.choice([150, 1000, 100_000, 4_000_000])
-        more = luck.choice([b"[" * deep + b"]" * deep, b'{"a":' * deep + b"1" + b"}" * deep, b"[" + b"[]," * deep + b"1]"])
+        more = luck.choice(
+            [b"[" * deep + b"]" * deep, b'{"a":' * deep + b"1" + b"}" * deep, b"[" + b"[]," * deep + b"1]"]
+        )
         file.write_bytes(text.replace(b"{", b'{"deep": ' + more + b",", 1) if luck.random() < 0.8 else more)
         return "deep JSON"
     documents = [file for file in files if file.name == "zarr.json" and b'"arrays"' in file.read_bytes()]

@@ -114,12 +114,12 @@ def _save(staging: Path, name: str, value: Array | Rows) -> dict[str, Any]:
         for start in starts:
             writer.write(value if start is None else value[start : start + rows])
         return writer.manifest()
-    writer = None
+    rest: ArrayWriter | None = None
     for _, tile in value.tiles():
-        writer = writer or ArrayWriter(staging / name, value.shape, np.dtype(value.dtype), len(tile))
-        writer.write(tile)
-    writer = writer or ArrayWriter(staging / name, value.shape, np.dtype(value.dtype), 1)
-    return writer.manifest()
+        rest = rest or ArrayWriter(staging / name, value.shape, np.dtype(value.dtype), len(tile))
+        rest.write(tile)
+    rest = rest or ArrayWriter(staging / name, value.shape, np.dtype(value.dtype), 1)
+    return rest.manifest()
 
 
 @dataclass(frozen=True, eq=False)

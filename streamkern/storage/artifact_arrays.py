@@ -1,4 +1,4 @@
-"""Arrays of an artifact: zarr version 3, one layout, written and read here chunk by chunk, by no other codec than Blosc.
+"""Arrays of an artifact: zarr version 3 in one layout, written and read here chunk by chunk, with no codec but Blosc.
 
 zarr itself is not asked: what it would read and decode, and how much memory that takes, would be decided by the files.
 Here every size follows from the manifest, which is checked, and is compared with the files before they are read.
@@ -157,7 +157,9 @@ class ArrayWriter:
         if array.shape and len(tile) < array.rows:
             tile = np.concatenate([tile, np.zeros((array.rows - len(tile), *tile.shape[1:]), array.dtype)])
         flat = tile.reshape(-1)
-        frame = bytes(blosc.compress(flat.view(np.uint8) if flat.dtype.kind == "U" else flat, b"zstd", 1, blosc.SHUFFLE))
+        frame = bytes(
+            blosc.compress(flat.view(np.uint8) if flat.dtype.kind == "U" else flat, b"zstd", 1, blosc.SHUFFLE)
+        )
         path = array.place / _key(array.shape, len(self._sums))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(frame)
@@ -269,7 +271,13 @@ def _document(array: ArtifactArray) -> bytes:
     text = dtype.kind == "U"
     name = {"name": "fixed_length_utf32", "configuration": {"length_bytes": dtype.itemsize}} if text else dtype.name
     chunk = [array.rows, *(max(1, n) for n in array.shape[1:])] if array.shape else []
-    shuffle = {"typesize": 1 if text else dtype.itemsize, "cname": "zstd", "clevel": 1, "shuffle": "shuffle", "blocksize": 0}
+    shuffle = {
+        "typesize": 1 if text else dtype.itemsize,
+        "cname": "zstd",
+        "clevel": 1,
+        "shuffle": "shuffle",
+        "blocksize": 0,
+    }
     endian = {"configuration": {"endian": "little"}} if text or dtype.itemsize > 1 else {}
     document = {
         "shape": list(array.shape),

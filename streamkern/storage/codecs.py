@@ -11,9 +11,7 @@ from typing import Any
 BYTES = frozenset(("adler32", "blosc", "bz2", "crc32", "crc32c", "fletcher32", "gzip", "lz4", "lzma", "zlib", "zstd"))
 """Compression and checksums: bytes to bytes."""
 
-NUMBERS = frozenset(
-    ("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize", "shuffle", "transpose")
-)
+NUMBERS = frozenset(("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize", "shuffle", "transpose"))
 """Arrays of numbers to arrays of numbers."""
 
 TEXT = frozenset(("vlen-bytes", "vlen-utf8"))

@@ -134,4 +134,5 @@ def _brackets(data: bytes) -> Array:
         text = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _REST)
     codes = np.frombuffer(text, dtype=np.uint8)
     quote = codes == ord('"')
-    return codes[~(np.logical_xor.accumulate(quote) | quote)]
+    outside: Array = codes[~(np.logical_xor.accumulate(quote) | quote)]
+    return outside

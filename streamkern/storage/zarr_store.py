@@ -1,4 +1,4 @@
-"""Stores that zarr reads from: a patient remote one, one that checks metadata and files, one that checks Blosc frames."""
+"""Stores that zarr reads from: a patient remote one, and two that check metadata, files and Blosc frames."""
 
 from __future__ import annotations
 
@@ -149,8 +149,7 @@ class CheckedStore(WrapperStore[Store]):
                 f"the array is not read: {reason}",
                 where=where,
                 expected=f"codecs among {', '.join(sorted(KNOWN))}, and no Python objects but text",
-                remedy="write the array again with one of these; never open an array with pickle from a source that you "
-                "do not trust",
+                remedy="write the array again with one of these; decoding pickle executes code of whoever wrote it",
             )
 
 

@@ -81,9 +81,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         {"filters": [{"id": "numcodecs.pickle", "name": "zstd"}], "compressor": None},
     ],
 )
-def test_pickle_is_never_made(
-    tmp_path: Path, changes: dict[str, Any], consolidated: bool, made: list[str]
-) -> None:
+def test_pickle_is_never_made(tmp_path: Path, changes: dict[str, Any], consolidated: bool, made: list[str]) -> None:
     pickled(tmp_path / "rows.zarr", tmp_path / "mark", consolidated, **changes)
     with pytest.raises(StorageError, match=r"the array is not read(.|\n)*codecs among") as caught:
         read_all(open_zarr(tmp_path / "rows.zarr", target="y"))
@@ -235,7 +233,10 @@ def test_metadata_that_are_huge_or_deep_are_not_parsed(tmp_path: Path) -> None:
     file = tmp_path / "a" / "zarr.json"
     whole = file.read_text()
     for text, expected in (
-        (whole.replace('"attributes": {', '"attributes": {"a": ' + "[" * 5000 + "]" * 5000 + ", "), "inside one another"),
+        (
+            whole.replace('"attributes": {', '"attributes": {"a": ' + "[" * 5000 + "]" * 5000 + ", "),
+            "inside one another",
+        ),
         (whole + " " * (64 << 20), "bytes"),
     ):
         file.write_text(text)
