@@ -332,7 +332,7 @@ def main() -> int:
                 with contextlib.suppress(OSError, shutil.Error):
                     shutil.copytree(place, kept / "case", symlinks=True)
                 print(f"case {number}, {done}: {outcome}; kept in {kept}", flush=True)
-    print(f"slowest {slowest:.2f} s; {max(0, largest) >> 20} MiB over what was stated, at most")
+    print(f"slowest {slowest:.2f} s; {max(0, largest) >> 20} MiB over four times what was stated, at most")
     print(", ".join(f"{count} x {outcome}" for outcome, count in outcomes.most_common()))
     return 0 if set(outcomes) <= GOOD else 1
 
