@@ -52,7 +52,12 @@ def format_bytes(size: float) -> str:
 
 
 def default_budget() -> int:
-    """Half of the machine's memory (or of the container's): a property of the machine, not of what else runs."""
+    """Half of the machine's memory: a property of the machine, not of what else runs."""
+    return machine_memory() // 2
+
+
+def machine_memory() -> int:
+    """Bytes of memory of the machine, or of the container that this process runs in."""
     total = int(psutil.virtual_memory().total)
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -62,7 +67,7 @@ def default_budget() -> int:
             continue
         if text.isdigit():
             total = min(total, int(text))
-    return total // 2
+    return total
 
 
 def release() -> None:

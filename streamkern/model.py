@@ -17,7 +17,7 @@ from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Transform, dump, load, require_numbers
-from streamkern.errors import DataError, ModelFormatError, UsageError
+from streamkern.errors import DataError, ModelFormatError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import (
@@ -393,10 +393,15 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         described = metadata.get("features")
         features = None if described is None else feature_map_from_json(described)
         width = len(Z) if features is None else features.width(Z.shape[1], len(Z))
+        numbers = {"centers": "biuf", "weights": "biuf", "factor": "f", "shift": "f"}
+        if any(arrays[name].dtype.kind not in kinds for name, kinds in numbers.items()):
+            raise KeyError("dtypes")
         if len(Z.shape) != 2 or weights.ndim != 2 or width != len(weights) or encoding is None:
             raise KeyError("shapes")
         if encoding.outputs != weights.shape[1]:
             raise KeyError("outputs")
+        if any(arrays[name].shape not in ((), (Z.shape[1],)) for name in ("factor", "shift")):
+            raise KeyError("factor and shift")
         transforms = load(metadata.get("transforms", []), arrays)
         if transforms and transforms[-1].n_out != Z.shape[1]:
             raise KeyError("transforms")
@@ -407,7 +412,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
             encoding,
             _number_or_array(arrays["factor"]),
             _number_or_array(arrays["shift"]),
-            None if columns is None else tuple(columns),
+            None if columns is None else tuple(map(str, columns)),
             metadata["training"],
             features,
             transforms,
@@ -415,7 +420,9 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         )
         _ = model.wide  # the dtype that it names is one
         return model
-    except (KeyError, TypeError, ValueError) as error:
+    except StreamkernError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise ModelFormatError(
             f"The model's description is incomplete: {error}.",
             where=str(path),

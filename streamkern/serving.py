@@ -26,6 +26,9 @@ class Answer(NamedTuple):
     outputs: Array
 
 
+_NUMBERS = (int, float, np.bool_, np.number, np.ndarray)
+
+
 class Predictor:
     """Predicts rows in memory, as ``KernelMachine.predict`` does, without its cost of beginning.
 
@@ -93,6 +96,11 @@ class Predictor:
             )
         if hasattr(X, "__len__") and len(X) > self.max_rows:
             raise DataError(f"There are {len(X):,} rows.", where="the rows", expected=expected, remedy="ask in parts")
+        if isinstance(X, list | tuple):
+            # Before NumPy, which makes text of all values where one is, each as wide as the longest.
+            kinds = {kind for row in X if isinstance(row, list | tuple) for kind in set(map(type, row))}
+            if not all(issubclass(kind, _NUMBERS) for kind in kinds):
+                raise _no_numbers(expected)
         try:
             rows = np.asarray(X)
         except ValueError as error:  # lists of different lengths
@@ -103,12 +111,7 @@ class Predictor:
                 remedy="give every row the same number of values",
             ) from error
         if rows.dtype.kind not in "biuf" and rows.size:
-            raise DataError(
-                "The rows hold what is no number.",
-                where="the rows",
-                expected=expected,
-                remedy="send numbers only: [[0.1, 0.2], ...]",
-            )
+            raise _no_numbers(expected)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             if rows.size or rows.ndim != 1:
                 raise DataError(
@@ -119,3 +122,12 @@ class Predictor:
                 )
             rows = np.empty((0, self.n_features))  # an empty list
         return np.ascontiguousarray(rows)
+
+
+def _no_numbers(expected: str) -> DataError:
+    return DataError(
+        "The rows hold what is no number.",
+        where="the rows",
+        expected=expected,
+        remedy="send numbers only: [[0.1, 0.2], ...]",
+    )

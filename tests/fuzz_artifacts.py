@@ -1,37 +1,67 @@
-"""Mutated models, checkpoints and registries: an error or a correct load, never a crash, a hang or a huge allocation.
+"""Mutated and crafted models, checkpoints and registries: an error or a load, no crash, hang or huge allocation.
 
     python tests/fuzz_artifacts.py [--files 10000] [--seed 0]
 
-Each case takes a saved model, a checkpoint or a registry, and changes one of its files: flips bits, cuts it short,
-repeats or swaps stretches, replaces numbers in JSON by enormous or negative ones, or takes the file of another array.
-Reading must then raise a StreamkernError or give what was saved, within seconds and a few megabytes. tests/test_fuzz.py
-runs fewer.
+Each case takes a saved model, a checkpoint or a registry, and changes one of its files. Either as an accident would:
+flips bits, cuts it short, repeats or swaps stretches, replaces numbers in JSON by enormous or negative ones, or takes
+the file of another array. Reading must then raise a StreamkernError or give what was saved. Or as an enemy would, who
+makes the checksums fit: a FIFO, a device or a link in the place of a file, a file of a terabyte, a chunk that decodes
+to more than the array states, JSON as deep or as large as it gets, values of the description replaced. Then what is
+loaded may be another model; it predicts, or is refused with a StreamkernError.
+
+In both, no case takes over a second of processor time or waits for anything, and none allocates over four times the
+bytes that the model's manifest states and its JSON has, and 64 MiB. tests/test_fuzz.py runs fewer.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
+import hashlib
+import json
+import math
+import os
 import random
 import re
-import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numcodecs import blosc
 
 import streamkern as sk
 from streamkern.events import EventLog
+from streamkern.memory import peak_resident, resident
 from streamkern.pipeline.checkpoints import Checkpoints
 from streamkern.solvers import Checkpoint
+from streamkern.storage.base import digest
+from streamkern.storage.files import LARGEST_JSON
 
-SECONDS = 5.0
-BYTES = 256 << 20
+SECONDS, WAITED = 1.0, 20.0
+FLOOR = 64 << 20
+NASTY: list[Any] = [
+    *(None, True, -1, 0, 1, 7, 2**31, 10**12, 10**18, 10**400, 1e308, -1e308, math.nan, math.inf, "", "x", "<U1000000"),
+    *("|O", "V100000000", "../../../etc/passwd", "centers", [], {}, [[]], [1, "a", None], {"name": "Sum", "parts": []}),
+    *({"name": "NTK", "depth": 10**9}, {"name": "Polynomial", "degree": 10**30}, "a" * 100_000, list(range(100_000))),
+    *({"name": "RandomFourier", "M": 10**9, "seed": 0, "kernel": {"name": "Laplace", "bandwidth": 1.0}},),
+    *([[0] * 1000] * 100, {"name": "Project", "n_in": 3, "n_out": 10**9, "density": None, "seed": 0}),
+]
+
+
+GOOD = {"an error", "a correct load", "a load of what was forged"}
+
+
+class Hang(BaseException):
+    """A case that waits for something."""
 
 
 def mutate(data: bytes, luck: random.Random, others: list[Path]) -> bytes:
@@ -67,6 +97,121 @@ def mutate(data: bytes, luck: random.Random, others: list[Path]) -> bytes:
     return luck.choice(others).read_bytes()
 
 
+def crafted(case: Path, luck: random.Random) -> str:
+    """Change an artifact or registry as somebody would who knows how it is read; what was done."""
+    files = sorted(file for file in case.rglob("*") if file.is_file())
+    file, kind = luck.choice(files), luck.randrange(9)
+    if kind == 0:
+        file.unlink()
+        os.mkfifo(file)
+        return "FIFO"
+    if kind in (1, 2):
+        target = luck.choice(["/dev/zero", "/dev/tty", "/dev/stdin", "/etc/passwd", str(file), "."])
+        place = luck.choice([file, *(folder for folder in file.parents if case in folder.parents)])
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink()
+        place.symlink_to(target)
+        return f"link to {target}"
+    if kind == 3:
+        with file.open("ab") as stream:
+            stream.truncate(1 << 40)
+        return "terabyte"
+    if kind == 4:
+        text = file.read_bytes() if file.suffix == ".json" else b"{}"
+        deep = luck.choice([150, 1000, 100_000, 4_000_000])
+        more = luck.choice(
+            [b"[" * deep + b"]" * deep, b'{"a":' * deep + b"1" + b"}" * deep, b"[" + b"[]," * deep + b"1]"]
+        )
+        file.write_bytes(text.replace(b"{", b'{"deep": ' + more + b",", 1) if luck.random() < 0.8 else more)
+        return "deep JSON"
+    documents = [file for file in files if file.name == "zarr.json" and b'"arrays"' in file.read_bytes()]
+    if not documents:
+        return "nothing"
+    document = luck.choice(documents)
+    content = json.loads(document.read_bytes())
+    marks = content["attributes"]["streamkern"]
+    name = luck.choice(sorted(marks["arrays"]))
+    if kind in (5, 6):
+        bomb(document.parent, name, marks["arrays"][name], luck)
+    else:
+        for _ in range(luck.choice([1, 1, 2, 5])):
+            edit(luck.choice([marks["metadata"], marks["arrays"], luck.choice([*marks["arrays"].values(), {}])]), luck)
+    marks["sha256"] = digest(marks["kind"], marks["arrays"], marks["metadata"])
+    document.write_text(json.dumps(content))
+    return "bomb" if kind in (5, 6) else "edit"
+
+
+def bomb(place: Path, name: str, manifest: dict[str, Any], luck: random.Random) -> None:
+    """Put a frame of zeros in the place of an array's first chunk, with the checksum of what is there now."""
+    chunks = sorted(file for file in (place / name).rglob("*") if file.is_file() and file.name != "zarr.json")
+    if not chunks:
+        return
+    frame = bytearray(blosc.compress(np.zeros(luck.choice([1 << 10, 1 << 22, 1 << 25])), b"zstd", 1))
+    if luck.random() < 0.5:  # a header that states what the manifest does, or half of it
+        stated = math.prod(manifest["shape"][1:]) * manifest["rows"] * 8
+        frame[4:8] = stated.to_bytes(4, "little")
+    if luck.random() < 0.5:
+        frame[8:12] = luck.choice([0, 1, 1 << 10, (1 << 31) - 1, (1 << 32) - 1]).to_bytes(4, "little")
+    if luck.random() < 0.3:
+        for _ in range(8):
+            frame[luck.randrange(16, len(frame))] = luck.randrange(256)
+    chunks[0].write_bytes(frame)
+    manifest["chunks"][0] = hashlib.sha256(frame).hexdigest()
+    if luck.random() < 0.3:  # an honest one: the manifest states it too
+        manifest["shape"] = [luck.choice([1 << 20, 1 << 40, 10**18]), *manifest["shape"][1:]]
+        manifest["rows"] = manifest["shape"][0]
+
+
+def edit(tree: Any, luck: random.Random) -> None:
+    """Replace one value somewhere in JSON."""
+    while isinstance(tree, dict | list) and tree:
+        key = luck.choice(sorted(tree)) if isinstance(tree, dict) else luck.randrange(len(tree))
+        if not isinstance(tree[key], dict | list) or not tree[key] or luck.random() < 0.2:
+            if isinstance(tree, dict) and luck.random() < 0.1:
+                del tree[key]
+            else:
+                tree[key] = copy.deepcopy(luck.choice(NASTY))
+            return
+        tree = tree[key]
+
+
+def stated(case: Path) -> int:
+    """Bytes that the manifests of a case state, as far as they can be read at all, and of the JSON itself."""
+    total = 0
+    for document in case.rglob("*.json*"):
+        try:
+            if document.is_symlink() or not document.is_file() or document.stat().st_size > LARGEST_JSON:
+                continue
+            total += document.stat().st_size
+            for array in json.loads(document.read_bytes())["attributes"]["streamkern"]["arrays"].values():
+                total += math.prod(array["shape"]) * np.dtype(array["dtype"]).itemsize
+        except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
+            continue
+    return max(0, total)
+
+
+def measured(read: Callable[[], Any]) -> tuple[Any, float, int]:
+    """What came of it, its seconds of processor time, and the bytes it has allocated at most."""
+
+    def late(number: int, frame: Any) -> None:
+        raise Hang
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before, begun = resident(), time.process_time()  # of a busy machine the clock says nothing
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, WAITED)
+    found: Any = None
+    try:
+        found = read()
+    except (Exception, Hang) as error:
+        found = error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return found, time.process_time() - begun, max(0, peak_resident() - before)
+
+
 def same(a: Any, b: Any) -> bool:
     """Whether two checkpoints, models or champions hold the same."""
     if isinstance(a, tuple):
@@ -88,6 +233,8 @@ def main() -> int:
     args = parser.parse_args()
     luck = random.Random(args.seed)
     outcomes: Counter[str] = Counter()
+    slowest, largest = 0.0, 0
+    warnings.simplefilter("ignore")  # of arithmetic with numbers that are forged
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         rng = np.random.default_rng(0)
@@ -107,7 +254,7 @@ def main() -> int:
             ):
                 found = keeper.latest()
             if found is None or found[1] is None:
-                assert told == ["warning"], told
+                assert told in (["warning"], []), told  # of what is no checkpoint at all nothing is said
                 raise sk.StreamkernError("left out with a warning")
             return found[0]
 
@@ -124,41 +271,70 @@ def main() -> int:
                 models.decisions()
             return models.load(), models.standing, models.record(), models.versions
 
+        def read_model(place: Path) -> Any:
+            found = sk.load_model(place)
+            sk.Predictor(found)(X[:5])
+            return found
+
+        table = np.column_stack([X[:, :2], np.arange(200) % 4])
+        steps = (sk.Impute(), sk.OneHot([2]), sk.Standardise(), sk.RandomProjection(4), sk.Normalise())
+        sk.run(
+            sk.Pipeline(
+                train=sk.from_arrays(table, X[:, 0]), features=sk.RandomFourier(sk.Laplace(2.0), 30),
+                solver=sk.Direct(), preprocess=steps,
+            ),
+            root / "run", memory="1GiB",
+        )  # fmt: skip
+        shutil.copytree(root / "run" / "model.zarr", root / "mapped")
+
+        def read_mapped(place: Path) -> Any:
+            found = sk.load_model(place)
+            sk.Predictor(found)(table[:5])
+            return found
+
         readers: list[tuple[Path, Callable[[Path], Any], Any]] = [
-            (root / "model", sk.load_model, sk.load_model(root / "model")),
+            (root / "model", read_model, read_model(root / "model")),
+            (root / "mapped", read_mapped, read_mapped(root / "mapped")),
             (root / "kept", read_checkpoint, checkpoint),
             (root / "registry", read_registry, read_registry(root / "registry")),
         ]
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(args.files):
             origin, read, whole = readers[number % len(readers)]
             place = root / "case"
             shutil.rmtree(place, ignore_errors=True)
             shutil.copytree(origin, place)
-            files = sorted(file for file in place.rglob("*") if file.is_file())
-            file = luck.choice(files)
-            file.write_bytes(mutate(file.read_bytes(), luck, files))
-            begun = time.process_time()  # of a busy machine the clock says nothing; a hang is for whoever waits
-            try:
-                outcome = "a correct load" if same(read(place), whole) else "ANOTHER LOAD"
-            except sk.StreamkernError:
+            hostile = luck.random() < 0.5
+            if hostile:
+                done = crafted(place, luck)
+            else:
+                files = sorted(file for file in place.rglob("*") if file.is_file())
+                file = luck.choice(files)
+                file.write_bytes(mutate(file.read_bytes(), luck, files))
+                done = str(file.relative_to(place))
+            most = 4 * min(stated(place), 1 << 40) + FLOOR
+            found, seconds, grown = measured(lambda read=read, place=place: read(place))  # type: ignore[misc]
+            if isinstance(found, sk.StreamkernError):
                 outcome = "an error"
-            except Exception as error:
-                outcome = f"{type(error).__name__}: {error}"[:200].upper()
-            if time.process_time() - begun > SECONDS:
-                outcome = "TOO SLOW"
-            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-            if grown > BYTES:
-                outcome = f"TOO LARGE: {grown >> 20} MIB"
+            elif isinstance(found, BaseException):
+                outcome = f"{type(found).__name__}: {found}"[:200].upper()
+            elif same(found, whole):
+                outcome = "a correct load"
+            else:
+                outcome = "a load of what was forged" if hostile else "ANOTHER LOAD"
+            if seconds > SECONDS:
+                outcome = f"TOO SLOW: {seconds:.1f} S, {outcome}"
+            if grown > most:
+                outcome = f"TOO LARGE: {grown >> 20} MIB, {outcome}"
+            slowest, largest = max(slowest, seconds), max(largest, grown - most + FLOOR)
             outcomes[outcome] += 1
-            if outcome not in ("an error", "a correct load"):
+            if outcome not in GOOD:
                 kept = Path(tempfile.mkdtemp(prefix="fuzz-"))
-                shutil.copytree(place, kept / "case")
-                print(f"case {number}, {file.relative_to(place)}: {outcome}; kept in {kept}", flush=True)
-                if grown > BYTES:
-                    break
+                with contextlib.suppress(OSError, shutil.Error):
+                    shutil.copytree(place, kept / "case", symlinks=True)
+                print(f"case {number}, {done}: {outcome}; kept in {kept}", flush=True)
+    print(f"slowest {slowest:.2f} s; {max(0, largest) >> 20} MiB over four times what was stated, at most")
     print(", ".join(f"{count} x {outcome}" for outcome, count in outcomes.most_common()))
-    return 0 if set(outcomes) <= {"an error", "a correct load"} else 1
+    return 0 if set(outcomes) <= GOOD else 1
 
 
 if __name__ == "__main__":

@@ -107,6 +107,8 @@ PLAIN = {
     "__init__.py": "AttributeError of a module, as Python wants it",
     "backends/base.py": "protocol",
     "data/reader.py": "protocol",
+    "data/targets.py": "ValueError, told as a damaged model",
+    "data/transforms.py": "ValueError, told as a damaged model",
     "events.py": "protocol",
     "model.py": "KeyError, told as a damaged model",
     "estimators.py": "scikit-learn's conventions",
@@ -120,6 +122,7 @@ PLAIN = {
     "storage/layout.py": "IndexError of a position, as Python has it",
     "sweep.py": "protocol",
     "storage/artifact.py": "KeyError, told as a damaged artifact",
+    "storage/artifact_arrays.py": "ValueError, told as a damaged artifact; TypeError of a state that is no numbers",
     "storage/named_arrays.py": "caught by the file that is read",
     "storage/objects.py": "what a file system raises, caught by the registry",
     "storage/numpy_files.py": "caught and told with the file's name",
@@ -754,6 +757,20 @@ storage/writer.py: The directory cannot be written:
     pipeline/test_run.py::test_a_place_that_cannot_be_a_directory_is_one_clear_error
 storage/zarr_array.py: chunk
     storage/test_zarr_damage.py::test_a_missing_chunk_is_an_error_not_rows_of_zeros
+storage/artifact.py: The arrays of this
+    storage/test_artifact_attacks.py::test_an_array_larger_than_the_memory_is_refused
+storage/artifact_arrays.py: what
+    storage/test_artifact_attacks.py::test_a_chunk_is_decoded_to_what_the_manifest_states_and_no_more
+storage/files.py: the file has
+    storage/test_artifact_attacks.py::test_a_file_is_read_to_its_bound
+storage/files.py: this is
+    storage/test_artifact_attacks.py::test_only_regular_files_are_read
+storage/files.py: the JSON has
+    storage/test_artifact_attacks.py::test_json_is_bounded_before_it_is_parsed
+storage/zarr_store.py: the array is not read:
+    storage/test_zarr_codecs.py::test_pickle_is_never_made
+storage/zarr.py: the array
+    storage/test_zarr_codecs.py::test_a_great_many_chunks_are_counted_and_not_listed
 sweep.py: Row ids run from
     test_sweep.py::test_rows_that_are_not_there_are_refused
 sweep.py: There are no rows to go over.

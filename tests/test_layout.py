@@ -27,6 +27,7 @@ DOORS = {
     "numba": {
         *(f"backends/{name}.py" for name in ("compiled", "cuda", "lapack", "loops", "product", "thin")),
     },
+    "numcodecs": {"storage/artifact_arrays.py"},
     "pyarrow": {
         "storage/arrow.py",
         "storage/csv.py",
@@ -36,7 +37,6 @@ DOORS = {
     },
     "sklearn": {"estimators.py"},
     "zarr": {
-        "storage/artifact.py",
         "storage/predictions.py",
         "storage/training_zarr.py",
         "storage/zarr.py",

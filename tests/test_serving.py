@@ -9,7 +9,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,8 @@ BAD: list[tuple[Any, str]] = [
     ([[1, 2, 3, "4"]], "no number"),
     ([[1, 2, 3, None]], "no number"),
     ([[1, 2, 3, 10**400]], "no number"),
+    ([[1, 2, 3, [4]]], "no number"),
+    ([[1] * 100_000 + ["a" * 1_000_000]], "no number"),
     ([[1, 2, 3, float("nan")]], "NaN or infinity"),
     ([[1, 2, 3, 1e300]], "NaN or infinity"),
     (5, "shape"),
@@ -145,6 +149,39 @@ def test_the_application_answers(example: Any, predictor: sk.Predictor):
     np.testing.assert_allclose(answer["scores"], predictor(X[:3]).outputs)
     body = question(X[:3].tolist())
     assert asked(app, "/predict", [body[:10], body[10:]]) == (200, {"predictions": answer["predictions"]})
+
+
+N = 8 << 20
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"rows":[' + b",".join([b"[" * 900 + b"]" * 900] * (N // 1801 - 1)) + b"]}",
+        b'{"rows":[' + b"[]," * (N // 3 - 10) + b"[]]}",
+        b'{"rows":[[' + b"[]," * (N // 3 - 10) + b"[]]]}",
+        b'{"rows":[[' + b"{}," * (N // 3 - 10) + b"{}]]}",
+        b'{"rows":[[1,2,3,4]],"columns":[' + b"[]," * (N // 3 - 20) + b"[]]}",
+        b'{"rows":[' + b",".join([b"[" * 60 + b"]" * 60] * 9000) + b"]}",
+        b'{"rows":[["' + b"a" * (1 << 20) + b'"' + b",1" * 100_000 + b"]]}",
+        b"[" * (N - 10),
+    ],
+    ids=["deep", "empty rows", "empty values", "objects", "columns", "less deep", "text and numbers", "open"],
+)
+def test_nested_json_does_not_hold_up_the_application(example: Any, predictor: sk.Predictor, body: bytes):
+    app = example.Application(predictor)
+    begun = time.process_time()
+    status, answer = asked(app, "/predict", body)
+    assert time.process_time() - begun < 1
+    assert status in (400, 413, 422)
+    assert answer["error"]
+
+
+def test_rows_with_brackets_in_the_names_of_their_columns_are_taken(example: Any, saved: Path, tmp_path: Path):
+    names = [f"[{i}, {i + 1})" for i in range(4)]
+    model = replace(sk.load_model(saved), columns=tuple(names))
+    app = example.Application(sk.Predictor(model, max_rows=10))
+    assert asked(app, "/predict", question(X[:10].tolist(), columns=names))[0] == 200
 
 
 @pytest.mark.parametrize(

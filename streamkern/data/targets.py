@@ -11,6 +11,8 @@ import numpy as np
 from streamkern.errors import DataError
 from streamkern.types import Array, IntArray
 
+_CLASSES_BYTES = 256 << 20  # of the labels of a saved model
+
 
 class Encoding(Protocol):
     """How stored targets become the numbers a solver fits, and back."""
@@ -167,7 +169,14 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
     if data is None:
         return None
     if data["kind"] == "classification":
-        return Classes(np.array(data["values"], dtype=np.dtype(data["dtype"])))
+        dtype = np.dtype(data["dtype"])
+        # A few letters can state text of any width, which is allocated for every value.
+        if dtype.kind not in "biufU" or dtype.itemsize * len(data["values"]) > _CLASSES_BYTES:
+            raise ValueError(f"{len(data['values'])} classes of dtype {dtype.str}")
+        values = np.array(data["values"], dtype=dtype)
+        if values.ndim != 1:
+            raise ValueError(f"classes of shape {values.shape}")
+        return Classes(values)
     mean = np.array(data["mean"], dtype=np.float64)
     precision = {name: name for name in ("float32", "float64")}[data.get("precision", "float32")]
     return Continuous(mean, bool(data["flat"]), precision=precision)

@@ -54,6 +54,9 @@ class Transform(Protocol):
         ...
 
 
+_WIDEST = 1 << 31  # features that a saved transform may have
+
+
 @dataclass(frozen=True, eq=False)
 class Affine:
     """Features times ``factor`` plus ``shift``.
@@ -146,7 +149,7 @@ class Encode:
     @property
     def n_out(self) -> int:
         """Columns that stay, and indicators or codes."""
-        return sum(self._widths())
+        return self.n_in + (sum(len(values) - 1 for values in self.categories) if self.one_hot else 0)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
         """Encode."""
@@ -378,4 +381,29 @@ def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple
                 expected="a preprocessing step of this release",
                 remedy="read it with the release of streamkern that wrote it",
             )
+        _require_sound(made[-1], 0 if len(made) == 1 else made[-2].n_out, number)
     return tuple(made)
+
+
+def _require_sound(made: Transform, width: int, number: int) -> None:
+    """Raise ValueError if a transform that was read cannot be applied to rows.
+
+    Args:
+        made: the transform.
+        width: of the rows that come in; 0 if not known.
+        number: of the transform in its chain.
+    """
+    sound = type(made.n_in) is int and 0 < made.n_in < _WIDEST and width in (0, made.n_in)
+    if isinstance(made, Affine | Fill):
+        arrays = [made.values] if isinstance(made, Fill) else [made.factor, made.shift]
+        sound = sound and all(a.shape == (made.n_in,) and a.dtype.kind == "f" for a in arrays)
+    elif isinstance(made, Encode):
+        inside = all(type(column) is int and 0 <= column < made.n_in for column in made.columns)
+        filled = all(values.ndim == 1 and len(values) and values.dtype.kind == "f" for values in made.categories)
+        sound = sound and inside and filled and len(made.columns) == len(set(made.columns)) == len(made.categories)
+        sound = sound and type(made.one_hot) is bool and made.unknown in ("error", "ignore")
+    elif isinstance(made, Project):
+        share = made.density is None or (isinstance(made.density, float | int) and 0 < made.density <= 1)
+        sound = sound and share and type(made.seed) is int and type(made.n_out) is int and 0 < made.n_out < _WIDEST
+    if not sound:
+        raise ValueError(f"transform {number}, {type(made).__name__}, cannot be applied")

@@ -95,7 +95,7 @@ class ArcCosine(Kernel):
 
     Args:
         order: n, 0, 1 or 2.
-        depth: number of layers, 1 or above.
+        depth: number of layers, 1 to 1000.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -106,7 +106,7 @@ class ArcCosine(Kernel):
 
     def __post_init__(self) -> None:
         set_integer(self, "order", 0, 2)
-        set_integer(self, "depth", 1)
+        set_integer(self, "depth", 1, 1000)
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
@@ -138,7 +138,7 @@ class NTK(Kernel):
     depth: int = 1
 
     def __post_init__(self) -> None:
-        set_integer(self, "depth", 1)
+        set_integer(self, "depth", 1, 1000)
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""

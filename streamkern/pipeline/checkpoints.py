@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -74,7 +75,7 @@ class Checkpoints:
         return None
 
     def _load(self, place: Path, kind: str) -> Any:
-        if not place.exists():
+        if not os.path.lexists(place):  # a link to nothing is told of
             return None
         try:
             arrays, metadata = load_artifact(place, kind)

@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.errors import BusyError, StorageError, StreamkernError
+from streamkern.storage.files import read_file
 from streamkern.storage.objects import Objects
 from streamkern.storage.remote import is_remote
 from streamkern.storage.writer import commit, discard, locked, part_name, tidy, write_json
 
 LARGEST = 16 << 20
 """Bytes of a JSON file that is read, at most."""
+
+_LONGEST_LOG = 1 << 30
 
 CHAMPION = "champion.json"
 RECORD = "record.json"
@@ -148,15 +151,7 @@ class DirectoryStore(ModelStore):
 
     def read(self, name: str) -> tuple[bytes, str]:
         """A file; the lock stands for a tag."""
-        with (self.place / name).open("rb") as file:
-            if os.fstat(file.fileno()).st_size > LARGEST:
-                raise StorageError(
-                    f"{name} has {os.fstat(file.fileno()).st_size:,} bytes.",
-                    where=str(self.place / name),
-                    expected=f"at most {LARGEST:,} bytes",
-                    remedy="restore it from a copy",
-                )
-            return file.read(), ""
+        return read_file(self.place / name, LARGEST), ""
 
     def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
         """By one rename."""
@@ -205,8 +200,19 @@ class DirectoryStore(ModelStore):
 
     def lines(self) -> Iterator[bytes]:
         """Of ``decisions.jsonl``."""
-        with suppress(FileNotFoundError):
-            yield from (self.place / "decisions.jsonl").read_bytes().splitlines()
+        try:
+            yield from read_file(self.place / "decisions.jsonl", _LONGEST_LOG).splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"The log cannot be read: {error.strerror}.",
+                where=str(self.place / "decisions.jsonl"),
+                expected="a file, or none",
+                remedy="move it away: it tells what was decided, and decides nothing",
+            ) from error
 
     def run_dir(self, name: str) -> Path:
         """In the directory."""

@@ -30,6 +30,7 @@ from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline.model_store import CHAMPION, RECORD, DirectoryStore, open_store
 from streamkern.redaction import redacted
 from streamkern.storage.base import digest
+from streamkern.storage.files import parse_json
 from streamkern.storage.remote import is_remote
 from streamkern.storage.writer import write_json
 
@@ -393,8 +394,8 @@ class Registry:
         """All decisions, oldest first; half a line of a killed process is left out."""
         found = []
         for line in self._store.lines():
-            with suppress(ValueError, RecursionError):
-                decision = json.loads(line)
+            with suppress(ValueError, StorageError):
+                decision = parse_json(line, "decisions")
                 if isinstance(decision, dict):
                     found.append(decision)
         return found
@@ -466,12 +467,13 @@ class Registry:
 
     def _json(self, name: str, content: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(content)
+            found = parse_json(content, name)
             if not isinstance(found, dict) or type(found.get("format")) is not int:
                 raise ValueError("it has no format")
-        except (ValueError, RecursionError) as error:
+        except (ValueError, StorageError) as error:
+            reason = error.what if isinstance(error, StorageError) else error
             raise ModelFormatError(
-                f"{name} is damaged: {error}.",
+                f"{name} is damaged: {reason}.",
                 where=self._at(name),
                 expected="JSON as streamkern writes it",
                 remedy="restore it from a copy",

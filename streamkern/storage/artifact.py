@@ -1,7 +1,8 @@
 """Named arrays and JSON in one directory: how models, stage results and checkpoints are kept.
 
 A zarr v3 group with JSON attributes; reading it executes no code. It appears by one rename, complete or not at all, and
-every array carries the SHA-256 of its bytes.
+every stored chunk has its SHA-256 in the group's attributes. Whoever made an artifact can make its checksums: what they
+promise is that nothing was damaged. That nothing is read or allocated beyond what the artifact states holds for any.
 """
 
 from __future__ import annotations
@@ -10,24 +11,33 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import zarr
-from zarr.codecs import BloscCodec
-from zarr.storage import LocalStore
 
 from streamkern.errors import ModelFormatError, StorageError
+from streamkern.memory import format_bytes, machine_memory
+from streamkern.storage.artifact_arrays import (
+    CHUNK_BYTES,
+    ArrayWriter,
+    ArtifactArray,
+    from_manifest,
+    from_zarr,
+    read_inside,
+)
 from streamkern.storage.base import digest
+from streamkern.storage.files import LARGEST_JSON, parse_json, read_file, require_modest_json
 from streamkern.storage.writer import present, staged
 from streamkern.types import Array
 
-FORMAT = 1
-_CHUNK_BYTES = 4 << 20
+FORMAT = 2
+"""Version of the format. In 1, checksums were of decoded arrays; it is read, and not written."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
 class Rows(Protocol):
@@ -64,40 +74,32 @@ def save_artifact(
     """
     _require_replaceable(Path(path), kind)
     with staged(path, folder=True, parents=True) as staging:
-        group = zarr.create_group(LocalStore(staging))
-        sums = {}
-        for name, value in arrays.items():
-            if not isinstance(value, np.ndarray):
-                sums[name] = _save_rows(group, name, value)
-                continue
-            array: Array = np.ascontiguousarray(value).reshape(np.shape(value))
-            rows = max(1, min(len(array), _CHUNK_BYTES // max(1, array[:1].nbytes))) if array.ndim else 1
-            _create(group, name, array.shape, array.dtype, rows)[...] = array
-            sums[name] = _checksum(array)
-        marks: dict[str, Any] = {"format": FORMAT, "kind": kind, "sha256": sums}
-        group.attrs["streamkern"] = {**marks, "metadata": metadata, "metadata_sha256": digest(metadata)}
+        manifest = {name: _save(staging, name, value) for name, value in arrays.items()}
+        marks = {"format": FORMAT, "kind": kind, "arrays": manifest, "metadata": metadata}
+        marks["sha256"] = digest(kind, manifest, metadata)
+        group = {"attributes": {"streamkern": marks}, "zarr_format": 3, "node_type": "group"}
+        document = json.dumps(group, indent=1).encode()
+        require_modest_json(document, str(path))
+        (staging / "zarr.json").write_bytes(document)
 
 
-def _create(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> zarr.Array[Any]:
-    return group.create_array(
-        name,
-        shape=shape,
-        dtype=dtype,
-        chunks=(rows, *(max(1, n) for n in shape[1:])) if shape else (),
-        compressors=[BloscCodec(cname="zstd", clevel=1, shuffle="shuffle")],
-        config={"write_empty_chunks": True},
-    )
-
-
-def _save_rows(group: zarr.Group, name: str, value: Rows) -> str:
-    """Write an array tile by tile, a chunk each; its checksum."""
-    total, stored = hashlib.sha256(), None
-    for rows, tile in value.tiles():
-        if stored is None:
-            stored = _create(group, name, value.shape, value.dtype, len(tile))
-        stored[rows] = tile
-        total.update(_bytes(tile))
-    return digest(np.dtype(value.dtype).str, value.shape, total.hexdigest())
+def _save(staging: Path, name: str, value: Array | Rows) -> dict[str, Any]:
+    """Write an array, a tile at a time; what is needed to read it."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"an array cannot be called {name!r}")
+    if isinstance(value, np.ndarray):
+        rows = max(1, min(len(value), CHUNK_BYTES // max(1, value[:1].nbytes))) if value.ndim else 1
+        starts = range(0, len(value) if value.size else 0, rows) if value.ndim else [None]
+        writer = ArrayWriter(staging / name, value.shape, value.dtype, rows)
+        for start in starts:
+            writer.write(value if start is None else value[start : start + rows])
+        return writer.manifest()
+    rest: ArrayWriter | None = None
+    for _, tile in value.tiles():
+        rest = rest or ArrayWriter(staging / name, value.shape, np.dtype(value.dtype), len(tile))
+        rest.write(tile)
+    rest = rest or ArrayWriter(staging / name, value.shape, np.dtype(value.dtype), 1)
+    return rest.manifest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,34 +107,23 @@ class SavedRows:
     """An array of an artifact that stays on the disk, read a chunk at a time.
 
     Args:
-        path: the artifact.
-        name: of the array.
+        stored: the array.
         mean_row: mean of its rows, shape (d,), float64.
     """
 
-    path: str
-    name: str
+    stored: ArtifactArray
     mean_row: Array
-
-    @cached_property
-    def _stored(self) -> zarr.Array[Any]:
-        found = zarr.open_group(LocalStore(self.path, read_only=True), mode="r")[self.name]
-        assert isinstance(found, zarr.Array)
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "name": self.name, "mean_row": self.mean_row}
 
     @property
     def shape(self) -> tuple[int, int]:
         """(n, d)."""
-        n, d = self._stored.shape
+        n, d = self.stored.shape
         return n, d
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the values."""
-        return np.dtype(self._stored.dtype)
+        return self.stored.dtype
 
     def __len__(self) -> int:
         """How many rows there are."""
@@ -140,10 +131,7 @@ class SavedRows:
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
         """Which rows, and the rows, in order."""
-        size = self._stored.chunks[0]
-        for start in range(0, len(self), size):
-            rows = slice(start, min(start + size, len(self)))
-            yield rows, np.asarray(self._stored[rows])
+        return self.stored.tiles()
 
 
 def load_artifact(
@@ -171,64 +159,119 @@ def load_artifact(
             expected=f"the directory of a {kind}",
             remedy="check the path",
         )
-    try:
-        group = zarr.open_group(LocalStore(target, read_only=True), mode="r")
-        marks: Any = group.attrs.asdict().get("streamkern")
-    except Exception as error:
-        raise ModelFormatError(
-            f"This is not a {kind}.", where=str(target), expected="a zarr group", remedy="check the path"
-        ) from error
-    if not isinstance(marks, dict) or marks.get("kind") != kind or not isinstance(marks.get("sha256"), dict):
-        raise ModelFormatError(
-            f"This is not a {kind}.",
-            where=str(target),
-            expected=f"a {kind} that streamkern has written",
-            remedy="check the path",
-        )
-    if not isinstance(marks.get("format"), int) or marks["format"] > FORMAT:
-        raise ModelFormatError(
-            f"The format is {marks.get('format')!r}.",
-            where=str(target),
-            expected=f"at most {FORMAT}",
-            remedy="read it with the version of streamkern that wrote it, or a later one",
-        )
-    arrays: dict[str, Any] = {}
-    for name, expected in marks["sha256"].items():
-        stays = stay is not None and name == stay[0] and stay[1] in marks["sha256"]
-        try:
-            if stays:
-                rows = SavedRows(str(target), name, np.empty(0))
-                arrays[name], found = rows, _checksum_of_rows(rows)
-            else:
-                node = group[name]
-                assert isinstance(node, zarr.Array)
-                arrays[name] = np.asarray(node[...])
-                found = _checksum(arrays[name])
-        except Exception as error:
-            raise ModelFormatError(
-                f"The array {name!r} cannot be read: {error}",
-                where=str(target),
-                expected="an array that is whole",
-                remedy="restore it from a copy",
-            ) from error
-        if found != expected:
-            raise ModelFormatError(
-                f"The array {name!r} is not what was written: its checksum differs.",
-                where=str(target),
-                expected="the checksum it was written with",
-                remedy="restore it from a copy",
-            )
-    if stay is not None and stay[1] in arrays:
-        arrays[stay[0]] = SavedRows(str(target), stay[0], arrays[stay[1]])
-    metadata = marks.get("metadata")
-    if not isinstance(metadata, dict) or marks.get("metadata_sha256") != digest(metadata):
+    marks = _marks(target, kind)
+    metadata, manifest = marks.get("metadata"), marks.get("arrays")
+    first = marks["format"] == 1
+    if first:
+        manifest, expected = marks.get("sha256"), digest(metadata)
+    else:
+        expected = digest(kind, manifest, metadata)
+    checksum = marks.get("metadata_sha256" if first else "sha256")
+    if not isinstance(manifest, dict) or not isinstance(metadata, dict) or checksum != expected:
         raise ModelFormatError(
             "The description is not what was written: its checksum differs.",
             where=str(target),
             expected="the checksum it was written with",
             remedy="restore it from a copy",
         )
+    stays = {stay[0]} if stay is not None and stay[1] in manifest else set()
+    stored = {name: _described(target, name, None if first else each) for name, each in manifest.items()}
+    _require_room(sum(array.stated_bytes for name, array in stored.items() if name not in stays), target, kind)
+    arrays: dict[str, Any] = {}
+    for name, array in stored.items():
+        try:
+            arrays[name], found = (None, _walked(array, first)) if name in stays else _read(array, first)
+        except StorageError as error:
+            raise _unreadable(target, name, error.what, error.where) from error
+        if first and found != manifest[name]:
+            raise _unreadable(target, name, "it is not what was written: its checksum differs")
+    for name in stays & stored.keys():
+        assert stay is not None
+        arrays[name] = SavedRows(stored[name], arrays[stay[1]])
     return arrays, metadata
+
+
+def _marks(target: Path, kind: str) -> dict[str, Any]:
+    """What the group says of itself.
+
+    Raises:
+        ModelFormatError: it is another kind, or of a newer format.
+    """
+    marks: Any = None
+    reason = ""
+    try:
+        document = parse_json(read_inside(target, target / "zarr.json", LARGEST_JSON), str(target))
+        marks = document["attributes"]["streamkern"]
+    except StorageError as error:
+        reason = f" {error.what[:1].upper()}{error.what[1:]}."
+    except (ValueError, KeyError, TypeError):
+        pass
+    if not isinstance(marks, dict) or marks.get("kind") != kind:
+        raise ModelFormatError(
+            f"This is not a {kind}.{reason}",
+            where=str(target),
+            expected=f"a {kind} that streamkern has written: a zarr group of version 3",
+            remedy="check the path",
+        )
+    if type(marks.get("format")) is not int or not 1 <= marks["format"] <= FORMAT:
+        raise ModelFormatError(
+            f"The format is {marks.get('format')!r}.",
+            where=str(target),
+            expected=f"at most {FORMAT}",
+            remedy="read it with the version of streamkern that wrote it, or a later one",
+        )
+    return marks
+
+
+def _described(target: Path, name: str, manifest: Any) -> ArtifactArray:
+    """An array, by its manifest, or by zarr's metadata without one.
+
+    Raises:
+        ModelFormatError: it is not one that streamkern writes.
+    """
+    try:
+        if not _NAME.fullmatch(name):
+            raise ValueError("no array is called so")
+        return from_zarr(target / name) if manifest is None else from_manifest(target / name, manifest)
+    except StorageError as error:
+        raise _unreadable(target, name, error.what, error.where) from error
+    except ValueError as error:
+        raise _unreadable(target, name, str(error)) from error
+
+
+def _read(array: ArtifactArray, sums: bool) -> tuple[Array, str]:
+    """The array, and its checksum where that is wanted."""
+    values = array.read()
+    return values, _checksum(values.dtype, values.shape, sha256(values)) if sums else ""
+
+
+def _walked(array: ArtifactArray, sums: bool) -> str:
+    """Read an array and keep nothing of it; its checksum where that is wanted."""
+    total = hashlib.sha256()
+    for _, tile in array.tiles():
+        if sums:
+            total.update(_bytes(tile))
+    return _checksum(array.dtype, array.shape, total.hexdigest())
+
+
+def _require_room(total: int, target: Path, kind: str) -> None:
+    """Raise StorageError if the arrays that are held are larger than the machine's memory."""
+    if total > (machine := machine_memory()):
+        raise StorageError(
+            f"The arrays of this {kind} have {format_bytes(total)}.",
+            where=str(target),
+            expected=f"at most this machine's memory, {format_bytes(machine)}",
+            remedy="read it on a machine with more memory; if it should be small, it is damaged",
+        )
+
+
+def _unreadable(target: Path, name: str, reason: str, where: str | None = None) -> ModelFormatError:
+    return ModelFormatError(
+        f"The array {name[:200]!r} cannot be read: {reason}.",
+        where=where or str(target),
+        expected="an array that is whole, as it was written",
+        remedy="restore it from a copy",
+    )
 
 
 def sha256(array: Array) -> str:
@@ -240,16 +283,9 @@ def _bytes(array: Array) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _checksum_of_rows(rows: SavedRows) -> str:
-    total = hashlib.sha256()
-    for _, tile in rows.tiles():
-        total.update(_bytes(tile))
-    return digest(rows.dtype.str, rows.shape, total.hexdigest())
-
-
-def _checksum(array: Array) -> str:
-    """Of bytes, dtype and shape."""
-    return digest(array.dtype.str, array.shape, sha256(array))
+def _checksum(dtype: np.dtype[Any], shape: tuple[int, ...], content: str) -> str:
+    """Of an array of format 1."""
+    return digest(dtype.str, shape, content)
 
 
 def _require_replaceable(target: Path, kind: str) -> None:
@@ -260,10 +296,10 @@ def _require_replaceable(target: Path, kind: str) -> None:
     """
     if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
         return
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        text = (target / "zarr.json").read_bytes()
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        text = read_file(target / "zarr.json", LARGEST_JSON)
         try:
-            marks = json.loads(text).get("attributes", {}).get("streamkern", {})
+            marks = parse_json(text, str(target)).get("attributes", {}).get("streamkern", {})
         except ValueError:
             return
         if "kind" in marks:

@@ -26,6 +26,11 @@ def rows_per_chunk(row_bytes: int) -> int:
     return max(1, CHUNK_BYTES // max(1, row_bytes))
 
 
+def pieces_per_read(size: int) -> int:
+    """Neighbouring pieces of ``size`` bytes that are read together, as ``merged`` joins them."""
+    return max(1, CHUNK_BYTES // max(1, size))
+
+
 def merged(sizes: Sequence[int]) -> list[tuple[int, int]]:
     """Neighbouring pieces of ``sizes`` bytes joined into reads.
 

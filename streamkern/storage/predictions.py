@@ -21,6 +21,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
+from streamkern.storage.files import read_json_file
 from streamkern.storage.writer import Workspace, staged_part
 from streamkern.storage.zarr import writable
 from streamkern.types import Array
@@ -56,7 +57,7 @@ def record_at(place: Path) -> dict[str, Any] | None:
     found: Any = None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         if place.is_dir():
-            found = json.loads((place / "zarr.json").read_text(encoding="utf-8"))["attributes"][_MARK]
+            found = read_json_file(place / "zarr.json")["attributes"][_MARK]
         else:
             found = json.loads(pq.read_schema(place).metadata[_MARK.encode()])
     return found if isinstance(found, dict) and "fingerprint" in found else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
+
+from streamkern.storage.files import read_json_file
 
 RECORD = "_streamkern.json"
 """Where a parquet dataset has its record; a zarr group has it among its attributes."""
@@ -20,9 +21,9 @@ def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     place = Path(os.fspath(path).removeprefix("file://"))
     try:
         if (place / RECORD).exists():
-            record = json.loads((place / RECORD).read_text(encoding="utf-8"))
+            record = read_json_file(place / RECORD)
         else:
-            marks = json.loads((place / "zarr.json").read_text(encoding="utf-8"))["attributes"]["streamkern"]
+            marks = read_json_file(place / "zarr.json")["attributes"]["streamkern"]
             record = marks["ingest"] if marks["complete"] is True else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -25,6 +25,7 @@ from typing import Any
 
 from streamkern.errors import BusyError, StorageError
 from streamkern.redaction import redacted
+from streamkern.storage.files import read_json_file
 
 _GLANCE = 0.2  # seconds; whoever asks for the status of a run shares its lock for a moment
 _POLL = 0.02
@@ -201,7 +202,7 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a JSON file; None where it is missing or no JSON object."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json_file(path)
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -27,17 +27,19 @@ from streamkern.storage.layout import (
     blocks_of,
     check_chunk,
     feature_dtype,
-    merged,
+    pieces_per_read,
     rows_per_chunk,
     target_of,
 )
 from streamkern.storage.named_arrays import FEATURE_NAMES, NamedArrays, roles_of
 from streamkern.storage.remote import Remote, Retry, is_remote, reread
 from streamkern.storage.zarr_array import StoredArray
-from streamkern.storage.zarr_store import RemoteStore
+from streamkern.storage.zarr_store import CheckedStore, RemoteStore
 from streamkern.types import IntArray
 
 T = TypeVar("T")
+
+_MOST_READS = 1 << 24
 
 
 def open_zarr(
@@ -255,7 +257,7 @@ def write_zarr(
 
 def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> Store:
     if is_remote(url):
-        return RemoteStore(Remote(url, storage_options, retry))
+        return CheckedStore(RemoteStore(Remote(url, storage_options, retry)))
     path = Path(url.removeprefix("file://"))
     if not path.exists():
         raise StorageError(
@@ -264,7 +266,7 @@ def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | N
             expected="a zarr group or array",
             remedy=f"check the path; relative paths start at {os.getcwd()}",
         )
-    return LocalStore(path, read_only=True)
+    return CheckedStore(LocalStore(path, read_only=True))
 
 
 def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
@@ -276,7 +278,7 @@ def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
 
 def _arrays(group: zarr.Group, request: Request) -> dict[str, zarr.Array[Any]]:
     """The arrays of a group, by name; where the store cannot list them, those of these names that are there."""
-    store = group.store
+    store = group.store.inner if isinstance(group.store, CheckedStore) else group.store
     if not isinstance(store, RemoteStore) or store.remote.lists or group.metadata.consolidated_metadata is not None:
         return dict(group.arrays())
     names = [*(request.columns or ()), *FEATURE_NAMES, *request.targets, *([request.weight] if request.weight else [])]
@@ -344,11 +346,17 @@ def _read_bounds(array: zarr.Array[Any], row_bytes: int) -> IntArray:
     """Rows where reads begin: stored chunks, small ones together, never across the end of a shard."""
     n, rows = array.shape[0], array.chunks[0]
     shard = array.shards[0] if array.shards else max(n, 1)
-    starts: list[int] = []
-    for begin in range(0, n, shard):
-        edges = range(begin, min(begin + shard, n), rows)
-        starts += [edges[first] for first, _ in merged([rows * row_bytes] * len(edges))]
-    return np.array([*starts, n], dtype=np.int64)
+    step = rows * pieces_per_read(rows * row_bytes)  # stored chunks of one length, read together
+    reads = -(-n // shard) * -(-shard // step)
+    if reads > _MOST_READS:
+        raise StorageError(
+            f"the array {array.path!r} says that it has {n:,} rows in chunks of {rows:,}",
+            where=str(array.store),
+            expected=f"at most {_MOST_READS:,} reads, of a few MiB or a chunk each",
+            remedy="if there are so many rows, write them in larger chunks; if not, its metadata are damaged",
+        )
+    starts = [np.arange(begin, min(begin + shard, n), step, dtype=np.int64) for begin in range(0, n, shard)]
+    return np.concatenate([*starts, [n]], dtype=np.int64)
 
 
 def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: bool) -> zarr.Group:

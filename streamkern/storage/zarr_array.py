@@ -20,7 +20,7 @@ from zarr.storage import LocalStore
 
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.storage.remote import reread
-from streamkern.storage.zarr_store import RemoteStore, WholeBlosc
+from streamkern.storage.zarr_store import CheckedStore, RemoteStore, WholeBlosc
 from streamkern.types import Array
 
 KEPT_BYTES = 32 << 20
@@ -31,9 +31,10 @@ class StoredArray:
     """One zarr array whose reads either give what was written or say which chunk is at fault."""
 
     def __init__(self, array: zarr.Array[Any], url: str, sparse: bool) -> None:
-        self._store = array.store
+        store = array.store
+        self._store = store.inner if isinstance(store, CheckedStore) else store
         if array.shards is None and _ends_in_blosc(array):
-            whole = WholeBlosc(array.store)
+            whole = WholeBlosc(store, _frame_bytes(array))
             version = array.metadata.zarr_format
             array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
         self.array, self.sparse = array, sparse
@@ -234,6 +235,15 @@ def _ends_in_blosc(array: zarr.Array[Any]) -> bool:
     encoders = array.metadata.to_dict().get("codecs") or [array.metadata.to_dict().get("compressor")]
     last: Any = list(cast("Iterable[Any]", encoders))[-1] or {}
     return str(last.get("name", last.get("id"))) in ("blosc", "numcodecs.blosc")
+
+
+def _frame_bytes(array: zarr.Array[Any]) -> int | None:
+    """Bytes of a chunk before Blosc has compressed it; None where another codec has changed them first."""
+    metadata = array.metadata.to_dict()
+    if metadata.get("filters") or len(list(cast("Iterable[Any]", metadata.get("codecs") or ()))) > 2:
+        return None
+    dtype = np.dtype(array.dtype)
+    return None if dtype.kind in "OT" else math.prod(array.chunks) * dtype.itemsize
 
 
 def _is_all(part: Array, fill: Any) -> bool:

@@ -1,14 +1,20 @@
-"""Stores that zarr reads from: a remote one that is patient, and one that knows what a whole Blosc frame is."""
+"""Stores that zarr reads from: a patient remote one, and two that check metadata, files and Blosc frames."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
-from zarr.storage import WrapperStore
+from zarr.storage import LocalStore, WrapperStore
 
+from streamkern.errors import StorageError
+from streamkern.storage.codecs import KNOWN, objection
+from streamkern.storage.files import LARGEST_JSON, parse_json, require_regular
 from streamkern.storage.remote import Remote
+
+_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 class RemoteStore(Store):
@@ -92,12 +98,15 @@ class RemoteStore(Store):
         return f"{self.remote.root.rstrip('/')}/{key}".rstrip("/")
 
 
-class WholeBlosc(WrapperStore[Store]):
-    """A store whose chunks are Blosc frames, checked for their length.
+class CheckedStore(WrapperStore[Store]):
+    """A store of rows from anywhere: its metadata are looked at before zarr sees them, its files before they are read.
 
-    The decoder trusts the length that stands in a frame: of a truncated one it reads past the end of the buffer, and
-    gives whatever it finds there as rows.
+    Every read of zarr passes through ``get``. So no codec is made that is not on the list in ``codecs``, wherever the
+    metadata stand: with the array, or consolidated in a group.
     """
+
+    def __str__(self) -> str:
+        return str(self._store)
 
     @property
     def inner(self) -> Store:
@@ -105,11 +114,81 @@ class WholeBlosc(WrapperStore[Store]):
         return self._store
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Bytes of a key, or None where there is none.
+
+        Raises:
+            StorageError: the key is no regular file, or metadata that name a codec that is not read.
+        """
+        if isinstance(self._store, LocalStore):
+            require_regular(self._store.root / key, LARGEST_JSON if _is_metadata(key) else None)
+        found = await super().get(key, prototype, byte_range)
+        if found is not None and _is_metadata(key):
+            self._require_known(key, found.to_bytes())
+        return found
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Parts of several keys."""
+        return [await self.get(key, prototype, part) for key, part in key_ranges]
+
+    async def _get_many(
+        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
+    ) -> Any:  # an AsyncGenerator; the base class annotates it otherwise from release to release
+        for request in requests:
+            yield request[0], await self.get(*request)
+
+    def _require_known(self, key: str, data: bytes) -> None:
+        where = f"{self._store}, {key}"
+        try:
+            reason = objection(parse_json(data, where))
+        except ValueError:
+            return  # zarr says so
+        if reason is not None:
+            raise StorageError(
+                f"the array is not read: {reason}",
+                where=where,
+                expected=f"codecs among {', '.join(sorted(KNOWN))}, and no Python objects but text",
+                remedy="write the array again with one of these; decoding pickle executes code of whoever wrote it",
+            )
+
+
+class WholeBlosc(WrapperStore[Store]):
+    """A store whose chunks are Blosc frames, checked for their length.
+
+    The decoder trusts the length that stands in a frame: of a truncated one it reads past the end of the buffer, and
+    gives whatever it finds there as rows.
+
+    Args:
+        store: where the chunks are.
+        chunk_bytes: bytes of a decoded chunk: a frame that says more is not decoded. None if other codecs follow.
+    """
+
+    def __init__(self, store: Store, chunk_bytes: int | None = None) -> None:
+        super().__init__(store)
+        self._chunk_bytes = chunk_bytes
+
+    @property
+    def inner(self) -> Store:
+        """The store around which this one is."""
+        return self._store
+
+    def _with_store(self, store: Store) -> WholeBlosc:
+        return WholeBlosc(store, self._chunk_bytes)
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Bytes of a key, or None where there is none."""
         found = await super().get(key, prototype, byte_range)
         if found is None or byte_range is not None or key.rsplit("/", 1)[-1].startswith((".z", "zarr.json")):
             return found
-        declared = int.from_bytes(found[12:16].to_bytes(), "little") if len(found) >= 16 else 16
-        if declared != len(found):
+        header = found[:16].to_bytes().ljust(16, b"\0")
+        decoded, declared = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
+        if declared != len(found) or len(found) < len(header):
             raise ValueError(f"{len(found)} bytes of a Blosc frame of {declared}")
+        if self._chunk_bytes is not None and decoded != self._chunk_bytes:
+            raise ValueError(f"a Blosc frame of {decoded} bytes, decoded, for a chunk of {self._chunk_bytes}")
         return found
+
+
+def _is_metadata(key: str) -> bool:
+    return key.rsplit("/", 1)[-1] in _METADATA

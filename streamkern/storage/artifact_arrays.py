@@ -1,0 +1,303 @@
+"""Arrays of an artifact: zarr version 3 in one layout, written and read here chunk by chunk, with no codec but Blosc.
+
+zarr itself is not asked: what it would read and decode, and how much memory that takes, would be decided by the files.
+Here every size follows from the manifest, which is checked, and is compared with the files before they are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numcodecs import blosc
+
+from streamkern.errors import StorageError
+from streamkern.storage.files import parse_json, read_file
+from streamkern.types import Array
+
+CHUNK_BYTES = 4 << 20
+"""Bytes of a chunk, before it is compressed, where a row has no more."""
+
+_HEADER = 16  # bytes of a Blosc frame before its data; a frame that cannot be compressed has no more than these besides
+_LARGEST_CHUNK = (1 << 31) - 1 - _HEADER  # Blosc's
+_DTYPE = re.compile(r"\|b1|[|<][iu][1248]|<f[248]|<c(?:8|16)|<U[0-9]{1,6}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_METADATA = "zarr.json"
+
+
+@dataclass(frozen=True)
+class ArtifactArray:
+    """An array of an artifact, not read yet.
+
+    Args:
+        place: its directory.
+        shape: its shape.
+        dtype: of its values, little-endian.
+        rows: along the first axis, of a chunk; the last chunk is filled up with zeros.
+        sums: SHA-256 of each chunk as it is stored; None in an artifact of format 1.
+
+    Raises:
+        ValueError: the parts contradict each other, or no array can have them.
+    """
+
+    place: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    rows: int
+    sums: tuple[str, ...] | None
+
+    def __post_init__(self) -> None:
+        sizes = (*self.shape, self.rows)
+        whole = len(sizes) <= 33 and all(type(n) is int and 0 <= n < 1 << 50 for n in sizes) and self.rows > 0
+        if not whole or self.stated_bytes >= 1 << 50:
+            raise ValueError(f"its shape is {str(self.shape)[:80]}, in chunks of {str(self.rows)[:80]} rows")
+        if self.chunk_bytes > _LARGEST_CHUNK:
+            raise ValueError(f"a chunk has {self.chunk_bytes:,} bytes, and no chunk has more than {_LARGEST_CHUNK:,}")
+        if self.sums is not None and len(self.sums) != self.chunks:
+            raise ValueError(f"it has {self.chunks} chunks, and the manifest {len(self.sums)}")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def stated_bytes(self) -> int:
+        """Bytes by which the memory it takes is judged: an axis of no length counts as one."""
+        return math.prod(max(1, n) for n in self.shape) * self.dtype.itemsize
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks."""
+        if not self.shape:
+            return 1
+        return -(-self.shape[0] // self.rows) if self.nbytes else 0
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a chunk, decoded."""
+        return (self.rows if self.shape else 1) * math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def read(self) -> Array:
+        """Return the array.
+
+        Raises:
+            StorageError: a chunk is not there, or not what was written.
+        """
+        whole = np.empty(self.shape, self.dtype)
+        for rows, tile in self.tiles():
+            whole[rows] = tile
+        return whole
+
+    def tiles(self) -> Iterator[tuple[Any, Array]]:
+        """The chunks in order: which rows, and the rows.
+
+        Raises:
+            StorageError: a chunk is not there, or not what was written.
+        """
+        for number in range(self.chunks):
+            data = np.frombuffer(self._decoded(number), self.dtype)
+            if not self.shape:
+                yield (), data.reshape(())
+                continue
+            rows = slice(number * self.rows, min((number + 1) * self.rows, self.shape[0]))
+            yield rows, data.reshape(self.rows, *self.shape[1:])[: rows.stop - rows.start]
+
+    def _decoded(self, number: int) -> bytearray:
+        path = self.place / _key(self.shape, number)
+        frame = read_inside(self.place.parent, path, _HEADER + self.chunk_bytes)
+        if self.sums is not None and hashlib.sha256(frame).hexdigest() != self.sums[number]:
+            raise _damaged(path, "the chunk is not what was written: its checksum differs")
+        decoded, block, stored = (int.from_bytes(frame[at : at + 4], "little") for at in (4, 8, 12))
+        # The decoder trusts these numbers: it reads as many bytes as they say, and allocates as many.
+        right = len(frame) >= _HEADER and stored == len(frame) and decoded == self.chunk_bytes and 0 < block <= decoded
+        if not right or frame[0] != 2 or not frame[3]:
+            raise _damaged(path, f"the chunk is no Blosc frame of {self.chunk_bytes:,} bytes")
+        out = bytearray(self.chunk_bytes)
+        try:
+            blosc.decompress(frame, out)
+        except (RuntimeError, ValueError) as error:
+            raise _damaged(path, f"the chunk cannot be decoded: {error}") from error
+        return out
+
+
+class ArrayWriter:
+    """Writes one array of an artifact, chunk by chunk.
+
+    Args:
+        place: its directory, which is made.
+        shape: its shape.
+        dtype: of its values: booleans, numbers, or text of a fixed width.
+        rows: along the first axis, of a chunk.
+
+    Raises:
+        TypeError: values of another kind.
+    """
+
+    def __init__(self, place: Path, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int) -> None:
+        dtype = dtype.newbyteorder("<")
+        if not _DTYPE.fullmatch(dtype.str):
+            raise TypeError(f"an array of {dtype} cannot be saved")
+        self._array = ArtifactArray(place, shape, dtype, rows, None)
+        self._sums: list[str] = []
+
+    def write(self, values: Array) -> None:
+        """Write the next chunk; only the last may have fewer rows than a chunk has."""
+        array = self._array
+        tile = np.ascontiguousarray(values, dtype=array.dtype)
+        if array.shape and len(tile) < array.rows:
+            tile = np.concatenate([tile, np.zeros((array.rows - len(tile), *tile.shape[1:]), array.dtype)])
+        flat = tile.reshape(-1)
+        frame = bytes(
+            blosc.compress(flat.view(np.uint8) if flat.dtype.kind == "U" else flat, b"zstd", 1, blosc.SHUFFLE)
+        )
+        path = array.place / _key(array.shape, len(self._sums))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(frame)
+        self._sums.append(hashlib.sha256(frame).hexdigest())
+
+    def manifest(self) -> dict[str, Any]:
+        """Write what zarr is to know of the array; return what is needed to read it."""
+        array = self._array
+        document = _document(array)
+        array.place.mkdir(parents=True, exist_ok=True)
+        (array.place / _METADATA).write_bytes(document)
+        return {
+            "shape": list(array.shape),
+            "dtype": array.dtype.str,
+            "rows": array.rows,
+            "chunks": self._sums,
+            _METADATA: hashlib.sha256(document).hexdigest(),
+        }
+
+
+def from_manifest(place: Path, manifest: Any) -> ArtifactArray:
+    """The array that ``ArrayWriter.manifest`` described.
+
+    Raises:
+        ValueError: it is no such description, or zarr's own is another.
+        StorageError: zarr's own cannot be read.
+    """
+    fields = {"shape": list, "dtype": str, "rows": int, "chunks": list, _METADATA: str}
+    if not isinstance(manifest, dict) or any(type(manifest.get(name)) is not kind for name, kind in fields.items()):
+        raise ValueError("its manifest is incomplete")
+    sums = manifest["chunks"]
+    if not all(isinstance(each, str) and _SHA256.fullmatch(each) for each in sums):
+        raise ValueError("a checksum of its manifest is no SHA-256")
+    array = ArtifactArray(place, tuple(manifest["shape"]), _dtype(manifest["dtype"]), manifest["rows"], tuple(sums))
+    document = read_inside(place.parent, place / _METADATA, 1 << 20)
+    if hashlib.sha256(document).hexdigest() != manifest[_METADATA]:
+        raise ValueError(f"its {_METADATA} is not what was written")
+    return array
+
+
+def from_zarr(place: Path) -> ArtifactArray:
+    """An array of an artifact of format 1, of which only zarr's own metadata tell.
+
+    Raises:
+        ValueError: it is not as format 1 had it.
+        StorageError: the metadata cannot be read.
+    """
+    path = place / _METADATA
+    document = parse_json(read_inside(place.parent, path, 1 << 20), str(path))
+    try:
+        names = [codec["name"] for codec in document["codecs"]]
+        shape, chunk = document["shape"], document["chunk_grid"]["configuration"]["chunk_shape"]
+        encoding = document["chunk_key_encoding"]["name"]
+        dtype = _dtype(_stored_as(document["data_type"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"its metadata lack {error}") from error
+    if document.get("storage_transformers") or names != ["bytes", "blosc"] or encoding != "default":
+        raise ValueError("its codecs are others than those of an artifact")
+    if not isinstance(shape, list) or not isinstance(chunk, list) or len(shape) != len(chunk):
+        raise ValueError("its shape is not that of its chunks")
+    array = ArtifactArray(place, tuple(shape), dtype, chunk[0] if chunk else 1, None)
+    if chunk[1:] != [max(1, n) for n in shape[1:]]:
+        raise ValueError("its chunks are no whole rows")
+    found = sum(len(files) for _, _, files in os.walk(place)) - 1
+    if found != array.chunks:
+        raise ValueError(f"it has {array.chunks} chunks, and there are {found} files")
+    return array
+
+
+def read_inside(root: Path, path: Path, most: int) -> bytes:
+    """Return the content of a regular file below a directory, to which no link leads from there.
+
+    Raises:
+        StorageError: it is not there, it is no regular file, or it has more bytes than ``most``.
+    """
+    try:
+        for folder in itertools.takewhile(lambda folder: folder != root, path.parents):
+            if folder.is_symlink():
+                raise _damaged(folder, "this is a symbolic link")
+        return read_file(path, most, links=False)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise _damaged(path, f"the file cannot be read: {error.strerror}") from error
+
+
+def _damaged(path: Path, what: str) -> StorageError:
+    return StorageError(
+        what,
+        where=str(path),
+        expected="the file that was written, a regular one",
+        remedy="restore it from a copy",
+    )
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    if not _DTYPE.fullmatch(text):
+        raise ValueError(f"its dtype is {text!r}")
+    return np.dtype(text)
+
+
+def _key(shape: tuple[int, ...], number: int) -> str:
+    return "/".join(["c", *([str(number)] if shape else []), *("0" for _ in shape[1:])])
+
+
+def _document(array: ArtifactArray) -> bytes:
+    """What zarr reads the array by."""
+    dtype = array.dtype
+    text = dtype.kind == "U"
+    name = {"name": "fixed_length_utf32", "configuration": {"length_bytes": dtype.itemsize}} if text else dtype.name
+    chunk = [array.rows, *(max(1, n) for n in array.shape[1:])] if array.shape else []
+    shuffle = {
+        "typesize": 1 if text else dtype.itemsize,
+        "cname": "zstd",
+        "clevel": 1,
+        "shuffle": "shuffle",
+        "blocksize": 0,
+    }
+    endian = {"configuration": {"endian": "little"}} if text or dtype.itemsize > 1 else {}
+    document = {
+        "shape": list(array.shape),
+        "data_type": name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": "" if text else False if dtype.kind == "b" else [0.0, 0.0] if dtype.kind == "c" else 0,
+        "codecs": [{"name": "bytes", **endian}, {"name": "blosc", "configuration": shuffle}],
+        "attributes": {},
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+    return json.dumps(document, indent=2).encode()
+
+
+def _stored_as(data_type: Any) -> str:
+    """The dtype of a data type of zarr, as NumPy writes it."""
+    if isinstance(data_type, dict):
+        return f"<U{data_type['configuration']['length_bytes'] // 4}"
+    names = {"bool": "|b1", "int8": "|i1", "uint8": "|u1"}
+    names |= {f"{kind}{8 * size}": f"<{kind[0]}{size}" for kind in ("int", "uint", "float") for size in (2, 4, 8)}
+    return {**names, "complex64": "<c8", "complex128": "<c16"}[data_type]

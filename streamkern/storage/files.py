@@ -1,0 +1,138 @@
+"""Files and JSON from outside, read within bounds: regular files of a bounded size, JSON of a bounded depth."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.errors import StorageError
+from streamkern.types import Array
+
+LARGEST_JSON = 64 << 20
+"""Bytes of a JSON document that is read."""
+
+MOST_BRACKETS = 500_000
+"""Lists and objects of a JSON document that is read. Each costs Python a microsecond and some sixty bytes."""
+
+DEEPEST_JSON = 200
+"""Lists and objects inside one another of a JSON document that is read."""
+
+_REST = bytes(set(range(256)) - set(b'[]{}"'))
+
+
+def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) -> bytes:
+    """Return the content of a regular file.
+
+    Args:
+        path: the file.
+        most: bytes that it may have. A larger file is not read.
+        links: whether the file may be a symbolic link.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OSError: the file cannot be read.
+        StorageError: it is a FIFO, a device, a socket, a directory or a symbolic link, or has more bytes.
+    """
+    # The first look keeps devices from being opened, which can have effects; the second is of the file that is read.
+    _require_regular(path, os.stat(path, follow_symlinks=links))
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
+    with open(handle, "rb") as file:
+        found = os.fstat(handle)
+        _require_regular(path, found)
+        data = file.read(most + 1) if found.st_size <= most else b""
+    if found.st_size > most or len(data) > most:
+        raise _too_large(path, max(found.st_size, len(data)), most)
+    return data
+
+
+def require_regular(path: str | os.PathLike[str], most: int | None = None) -> None:
+    """Raise StorageError unless there is a regular file of at most so many bytes, a directory, or nothing."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return  # whoever reads the file says so
+    if stat.S_ISDIR(found.st_mode):
+        return
+    _require_regular(path, found)
+    if most is not None and found.st_size > most:
+        raise _too_large(path, found.st_size, most)
+
+
+def _too_large(path: str | os.PathLike[str], size: int, most: int) -> StorageError:
+    return StorageError(
+        f"the file has {size:,} bytes",
+        where=os.fspath(path),
+        expected=f"at most {most:,} bytes",
+        remedy="restore it from a copy",
+    )
+
+
+def _require_regular(path: str | os.PathLike[str], found: os.stat_result) -> None:
+    if stat.S_ISREG(found.st_mode):
+        return
+    kinds = {
+        stat.S_IFDIR: "a directory",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFSOCK: "a socket",
+    }
+    raise StorageError(
+        f"this is {kinds.get(stat.S_IFMT(found.st_mode), 'a device')}, not a file",
+        where=os.fspath(path),
+        expected="a regular file",
+        remedy="restore it from a copy",
+    )
+
+
+def read_json_file(path: Path, *, links: bool = True) -> Any:
+    """Return what a JSON file says; see ``read_file`` and ``parse_json`` for what is refused."""
+    return parse_json(read_file(path, LARGEST_JSON, links=links), str(path))
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """Return what JSON says.
+
+    Args:
+        data: the text.
+        where: what an error calls it.
+
+    Raises:
+        ValueError: it is not JSON.
+        StorageError: it is larger, or more deeply nested, than anything that streamkern writes.
+    """
+    require_modest_json(data, where)
+    return json.loads(data)
+
+
+def require_modest_json(data: bytes, where: str) -> None:
+    """Raise StorageError if a JSON text is too large, has too many lists and objects, or nests them too deeply."""
+    brackets = _brackets(data) if len(data) <= LARGEST_JSON else np.empty(0, np.uint8)
+    first = brackets[: 2 * MOST_BRACKETS]
+    opening = (first == ord("[")) | (first == ord("{"))
+    deep = int(np.cumsum(np.where(opening, 1, -1), dtype=np.int32).max(initial=0))
+    if len(data) > LARGEST_JSON or len(brackets) > 2 * MOST_BRACKETS or deep > DEEPEST_JSON:
+        raise StorageError(
+            f"the JSON has {len(data):,} bytes, {len(brackets) // 2:,} lists and objects, {deep:,} inside one another",
+            where=where,
+            expected=f"at most {LARGEST_JSON:,} bytes, {MOST_BRACKETS:,} lists and objects, {DEEPEST_JSON} deep",
+            remedy="restore it from a copy; streamkern writes nothing of that kind",
+        )
+
+
+def _brackets(data: bytes) -> Array:
+    """The brackets of a JSON text that are outside of strings, without a Python object for each string."""
+    text = data.translate(None, _REST)
+    if text.count(b"[") + text.count(b"{") <= DEEPEST_JSON:
+        text = text.replace(b'"', b"")  # all of them would not be too many or too deep
+    elif b"\\" in data:
+        # Pairs from the left, so that what is left of a run is the one that stands before a quotation mark.
+        text = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _REST)
+    codes = np.frombuffer(text, dtype=np.uint8)
+    quote = codes == ord('"')
+    outside: Array = codes[~(np.logical_xor.accumulate(quote) | quote)]
+    return outside

@@ -1,0 +1,314 @@
+"""Models from a source that is not trusted: an error at once, whatever the files are. See also fuzz_artifacts.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numcodecs import blosc
+from zarr.codecs import BloscCodec
+
+import streamkern as sk
+from streamkern.data.targets import Continuous
+from streamkern.storage import artifact_arrays
+from streamkern.storage.artifact import load_artifact, save_artifact
+from streamkern.storage.base import digest
+from streamkern.storage.files import DEEPEST_JSON, LARGEST_JSON, MOST_BRACKETS, parse_json, read_file
+
+Z = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    made = sk.KernelMachine(sk.Laplace(2.0), Z, Z[:, :1].copy(), Continuous(np.array([0.1])))
+    return made.save(tmp_path / "model.zarr")
+
+
+def signed(model: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change what the artifact says of itself, and make its checksum fit."""
+    content = json.loads((model / "zarr.json").read_text())
+    marks = content["attributes"]["streamkern"]
+    change(marks)
+    marks["sha256"] = digest(marks["kind"], marks["arrays"], marks["metadata"])
+    (model / "zarr.json").write_text(json.dumps(content))
+
+
+def refused(model: Path, message: str, kind: type[sk.StorageError] = sk.ModelFormatError) -> None:
+    begun = time.process_time()
+    with pytest.raises(kind, match=message):
+        sk.load_model(model)
+    assert time.process_time() - begun < 1
+
+
+FILES = ["zarr.json", "weights/zarr.json", "weights/c/0/0"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_regular_files_are_read(model: Path, name: str, tmp_path: Path) -> None:
+    file = model / name
+    whole = file.read_bytes()
+    (tmp_path / "copy").write_bytes(whole)
+    for target in ("FIFO", "/dev/zero", tmp_path / "copy"):
+        file.unlink()
+        if target == "FIFO":
+            os.mkfifo(file)
+        else:
+            file.symlink_to(target)
+        refused(model, "FIFO" if target == "FIFO" else "symbolic link")
+    file.unlink()
+    file.write_bytes(whole)
+    sk.load_model(model)
+
+
+def test_a_directory_inside_a_model_is_no_link_and_the_model_may_be_one(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(model)
+    sk.load_model(tmp_path / "link")
+    shutil.move(model / "weights", tmp_path / "weights")
+    (model / "weights").symlink_to(tmp_path / "weights")
+    refused(model, "symbolic link")
+
+
+def test_a_model_saved_over_a_fifo_does_not_wait(model: Path, tmp_path: Path) -> None:
+    loaded = sk.load_model(model)
+    (tmp_path / "other").mkdir()
+    os.mkfifo(tmp_path / "other" / "zarr.json")
+    with pytest.raises(sk.StorageError, match="something here"):
+        loaded.save(tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_too_large_is_not_read(model: Path, name: str) -> None:
+    with (model / name).open("ab") as file:
+        file.truncate(1 << 40)
+    refused(model, "1,099,511,627,776 bytes")
+
+
+def test_a_checksum_is_compared_before_anything_is_decoded(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunk = model / "weights" / "c" / "0" / "0"
+    chunk.write_bytes(blosc.compress(np.zeros((40, 1), np.float32), b"zstd", 1))
+    decoded: list[bytes] = []
+    real = blosc.decompress
+    monkeypatch.setattr(artifact_arrays.blosc, "decompress", lambda *given: [decoded.append(given[0]), real(*given)])
+    refused(model, "'weights' cannot be read: the chunk is not what was written: its checksum differs")
+    assert chunk.read_bytes() not in decoded
+
+
+def frame(**numbers: int) -> bytes:
+    """A Blosc frame of the weights with other numbers in its header, or of 128 MiB."""
+    made = bytearray(blosc.compress(np.zeros(numbers.pop("values", 40), np.float32), b"zstd", 1))
+    for name, value in numbers.items():
+        at = {"decoded": 4, "block": 8, "stored": 12}[name]
+        made[at : at + 4] = value.to_bytes(4, "little")
+    return bytes(made)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        frame(values=1 << 25),
+        frame(values=1 << 25, decoded=160),
+        frame(decoded=2**32 - 1),
+        frame(block=0),
+        frame(block=2**32 - 1),
+        frame(stored=2**31),
+        frame()[:-1],
+        b"",
+        b"\0" * 16,
+    ],
+)
+def test_a_chunk_is_decoded_to_what_the_manifest_states_and_no_more(model: Path, bomb: bytes) -> None:
+    (model / "weights" / "c" / "0" / "0").write_bytes(bomb)
+    signed(model, lambda marks: marks["arrays"]["weights"].update(chunks=[hashlib.sha256(bomb).hexdigest()]))
+    refused(model, "'weights' cannot be read: (the chunk|the file has)")
+
+
+MANIFESTS: list[tuple[dict[str, Any], str]] = [
+    ({"shape": [20_000_000, 1], "rows": 1}, "it has 20000000 chunks, and the manifest 1"),
+    ({"shape": [10**18, 1], "rows": 10**18}, "its shape"),
+    ({"shape": [10**12, 1], "rows": 10**12}, "a chunk has 4,000,000,000,000 bytes"),
+    ({"shape": list(range(100_000))}, "its shape"),
+    ({"shape": [-1, 1]}, "its shape"),
+    ({"shape": [40.0, 1]}, "its shape"),
+    ({"shape": "40"}, "incomplete"),
+    ({"rows": 0}, "its shape"),
+    ({"dtype": "|O"}, "its dtype"),
+    ({"dtype": "<U1000000000"}, "its dtype"),
+    ({"chunks": ["../../x"]}, "SHA-256"),
+    ({"zarr.json": "0" * 64}, "not what was written"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), MANIFESTS)
+def test_a_manifest_that_no_array_can_have_is_refused(model: Path, changes: dict[str, Any], message: str) -> None:
+    signed(model, lambda marks: marks["arrays"]["weights"].update(changes))
+    refused(model, message)
+
+
+def test_an_array_larger_than_the_memory_is_refused(model: Path) -> None:
+    manifest = {"shape": [1 << 40, 1], "rows": 1 << 28, "chunks": ["0" * 64] * (1 << 12)}
+    signed(model, lambda marks: marks["arrays"]["weights"].update(manifest))
+    refused(model, r"The arrays of this KernelMachine have 4096\.0 GiB", sk.StorageError)
+
+
+@pytest.mark.parametrize("name", ["../model.zarr/weights", "/etc", "", ".", "a/b", "a\0b"])
+def test_names_do_not_lead_out_of_the_artifact(model: Path, name: str) -> None:
+    signed(model, lambda marks: marks["arrays"].update({name: marks["arrays"]["weights"]}))
+    refused(model, "no array is called so")
+
+
+DESCRIPTIONS: list[Callable[[dict[str, Any]], Any]] = [
+    lambda metadata: metadata.update(encoding={"kind": "classification", "dtype": "<U500000000", "values": ["a"]}),
+    lambda metadata: metadata.update(encoding={"kind": "classification", "dtype": "|O", "values": ["a"]}),
+    lambda metadata: metadata.update(encoding={"kind": "classification", "dtype": "<U1", "values": [["a"]]}),
+    lambda metadata: metadata.update(kernel={"name": "NTK", "depth": 10**9}),
+    lambda metadata: metadata.update(kernel=[]),
+    lambda metadata: metadata.update(transforms=[{"name": "UnitRows", "n_in": "5"}]),
+    lambda metadata: metadata.update(transforms=[{"name": "UnitRows", "n_in": 10**12}]),
+    lambda metadata: metadata.update(
+        transforms=[{"name": "Project", "n_in": 3, "n_out": 5, "density": 2.0, "seed": 0}]
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(len(DESCRIPTIONS)))
+def test_a_description_that_no_model_has_is_refused(model: Path, number: int) -> None:
+    signed(model, lambda marks: DESCRIPTIONS[number](marks["metadata"]))
+    refused(model, "description is incomplete|does not take")
+
+
+# -------------------------------------------------------------------------------------------------------------- JSON
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 10_000_000,
+        b"[" + b"[]," * MOST_BRACKETS + b"1]",
+        b'{"a":' * (DEEPEST_JSON + 1) + b"1" + b"}" * (DEEPEST_JSON + 1),
+        b'["\\\\",' + b"[" * 300 + b"]" * 300 + b"]",
+        b" " * (LARGEST_JSON + 1),
+    ],
+)
+def test_json_is_bounded_before_it_is_parsed(text: bytes) -> None:
+    begun = time.process_time()
+    with pytest.raises(sk.StorageError, match="inside one another"):
+        parse_json(text, "here")
+    assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize("value", [["[0, 1)"] * 300, ['"[', '\\"{', "\\\\["] * 200, [[["x"]]] * 1000])
+def test_brackets_in_strings_are_not_nested(value: Any) -> None:
+    assert parse_json(json.dumps(value).encode(), "here") == value
+
+
+def test_a_file_is_read_to_its_bound(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    assert read_file(tmp_path / "a", 5) == b"12345"
+    with pytest.raises(sk.StorageError, match="5 bytes"):
+        read_file(tmp_path / "a", 4)
+    with pytest.raises(sk.StorageError, match="a directory"):
+        read_file(tmp_path, 4)
+
+
+# ------------------------------------------------------------------------------------------------------- the format
+
+
+ARRAYS: dict[str, np.ndarray[Any, Any]] = {
+    "float32": Z, "scalar": np.array(2.5), "empty": np.empty((0, 3)), "narrow": np.empty((3, 0)),
+    "bool": np.array([True, False]), "text": np.array(["ant", "höhle"]), "big": np.arange(5, dtype=">i4"),
+    "complex": np.arange(3) * 1j, "half": np.arange(4, dtype=np.float16), "bytes": np.arange(7, dtype=np.uint8),
+    "long": np.arange(1_500_000, dtype=np.int64), "cube": np.arange(24.0).reshape(2, 3, 4),
+}  # fmt: skip
+
+
+def test_zarr_reads_what_is_written_and_it_comes_back(tmp_path: Path) -> None:
+    save_artifact(tmp_path / "a", "Thing", ARRAYS, {})
+    group = zarr.open_group(tmp_path / "a", mode="r")
+    loaded, _ = load_artifact(tmp_path / "a", "Thing")
+    assert sorted(group.array_keys()) == sorted(loaded) == sorted(ARRAYS)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(group[name][...], array)
+        np.testing.assert_array_equal(loaded[name], array)
+        assert loaded[name].dtype == array.dtype.newbyteorder("=")
+        assert loaded[name].shape == array.shape
+
+
+def test_what_cannot_be_saved_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="object"):
+        save_artifact(tmp_path / "a", "Thing", {"a": np.array([None])}, {})
+    with pytest.raises(ValueError, match="cannot be called"):
+        save_artifact(tmp_path / "a", "Thing", {"../a": Z}, {})
+
+
+def first_format(place: Path, sums: dict[str, str] | None = None) -> None:
+    """An artifact as format 1 was written, by zarr."""
+    group = zarr.create_group(str(place))
+    found = {}
+    for name, array in ARRAYS.items():
+        if name == "big":
+            continue
+        rows = max(1, min(len(array), (4 << 20) // max(1, array[:1].nbytes))) if array.ndim else 1
+        stored = group.create_array(
+            name, shape=array.shape, dtype=array.dtype,
+            chunks=(rows, *(max(1, n) for n in array.shape[1:])) if array.shape else (),
+            compressors=[BloscCodec(cname="zstd", clevel=1, shuffle="shuffle")], config={"write_empty_chunks": True},
+        )  # fmt: skip
+        stored[...] = array
+        content = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).hexdigest()
+        found[name] = digest(array.dtype.str, array.shape, content)
+    marks = {"format": 1, "kind": "Thing", "sha256": {**found, **(sums or {})}, "metadata": {"a": 1}}
+    group.attrs["streamkern"] = {**marks, "metadata_sha256": digest({"a": 1})}
+
+
+@pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_format_1_is_read(tmp_path: Path) -> None:
+    first_format(tmp_path / "a")
+    loaded, metadata = load_artifact(tmp_path / "a", "Thing")
+    assert metadata == {"a": 1}
+    for name in loaded:
+        np.testing.assert_array_equal(loaded[name], ARRAYS[name])
+    first_format(tmp_path / "b", {"cube": "0" * 64})
+    with pytest.raises(sk.ModelFormatError, match="'cube' cannot be read: it is not what was written"):
+        load_artifact(tmp_path / "b", "Thing")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"shape": [\n    2,', '"shape": [\n    20000000,', "10000000 chunks|20000000 chunks|chunks, and there are"),
+        ('"name": "blosc"', '"name": "numcodecs.pickle"', "codecs are others"),
+        ('"name": "blosc"', '"name": "zstd"', "codecs are others"),
+        ('"float64"', '"object"', "lack"),
+        ('"float64"', '"int64"', "not what was written"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_format_1_with_other_metadata_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    first_format(tmp_path / "a")
+    file = tmp_path / "a" / "cube" / "zarr.json"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    with pytest.raises(sk.ModelFormatError, match=message):
+        load_artifact(tmp_path / "a", "Thing")
+
+
+def test_a_model_with_pickle_in_version_2_is_not_a_model(tmp_path: Path) -> None:
+    """The attack as it was: metadata of zarr version 2 in the place of a model."""
+    place = tmp_path / "model.zarr"
+    place.mkdir()
+    marks = {"format": 1, "kind": "KernelMachine", "sha256": {"weights": "0"}, "metadata": {}}
+    (place / ".zgroup").write_text('{"zarr_format": 2}')
+    (place / ".zattrs").write_text(json.dumps({"streamkern": {**marks, "metadata_sha256": digest({})}}))
+    refused(place, "not a KernelMachine")
