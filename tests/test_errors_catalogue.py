@@ -109,6 +109,7 @@ PLAIN = {
     "data/reader.py": "protocol",
     "data/targets.py": "ValueError, told as a damaged model",
     "data/transforms.py": "ValueError, told as a damaged model",
+    "engine/shaped.py": "TypeError, as NumPy's functions raise where an array has no rule for them",
     "events.py": "protocol",
     "model.py": "KeyError, told as a damaged model",
     "estimators.py": "scikit-learn's conventions",
@@ -615,6 +616,8 @@ data/statistics.py: A
     test_user_faults.py::test_a_target_whose_square_is_infinite_is_named
 data/statistics.py: A feature is too large for
     test_user_faults.py::test_a_value_whose_square_is_infinite_is_named
+engine/numpy.py: The kernel matrix of the centers is not positive defi
+    engine/test_dense.py::test_what_is_not_positive_definite_is_refused
 kernels/radial.py: The function of
     test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
 pipeline/pipeline.py: ... raised
@@ -707,8 +710,6 @@ precondition/nystrom.py: The preconditioned kernel is not positive: me
     precondition/test_nystrom.py::test_what_is_not_positive
 serving.py: The columns differ from those of training.
     test_serving.py::test_what_cannot_be_answered_is_one_error
-solvers/dense.py: The kernel matrix of the centers is not positive def
-    solvers/test_dense.py::test_what_is_not_positive_definite_is_refused
 storage/__init__.py: the ingest to this place has not been completed
     storage/test_ingest.py::test_a_half_written_set_is_never_read
 storage/arrow.py: column

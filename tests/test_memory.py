@@ -19,6 +19,7 @@ from streamkern.execute import open_executor
 from streamkern.memory import default_budget, format_bytes, parse_bytes, peak_resident, release, resident, share_heap
 from streamkern.solvers.fit import fit
 from streamkern.solvers.footprint import Footprint, footprint
+from streamkern.storage.base import Source
 from streamkern.types import Array
 
 MIB = 1 << 20
@@ -125,7 +126,7 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
     with open_executor("processes:2", 1) as executor:
         client = executor.client  # type: ignore[attr-defined]
         before = client.run(peak_resident)
-        fitted = fit(recipe, executor, 1 << 30)
+        fitted = fit(recipe, executor, 4 << 30)
         after = client.run(peak_resident)
     projected = fitted.footprint.worker_bytes(1)
     for address, held in before.items():
@@ -145,7 +146,7 @@ def test_memory_does_not_grow_with_the_rows_of_a_pass(stores: dict[str, str]) ->
 # -------------------------------------------------------------------------------------------------------- projection
 
 
-class Described:
+class Described(Source):
     """A source of any size that holds nothing and cannot be read."""
 
     columns = None

@@ -207,7 +207,7 @@ class _Run:
 
     def effort(self) -> Effort:
         """Operations and rows."""
-        iteration, meter, size = self.iteration, self.meter, self.size
+        iteration, size = self.iteration, self.size
         begins, block, update = self._train()
         passes = iteration.epochs
         first, more = begins[0], begins[-1]
@@ -219,20 +219,17 @@ class _Run:
             times = passes * size.n / iteration.stream.block_rows
             training += times * block[0] + float(steps) * update[0]
             rows += times * block[1]
-        del meter
         return Effort(*self.setup, training, rows, passes, steps, batch)
 
     def _train(self) -> tuple[list[tuple[Operations, float]], Any, Any]:
         """What the begins of the first passes take, a block, and an update: operations and rows each."""
         iteration, meter, size = self.iteration, self.meter, self.size
-        state, begins = iteration.init(), []
-        nothing = Operations(), 0.0
-        begins.append(nothing)
-        if iteration.sweeps:
-            begins = []
-            for pass_ in range(min(2, iteration.epochs)):
-                state = iteration.begin(state, pass_, self.problem.sweep)
-                begins.append(meter.taken())
+        state, nothing = iteration.init(), (Operations(), 0.0)
+        meter.taken()
+        begins = []
+        for pass_ in range(min(2, iteration.epochs)):  # the first may differ from all others
+            state = iteration.begin(state, pass_, self.problem.sweep)
+            begins.append(meter.taken())
         if not iteration.minibatches:
             iteration.weights(state)
             meter.taken()
@@ -245,9 +242,11 @@ class _Run:
             if step in (0, cycle - 1):
                 parts = self._block(iteration.broadcast(state), step)
                 blocks.append(meter.taken())
-            # Each lane's pieces are its own; sums of lanes that wait for one another, and those of their parents.
+            # Each lane's pieces are its own.
             whole = tuple(self._pieces(part, step) if isinstance(part, Stack) else part for part in parts)
-            with meter.scratch((size.slots + size.lanes) * self.sums):
+            with meter.scratch(
+                (size.slots + size.lanes) * self.sums
+            ):  # sums of lanes, and of their parents in the tree
                 state = iteration.update(state, whole, (0, max(step, stream.steps - 1)))
             del whole
             updates.append(meter.taken())

@@ -12,10 +12,11 @@ import pytest
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Scan, Stream
+from streamkern.storage.base import Source
 from streamkern.types import Rows, Target
 
 
-class Virtual:
+class Virtual(Source):
     """Many rows of zeros, made when they are read."""
 
     def __init__(self, rows, chunk_rows):

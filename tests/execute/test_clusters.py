@@ -107,7 +107,7 @@ class Greedy(Rounding):
         super().__init__()
         self.once, self.bytes_ = once, bytes_
 
-    def contribute(self, block, state):
+    def contribute(self, block, state, begun=None):
         try:
             self.once.touch(exist_ok=False)
             held = np.ones(self.bytes_, dtype=np.uint8)
@@ -134,7 +134,7 @@ def test_a_worker_killed_for_memory_changes_no_bit(cluster, tmp_path):
 class Endless(Rounding):
     """Asks for more memory than any machine has."""
 
-    def contribute(self, block, state):
+    def contribute(self, block, state, begun=None):
         return (np.ones(1 << 46), Stack())
 
 

@@ -20,7 +20,7 @@ from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
 from streamkern.pipeline import load_pipeline, resume, run
 from streamkern.pipeline.checkpoints import KEPT, Checkpoints
-from streamkern.solvers import Checkpoint, Problem, direct, loop, train
+from streamkern.solvers import Checkpoint, Problem, loop, train
 from streamkern.testing.solver import small_data, small_problem
 
 SOLVERS: dict[str, Any] = {
@@ -123,7 +123,7 @@ def test_a_solution_that_is_interrupted_keeps_the_sums(executor: ThreadsExecutor
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(direct, "spd_solve", interrupt)
+        patch.setattr(HostEngine, "spd_solve", interrupt)
         with pytest.raises(KeyboardInterrupt):
             train(problem, solver.setup(problem), keeper=stopped)
     assert stopped.last is not None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from streamkern.engine import krylov
 from streamkern.errors import NumericalError
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition import eigensystem
@@ -17,7 +18,7 @@ def matrix(kernel: Kernel, d: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eigensystem, "_KRYLOV_FROM", S)
+    monkeypatch.setattr(krylov, "_FROM", S)
 
 
 @pytest.fixture
