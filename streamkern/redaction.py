@@ -25,7 +25,8 @@ _NAMED = re.compile(
     r"secret|token|passw|passphrase|credential|signature|cookie|"
     r"(?:^|_)(?:key|keys|pwd|pw|pass|auth|authorization|sas|sig|bearer|header|headers)(?:_|$)|(?:api|access|account|private)key"
 )
-_SCHEME = r"[A-Za-z][A-Za-z0-9+.\-]+:/{1,2}"  # a path makes one slash of two
+# A path makes one slash of two. Repetitions are bounded: a long word, which a damaged file may hold, takes linear time.
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.\-]{1,30}:/{1,2}"
 _END = r"\s'\"<>\\"  # what ends a URL within a text
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs", "az", "adl")  # scheme://container@account: no secret
 
@@ -36,7 +37,7 @@ _QUERY = re.compile(rf"({_SCHEME}[^{_END}]*?)[?#](?:[^/?#={_END}]*=[^{_END}]*|[^
 _WHOLE_USER = re.compile(rf"({_SCHEME})([^/?#@]*:.*|[^/?#]+)@", re.DOTALL)
 _WHOLE_QUERY = re.compile(rf"({_SCHEME}.*?)[?#](?:[^/?#=]*=.*|[^/.*?#\[\]]{{8,}}$)", re.DOTALL)
 _ASSIGNED = re.compile(
-    r"([\w.\-]*(?:secret|token|passw(?:or)?d|signature|credential|(?:api|access|account|private)[_\-]?key)[\w.\-]*"
+    r"((?:secret|token|passw(?:or)?d|signature|credential|(?:api|access|account|private)[_\-]?key)[\w.\-]{0,60}"
     rf"|\bsig)(=|[\"']:\s*[\"'])[^&;,{_END}]+",
     re.IGNORECASE,
 )

@@ -23,7 +23,10 @@ class Virtual(Source):
         self.bounds = np.append(np.arange(0, rows, chunk_rows, dtype=np.int64), np.int64(rows))
         self.n_features, self.columns, self.dtype = 2, None, np.dtype(np.uint8)
         self.target = Target("target", np.dtype(np.int64))
-        self.fingerprint = "virtual"
+
+    @property
+    def fingerprint(self):
+        return "virtual"
 
     def read(self, chunk):
         a, b = self.bounds[chunk], self.bounds[chunk + 1]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.engine.host import HostEngine
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
 from streamkern.pipeline import load_pipeline, resume, run

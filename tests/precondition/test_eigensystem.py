@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from streamkern.engine import krylov
+from streamkern.engine.host import HostEngine
 from streamkern.errors import NumericalError
 from streamkern.kernels import Gaussian, Kernel, Laplace
-from streamkern.precondition import eigensystem
 from streamkern.precondition.eigensystem import top_eigensystem
 
 S, Q = 500, 40
@@ -25,13 +25,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def decomposed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of the matrices that LAPACK decomposed as a whole."""
     sizes: list[int] = []
-    whole = eigensystem.top_eigenpairs
+    whole = HostEngine.whole_eigenpairs
 
-    def eigenpairs(K: np.ndarray, k: int) -> object:
+    def eigenpairs(self: HostEngine, K: np.ndarray, k: int) -> object:
         sizes.append(len(K))
-        return whole(K, k)
+        return whole(self, K, k)
 
-    monkeypatch.setattr(eigensystem, "top_eigenpairs", eigenpairs)
+    monkeypatch.setattr(HostEngine, "whole_eigenpairs", eigenpairs)
     return sizes
 
 
