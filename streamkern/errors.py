@@ -205,7 +205,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if origin is Callable or origin is typing.get_origin(Callable[[], Any]):
         return callable(value)
     if not isinstance(origin, type) or origin is np.ndarray or getattr(origin, "_is_protocol", False):
-        return True  # whoever takes it checks what it can do
+        return True  # the caller checks what it can do
     return isinstance(value, origin)
 
 

@@ -7,6 +7,7 @@ Here the data leg and the numerics leg meet: ``Work`` puts a contribution on the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,13 +27,14 @@ Companions = Callable[[Any], Iterable[Any]]
 """state -> blocks that the contribution of a step needs beside its own; picklable."""
 
 
-class Contribution:
+class Contribution(ABC):
     """What a block of a step contributes under a state. Picklable, and it reads nothing: it is handed its blocks."""
 
     def begin(self, block: Any) -> Any:
         """Do what can be done for a block before the state is known: a token for the call; None where it is nothing."""
         return None
 
+    @abstractmethod
     def __call__(self, block: Any, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
         """Values that add.
 
@@ -42,7 +44,6 @@ class Contribution:
             begun: what ``begin`` returned for this block, or None.
             companions: blocks that the iteration's ``companions`` gave for the state.
         """
-        raise NotImplementedError
 
 
 _NODES_IN_FLIGHT = 64  # a sweep is cut into at least this many tasks where it has the blocks for it

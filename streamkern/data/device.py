@@ -15,7 +15,7 @@ from streamkern.types import IntArray
 
 
 def placed(assembly: Assembly, device: Device | None) -> Assembly:
-    """An assembly whose rows lie on a device; itself where there is none."""
+    """Return the assembly with its rows on a device; the assembly itself without a device."""
     if device is None:
         return assembly
     return DeviceAssembly(**{f.name: getattr(assembly, f.name) for f in fields(Assembly)}, device=device)

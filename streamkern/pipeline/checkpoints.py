@@ -75,7 +75,7 @@ class Checkpoints:
         return None
 
     def _load(self, place: Path, kind: str) -> Any:
-        if not os.path.lexists(place):  # a link to nothing is told of
+        if not os.path.lexists(place):  # a broken link is reported
             return None
         try:
             arrays, metadata = load_artifact(place, kind)

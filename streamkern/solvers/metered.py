@@ -388,7 +388,7 @@ class MeteredProblem(Problem):
 
     Args:
         size: how large it is.
-        run: is told what a sweep's blocks contribute.
+        run: notes the bytes that a block contributes to a sweep.
     """
 
     size: Size = field(kw_only=True)

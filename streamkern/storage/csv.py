@@ -179,7 +179,7 @@ class CsvSource(TableSource):
     def _parse(
         self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, line: int | None = None
     ) -> pa.Table:
-        """Columns of records; a record with more or fewer fields is told by its line, if that of the first is known."""
+        """Columns of records; a wrong number of fields is an error that names the line, if the first is known."""
         ragged: list[Any] = []
 
         def refuse(row: Any) -> str:

@@ -55,7 +55,7 @@ def require_regular(path: str | os.PathLike[str], most: int | None = None) -> No
     try:
         found = os.stat(path)
     except OSError:
-        return  # whoever reads the file says so
+        return  # the reader of the file reports it
     if stat.S_ISDIR(found.st_mode):
         return
     _require_regular(path, found)

@@ -27,7 +27,7 @@ from streamkern.errors import BusyError, StorageError
 from streamkern.redaction import redacted
 from streamkern.storage.files import read_json_file
 
-_GLANCE = 0.2  # seconds; whoever asks for the status of a run shares its lock for a moment
+_GLANCE = 0.2  # seconds; a status request shares the lock of a run for a moment
 _POLL = 0.02
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -114,7 +114,9 @@ def _acquire(path: Path, patience: float, parents: bool = False) -> int:
         # A holder that was done may have removed the file while this process waited: then the lock guards no name.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
-                with contextlib.suppress(OSError):  # a full disk: the number only helps whoever finds the lock held
+                with contextlib.suppress(
+                    OSError
+                ):  # a full disk: the number only helps a process that finds the lock held
                     os.ftruncate(handle, 0)
                     os.write(handle, str(os.getpid()).encode())
                 return handle
