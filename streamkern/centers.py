@@ -24,6 +24,7 @@ from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Expansion, Kernel, StoredCenters
 from streamkern.kernels.streamed import in_tiles
 from streamkern.rng import generator
+from streamkern.storage.serialize import record
 from streamkern.sweep import Work, gather, sweep
 from streamkern.types import Array, IntArray
 
@@ -36,6 +37,7 @@ _TILE_NUMBERS = 1 << 22  # distances held at once by one thread
 _SINGULAR = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-12}  # of k(x, x): a smaller residual is rounding
 
 
+@record
 class CenterSet(NamedTuple):
     """Centers.
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from streamkern.backends.device import get_device
+from streamkern.backends import get_device
 from streamkern.data import Dataset
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener

@@ -810,7 +810,7 @@ storage/zarr_array.py: the chunk may not be read:
 MODULES = {
     "backends/cuda.py": "a device",
     "backends/cupy.py": "a device",
-    "backends/device.py": "a device",
+    "backends/__init__.py": "pipeline/test_device.py",
     "solvers/placement.py": "pipeline/test_device.py",
     "pipeline/tune.py": "pipeline/test_tune.py",
     "storage/model_store.py": "registry/test_models.py",

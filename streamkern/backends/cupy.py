@@ -221,6 +221,7 @@ def peak_bytes() -> Iterator[Callable[[], int]]:
         name = "streamkern peak"
 
         def malloc_postprocess(self, **event: Any) -> None:
+            """Count: CuPy calls this after each allocation."""
             nonlocal held, peak
             held = pool.used_bytes() - before
             peak = max(peak, held)

@@ -14,10 +14,7 @@ from typing import Any, Protocol
 from numpy.typing import ArrayLike
 
 from streamkern.backends.base import Backend
-from streamkern.errors import UsageError
 from streamkern.types import Array, IntArray
-
-DEVICES = ("auto", "cpu", "cuda")
 
 NARROW = 64
 """Features up to which kernel values are summed up as they are made, and never written."""
@@ -116,36 +113,6 @@ class Device(Protocol):
             NumericalError: A is not positive definite.
         """
         ...
-
-
-def get_device(name: str = "auto") -> Device | None:
-    """The device of a name; None is the CPU.
-
-    Args:
-        name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"``: so far the CPU.
-
-    Raises:
-        UsageError: there is none, or no such name.
-    """
-    if name not in DEVICES:
-        raise UsageError(f"Unknown device {name!r}.", where="device", expected="auto, cpu or cuda")
-    if name != "cuda":
-        return None
-    try:
-        from streamkern.backends.cupy import open_device
-    except ImportError as error:
-        why = str(error).rstrip(".")
-    else:
-        found = open_device()
-        if not isinstance(found, str):
-            return found
-        why = found
-    raise UsageError(
-        f"CUDA is not available: {why}.",
-        where="device",
-        expected="an NVIDIA GPU with its driver, CuPy and Numba's CUDA target",
-        remedy="pip install 'streamkern[cuda]'; or use --device cpu (device=\"cpu\")",
-    )
 
 
 def device_bytes(p: int, d: int, outputs: int, batch: int, itemsize: int, exact: bool) -> int:

@@ -14,6 +14,7 @@ from streamkern.data.precision import far
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.errors import DataError
+from streamkern.storage.serialize import record
 from streamkern.types import Array
 
 MAX_CLASSES = 10_000
@@ -228,6 +229,7 @@ def _labels(raw: Raw, where: str) -> Array:
     return y
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """Facts about the rows of a dataset, after its transforms and before its factor and shift.

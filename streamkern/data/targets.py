@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamkern.errors import DataError
+from streamkern.storage.serialize import record
 from streamkern.types import Array, IntArray
 
 _CLASSES_BYTES = 256 << 20  # of the labels of a saved model
@@ -36,6 +37,7 @@ class Encoding(Protocol):
         ...
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Classes:
     """Classification: K independent outputs with targets in {0, 1}; the largest output is the prediction.
@@ -84,6 +86,7 @@ class Classes:
         return np.asarray(codes, dtype=np.int64)
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Continuous:
     """Regression: the mean is subtracted before training and added to predictions.

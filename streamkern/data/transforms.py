@@ -13,6 +13,7 @@ from scipy import sparse
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.storage.base import Source
+from streamkern.storage.serialize import record
 from streamkern.types import Array, IntArray
 
 Names = tuple[str, ...] | None
@@ -57,6 +58,7 @@ class Transform(Protocol):
 _WIDEST = 1 << 31  # features that a saved transform may have
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Affine:
     """Features times ``factor`` plus ``shift``.
@@ -94,6 +96,7 @@ class Affine:
         return {"name": "Affine"}, {"factor": self.factor, "shift": self.shift}
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Fill:
     """A value for each feature that is missing (NaN).
@@ -128,6 +131,7 @@ class Fill:
         return {"name": "Fill"}, {"values": self.values}
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Encode:
     """Columns of categories as indicators, or as codes, in the place where they stood; other columns stay.
@@ -231,6 +235,7 @@ def _short(value: float) -> str:
     return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
 
 
+@record
 @dataclass(frozen=True)
 class UnitRows:
     """Rows divided by their Euclidean norm; a row of zeros stays.
@@ -261,6 +266,7 @@ class UnitRows:
         return {"name": "UnitRows", "n_in": self.n_in}, {}
 
 
+@record
 @dataclass(frozen=True)
 class Project:
     """Rows times a random matrix that is a function of its parameters: nothing is stored of it.

@@ -24,7 +24,7 @@ from streamkern.memory import default_budget, parse_bytes, peak_resident, reside
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
-from streamkern.pipeline.stages import Stages, version
+from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate, version
 from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
@@ -228,17 +228,19 @@ def _train(
         for doubt in executor.doubts():
             events.emit("warning", message=doubt)
         reuse = pipeline.unknown_code() is None
-        stages = Stages(pipeline, executor, events, folder / "stages", timings, checkpoint_seconds, reuse)
+        stages = KeptStages(events, folder / "stages", timings, checkpoint_seconds, reuse)
 
         def on_plan(projected: Footprint) -> None:
             events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
 
         besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
-        problem, outcome, report, projected = fitted = fit(pipeline, executor, budget, stages, on_plan, computing)
-        settled = {} if stages.median is None else {"median_distance": stages.median}
+        problem, outcome, report, projected, median = fitted = fit(
+            pipeline, executor, budget, stages, on_plan, computing
+        )
+        settled = {} if median is None else {"median_distance": median}
         model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
-        metrics = stages.evaluate(model, problem.train)
-        diagnostics = {"diagnostics": stages.diagnose(problem, model)} if pipeline.diagnose else {}
+        metrics = evaluate(pipeline, stages, model, problem.train, executor)
+        diagnostics = {"diagnostics": diagnosed(pipeline, stages, problem, model)} if pipeline.diagnose else {}
         started = time.perf_counter()
         model.save(folder / "model.zarr")
         stages.prune()

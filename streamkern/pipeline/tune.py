@@ -30,7 +30,7 @@ from streamkern.pipeline.plan import plan, priced
 from streamkern.solvers import Direct, Falkon, Problem
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
-from streamkern.solvers.fit import OUTPUTS_GUESS, AtOnce, prepare
+from streamkern.solvers.fit import OUTPUTS_GUESS, Stages, prepare
 from streamkern.solvers.footprint import footprint
 from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.solvers.precision import relative
@@ -335,7 +335,7 @@ class _Bench:
             lanes=pipeline.lanes, itemsize=dtype.itemsize,
         )  # fmt: skip
         recipe = replace(pipeline, train=sample, test=None, validation=None)
-        scaled, facts = prepare(recipe, AtOnce(recipe, executor))
+        scaled, facts = prepare(recipe, executor, Stages())
         scaled = relative(scaled, facts, invariant, dtype)
         fit, held = fit.prepared_like(scaled), held.prepared_like(scaled)
         assert facts.encoding is not None

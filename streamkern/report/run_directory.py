@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.redaction import redacted
-from streamkern.storage.artifact import load_artifact
+from streamkern.storage.serialize import load_value
 from streamkern.storage.writer import lock_owner, read_json
 from streamkern.types import Array
 
@@ -72,10 +73,9 @@ class Record:
         """Arrays and facts that the evaluation has kept; empty where there are none."""
         for stage in (self.result or {}).get("stages", []):
             if stage.get("name") == "evaluate" and "artifact" in stage:
-                try:
-                    return load_artifact(self.folder / "stages" / stage["artifact"], "evaluate")
-                except (StorageError, OSError):
-                    return {}, {}
+                with suppress(StorageError, OSError):
+                    facts = load_value(self.folder / "stages" / stage["artifact"], "evaluate")
+                    return facts.pop("arrays"), facts
         return {}, {}
 
 

@@ -1,10 +1,11 @@
-"""From a dataset to weights, as stages: what estimators and pipelines both do, in one place."""
+"""From a dataset to weights, as stages: the one sequence that estimators, pipelines and tuning go through."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from streamkern.data.preprocess import (
 )
 from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise
 from streamkern.data.stream import Assembly, Scan
+from streamkern.data.targets import encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, UsageError
@@ -33,11 +35,18 @@ from streamkern.memory import release, resident
 from streamkern.solvers import bandwidth
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.footprint import Footprint, footprint, scan_rows
-from streamkern.solvers.loop import Outcome, Progress, train
+from streamkern.solvers.loop import Outcome, train
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array
+from streamkern.user_code import described
+
+R = TypeVar("R", bound="Recipe")
+T = TypeVar("T")
+
+Key = Callable[[], tuple[Any, ...]]
+"""What the result of a stage depends on: called only where results are kept, since it may read all rows in memory."""
 
 TASKS = ("classification", "regression")
 
@@ -116,21 +125,44 @@ def learn(dataset: Dataset, step: Learning, executor: Executor) -> Transform:
     return step.fitted(plain, sweep(executor, Work(scan, contribution)))
 
 
-def prepare(recipe: Recipe, stages: Stages) -> tuple[Dataset, Statistics]:
+def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset, Statistics]:
     """The training rows after preprocessing, and their statistics before the scaling that is left at the end.
 
     Scaling needs statistics only, which are taken once after the last step that learns anything else.
     """
+
+    def statistics_of(rows: Dataset) -> Statistics:
+        key = lambda: (stored_rows(rows), recipe.task)  # noqa: E731
+        return stages.keep("statistics", key, lambda: statistics(rows, executor, recipe.task))
+
+    def learnt(rows: Dataset, step: Learning) -> Transform:
+        name = f"preprocess-{step.to_json()['name'].lower()}"
+        return stages.keep(name, lambda: (stored_rows(rows), described(step)), lambda: learn(rows, step, executor))
+
     data, facts = recipe.train, None
     require_encoded(data, steps(recipe))
     for step in steps(recipe):
         if isinstance(step, Scaling):
-            facts = facts or stages.statistics(data)
+            facts = facts or statistics_of(data)
             data = scale(data, step, facts)
         else:
-            data, facts = data.prepared_like(data.plain().transform(stages.learn(data, step))), None
+            data, facts = data.prepared_like(data.plain().transform(learnt(data, step))), None
         release()
-    return data, facts or stages.statistics(data)
+    return data, facts or statistics_of(data)
+
+
+def with_median(recipe: R, dataset: Dataset, executor: Executor, stages: Stages) -> tuple[R, float | None]:
+    """The recipe with a number for each bandwidth that is the median distance of two rows; and that distance."""
+    if not bandwidth.asks_median(recipe):
+        return recipe, None
+    dtype = np.dtype(recipe.dtype)
+    distance = stages.keep(
+        "bandwidth",
+        lambda: (stored_rows(dataset), recipe.dtype),
+        lambda: bandwidth.median_distance(dataset, executor, dtype),
+    )
+    stages.choice(f"bandwidth {distance:.6g}: the median distance of two rows", median=distance)
+    return bandwidth.at_median(recipe, distance), distance
 
 
 def steps(recipe: Recipe) -> tuple[Step, ...]:
@@ -222,68 +254,30 @@ class Recipe(Protocol):
         ...
 
 
-class Stages(Protocol):
-    """How each stage of a fit is carried out: at once, or taken from an earlier run."""
+class Stages:
+    """How the stages of a fit are carried out: here each is computed, and nothing is kept."""
 
-    def learn(self, dataset: Dataset, step: Learning) -> Transform:
-        """What a step of preprocessing comes to."""
-        ...
+    def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
+        """Return the result of a stage.
 
-    def statistics(self, dataset: Dataset) -> Statistics:
-        """Ranges, moments and labels of the training rows."""
-        ...
+        Args:
+            name: of the stage.
+            key: what the result depends on; None where it is not to be kept.
+            compute: the stage.
+        """
+        return compute()
 
-    def settled(self, dataset: Dataset) -> Recipe:
-        """The recipe with a number for each bandwidth that is a median; the stages that follow go by it."""
-        ...
+    def choice(self, reason: str, **facts: Any) -> None:
+        """Report a choice that the rows have made."""
 
-    def centers(self, dataset: Dataset) -> CenterSet:
-        """The centers, in scaled units."""
-        ...
+    def train(self, problem: Problem, solver: Solver, key: Key) -> tuple[Outcome, dict[str, Any]]:
+        """Eigensystem and training: the outcome, and what the solver found out about its problem.
 
-    def fit(self, problem: Problem, projected: Footprint) -> tuple[Outcome, dict[str, Any]]:
-        """Eigensystem and training: the outcome, and what the solver found out about its problem."""
-        ...
-
-
-@dataclass(eq=False)
-class AtOnce:
-    """Carries every stage out, and keeps nothing.
-
-    Args:
-        recipe: what to fit.
-        executor: where blocks run.
-        on_step: told after every step.
-    """
-
-    recipe: Recipe
-    executor: Executor
-    on_step: Callable[[Progress], None] = lambda progress: None
-
-    def learn(self, dataset: Dataset, step: Learning) -> Transform:
-        """What a step of preprocessing comes to."""
-        return learn(dataset, step, self.executor)
-
-    def statistics(self, dataset: Dataset) -> Statistics:
-        """Ranges, moments and labels of the training rows."""
-        return statistics(dataset, self.executor, self.recipe.task)
-
-    def settled(self, dataset: Dataset) -> Recipe:
-        """The recipe with a number for each bandwidth that is a median."""
-        if bandwidth.asks_median(self.recipe):
-            distance = bandwidth.median_distance(dataset, self.executor, np.dtype(self.recipe.dtype))
-            self.recipe = bandwidth.at_median(self.recipe, distance)
-        return self.recipe
-
-    def centers(self, dataset: Dataset) -> CenterSet:
-        """The centers, in scaled units."""
-        return choose_centers(self.recipe, dataset, self.executor)
-
-    def fit(self, problem: Problem, projected: Footprint) -> tuple[Outcome, dict[str, Any]]:
-        """Eigensystem and training."""
-        solver = self.recipe.solver
+        Raises:
+            NumericalError: training diverged or stagnated.
+        """
         iteration = solver.setup(problem)
-        outcome = train(problem, iteration, patience=solver.patience, on_step=self.on_step)
+        outcome = train(problem, iteration, patience=solver.patience)
         require_success(outcome)
         return outcome, iteration.report
 
@@ -296,12 +290,14 @@ class Fitted(NamedTuple):
         outcome: weights, and how training ended.
         report: what the solver found out about its problem.
         footprint: projected memory.
+        median: the median distance of two rows, where a bandwidth asked for it.
     """
 
     problem: Problem
     outcome: Outcome
     report: dict[str, Any]
     footprint: Footprint
+    median: float | None
 
 
 def fit(
@@ -318,7 +314,7 @@ def fit(
         recipe: what to fit.
         executor: where blocks run.
         budget: bytes this process may hold.
-        stages: how each stage is carried out; at once by default.
+        stages: how each stage is carried out; by default nothing is kept.
         on_plan: told the projected memory before the first row is read.
         device: where blocks are computed, as ``device_for`` returns it; None for the CPU.
 
@@ -329,7 +325,7 @@ def fit(
         DataError: rows that cannot be used, or fewer than centers.
         NumericalError: training diverged or stagnated.
     """
-    stages = stages or AtOnce(recipe, executor)
+    stages = stages or Stages()
     data, baseline = recipe.train, resident()
     data.require_rows()
     if recipe.validation is not None:
@@ -356,7 +352,7 @@ def fit(
     on_plan(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
-    scaled, facts = prepare(recipe, stages)
+    scaled, facts = prepare(recipe, executor, stages)
     basis = recipe.features or recipe.kernel
     scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
@@ -367,9 +363,14 @@ def fit(
         projected = project(scaled, max(facts.encoding.outputs, OUTPUTS_GUESS))
         on_plan(projected)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
-    recipe = stages.settled(scaled)
+    recipe, median = with_median(recipe, scaled, executor, stages)
     kernel = recipe.kernel or default_kernel(facts, scaled)
-    centers = stages.centers(scaled)
+    stored = recipe.centers is not None and recipe.centers.stored  # where the rows are: they are not kept twice
+    centers = stages.keep(
+        "centers",
+        None if stored else lambda: centers_key(recipe, scaled),
+        lambda: choose_centers(recipe, scaled, executor),
+    )
     require_precision(kernel, recipe.features, centers.Z, scaled, facts, centers.Z.dtype)
     release()
     problem = Problem(
@@ -389,9 +390,33 @@ def fit(
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
     )
-    outcome, report = stages.fit(problem, projected)
+
+    def key() -> tuple[Any, ...]:
+        return (
+            scaled.fingerprint,
+            None if validation is None else validation.fingerprint,
+            encoding_to_json(problem.encoding),
+            centers_key(recipe, scaled),
+            described(kernel),
+            described(recipe.features),
+            described(recipe.solver),
+            [recipe.seed, recipe.lanes, recipe.dtype, projected.bill.choice, problem.mix_chunks],
+            platform.machine(),
+        )
+
+    outcome, report = stages.train(problem, recipe.solver, key)
     release()
-    return Fitted(problem, outcome, report, projected)
+    return Fitted(problem, outcome, report, projected, median)
+
+
+def stored_rows(dataset: Dataset) -> str:
+    """Digest of the stored rows that take part and their scaling, whatever varies them in training."""
+    return replace(dataset.plain(), seed=0).fingerprint
+
+
+def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
+    """What the centers depend on."""
+    return stored_rows(dataset), described(recipe.centers), recipe.dtype
 
 
 def width(recipe: Recipe, dataset: Dataset | None = None) -> int:

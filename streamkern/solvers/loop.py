@@ -51,6 +51,7 @@ class Progress:
     timeline: dict[str, Any] = field(default_factory=dict)
 
 
+@record
 @dataclass(eq=False)
 class Outcome:
     """How training ended.

@@ -1,16 +1,18 @@
-"""Frozen values as JSON and arrays, and back: what a checkpoint is made of.
+"""Frozen values as JSON and arrays, and back: how checkpoints and results of stages are kept.
 
 Only classes marked with ``record`` can come back, field by field, so that reading one executes no code of the file's.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from streamkern.errors import ModelFormatError
+from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.types import Array
 
 C = TypeVar("C", bound=type)
@@ -19,11 +21,32 @@ _RECORDS: dict[str, type] = {}
 
 
 def record(cls: C) -> C:
-    """Mark a dataclass as data: numbers, text, arrays, tuples, lists and dictionaries of these, and other records."""
-    assert fields(cls)
+    """Mark a dataclass or named tuple as data: numbers, text, arrays, tuples, lists, dictionaries, other records."""
     assert cls.__name__ not in _RECORDS, cls.__name__
     _RECORDS[cls.__name__] = cls
     return cls
+
+
+def save_value(path: str | os.PathLike[str], kind: str, value: Any) -> None:
+    """Write a value as an artifact of this kind.
+
+    Raises:
+        TypeError: something in it is neither data nor a record.
+        StorageError: the disk is full or not writable.
+    """
+    tree, arrays = pack(value)
+    save_artifact(path, kind, arrays, {"value": tree})
+
+
+def load_value(path: str | os.PathLike[str], kind: str) -> Any:
+    """Read what ``save_value`` wrote.
+
+    Raises:
+        StorageError: nothing is there.
+        ModelFormatError: it is damaged, of another kind, or holds a record that this release does not know.
+    """
+    arrays, metadata = load_artifact(path, kind)
+    return unpack(metadata.get("value"), arrays)
 
 
 def pack(value: Any) -> tuple[Any, dict[str, Array]]:
@@ -49,11 +72,14 @@ def _pack(value: Any, arrays: dict[str, Array]) -> Any:
         return {type(value).__name__: [_pack(item, arrays) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: _pack(item, arrays) for key, item in value.items()}}
-    name = type(value).__name__
-    if _RECORDS.get(name) is not type(value):
-        raise TypeError(f"{name} is not data")
-    inside = {f.name: _pack(getattr(value, f.name), arrays) for f in fields(cast(Any, value))}
-    return {"record": name, "fields": inside}
+    if isinstance(value, dict):  # JSON has no other keys than text
+        return {"items": [[_pack(key, arrays), _pack(item, arrays)] for key, item in value.items()]}
+    cls = type(value).__name__
+    if _RECORDS.get(cls) is not type(value):
+        raise TypeError(f"{cls} is not data")
+    names = getattr(value, "_fields", None) or [f.name for f in fields(cast(Any, value))]
+    inside = {name: _pack(getattr(value, name), arrays) for name in names}
+    return {"record": cls, "fields": inside}
 
 
 def unpack(tree: Any, arrays: dict[str, Array]) -> Any:
@@ -85,6 +111,8 @@ def _unpack(tree: Any, arrays: dict[str, Array]) -> Any:
         return tuple(_unpack(item, arrays) for item in tree["tuple"])
     if "list" in tree:
         return [_unpack(item, arrays) for item in tree["list"]]
+    if "items" in tree:
+        return {_unpack(key, arrays): _unpack(item, arrays) for key, item in tree["items"]}
     if "dict" in tree:
         return {key: _unpack(item, arrays) for key, item in tree["dict"].items()}
     return _RECORDS[tree["record"]](**{key: _unpack(item, arrays) for key, item in tree["fields"].items()})

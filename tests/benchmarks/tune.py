@@ -34,7 +34,7 @@ from streamkern.execute import open_executor
 from streamkern.pipeline.tune import KERNELS
 from streamkern.solvers import Problem
 from streamkern.solvers.direct import add_ridge
-from streamkern.solvers.fit import AtOnce, prepare
+from streamkern.solvers.fit import Stages, prepare
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.path import path_scores
 from streamkern.sweep import Work, sweep
@@ -87,7 +87,7 @@ def trained(pipeline: sk.Pipeline) -> tuple[float, float]:
 def at_ridges(pipeline: sk.Pipeline) -> list[float]:
     """Test scores, in points, of complete trainings at every ridge."""
     with open_executor("threads") as executor:
-        scaled, facts = prepare(pipeline, AtOnce(pipeline, executor))
+        scaled, facts = prepare(pipeline, executor, Stages())
         chosen = pipeline.centers.choose(scaled, executor, np.dtype(np.float32))
         problem = Problem(scaled, facts.encoding, pipeline.kernel, chosen, executor)
         basis = problem.expansion()

@@ -23,7 +23,7 @@ from streamkern.data.transforms import Encode, dump, load, projection
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.rng import normal_rows, uniform_rows
-from streamkern.solvers.fit import AtOnce, learn, prepare
+from streamkern.solvers.fit import Stages, learn, prepare
 from streamkern.storage.artifact import load_artifact, save_artifact
 
 
@@ -42,7 +42,7 @@ class Recipe:
 
 def prepared(train, steps, threads, standardise=False) -> Dataset:
     recipe = Recipe(train, steps, standardise)
-    return prepare(recipe, AtOnce(recipe, threads))[0]
+    return prepare(recipe, threads, Stages())[0]
 
 
 def rows_of(data, dtype="float64", block_rows=7):
@@ -184,13 +184,13 @@ def test_scaling_shares_the_sweep_of_the_statistics(cut_source, threads):
     recipe = Recipe(Dataset(source), (sk.UnitRange(), sk.Standardise()))
     swept = []
 
-    class Counted(AtOnce):
-        def statistics(self, dataset):
-            swept.append(dataset)
-            return super().statistics(dataset)
+    class Counted(Stages):
+        def keep(self, name, key, compute):
+            swept.append(name)
+            return compute()
 
-    prepare(recipe, Counted(recipe, threads))
-    assert len(swept) == 1
+    prepare(recipe, threads, Counted())
+    assert swept == ["statistics"]
 
 
 def test_a_mean_keeps_its_digits(cut_source, threads):

@@ -20,7 +20,7 @@ from streamkern.report.figures import bins, log_ticks, plain, short, ticks
 from streamkern.report.markup import bar, png, table
 from streamkern.report.page import page, write_report
 from streamkern.report.verdict import baseline, mistakes, next_steps, verdict, wilson
-from streamkern.storage.artifact import load_artifact
+from streamkern.storage.serialize import load_value
 
 
 class Words(HTMLParser):
@@ -45,7 +45,8 @@ class Words(HTMLParser):
 def evaluation(folder: Path) -> tuple[dict, dict]:
     result = json.loads((folder / "result.json").read_text())
     (name,) = [stage["artifact"] for stage in result["stages"] if stage["name"] == "evaluate"]
-    return load_artifact(folder / "stages" / name, "evaluate")
+    facts = load_value(folder / "stages" / name, "evaluate")
+    return facts.pop("arrays"), facts
 
 
 def test_the_page_says_what_the_result_says(finished: Path):
