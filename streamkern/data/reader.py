@@ -125,7 +125,7 @@ class Reader:
         return found
 
     def _read(self, index: int) -> Chunk:
-        rows = self.dataset.source.read(index)
+        rows = self.dataset.source.read_checked(index)
         chunk = Chunk(rows.X, rows.y, int(self._bounds[index]), rows.w)
         with self._lock:
             self._reading.pop(index, None)

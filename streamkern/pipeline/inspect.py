@@ -17,7 +17,7 @@ from streamkern.data.sketch import BINS, Columns, ColumnSums, Histogram, finish
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
 from streamkern.execute import Executor, open_executor
-from streamkern.memory import format_bytes
+from streamkern.memory import check, format_bytes
 from streamkern.storage.base import Source
 from streamkern.storage.described import DISTINCT, Described, shown
 from streamkern.storage.record import ingest_record
@@ -198,6 +198,7 @@ class _Chunks:
         return len(self.source.bounds) - 1
 
     def block(self, key: tuple[int, ...]) -> tuple[Described, ...]:
+        check()
         return tuple(self.source.describe(key[0]))
 
 

@@ -21,7 +21,16 @@ from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
 from streamkern.execute import Executor, open_executor
-from streamkern.memory import default_budget, format_bytes, parse_bytes, peak_resident, release, resident
+from streamkern.memory import (
+    check,
+    default_budget,
+    format_bytes,
+    limited,
+    parse_bytes,
+    peak_resident,
+    release,
+    resident,
+)
 from streamkern.model import KernelMachine, Predicted
 from streamkern.pipeline.registry import open_model
 from streamkern.storage.base import Source, digest
@@ -121,60 +130,62 @@ def predict(
     Raises:
         UsageError: parameters that contradict each other.
         PlanRefusedError: it would not fit; says what would make it fit.
+        MemoryLimitError: the process came to hold more all the same; parts that were written are kept.
         DataError: the data differ from those of training in columns, width or kind; or a row holds NaN, by its number.
         StorageError: nothing there, something else at the target, or a full disk: what was written is kept.
         BusyError: another process writes to the target.
     """
     began = time.perf_counter()
     budget = default_budget() if memory is None else parse_bytes(memory)
-    machine = model if isinstance(model, KernelMachine) else open_model(model)
-    place, format = _place(target, format)
-    source = _open(machine, data, id, storage_options, budget)
-    columns = _columns(machine, source, id, scores)
-    n = int(source.bounds[-1])
-    row_bytes = sum(column.row_bytes for column in columns)
-    part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
-    parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
-    if unknown_code(machine.kernel, machine.features) is not None:
-        parts.append(secrets.token_hex(8))  # what an earlier call has written may be of other code
-    identity = digest(1, *parts)
-    record = {
-        "fingerprint": identity,
-        "model": machine.fingerprint,
-        "weights_sha256": machine.weights_sha256,
-        "data": source.fingerprint,
-        "rows": n,
-        "version": version("streamkern"),
-    }
-    made = FORMATS[format](place, columns, n, part_rows, record)
-    present = record_at(place)
-    kept, rate, projected = n, 0.0, 0
-    if present is None or present["fingerprint"] != identity:
-        _require_room(place, present is not None and overwrite)
-        with open_executor(scheduler, threads) as executor:
-            projected = projection(machine, Dataset(source), executor.slots, min(n, part_rows) * row_bytes)
-            _require_memory(projected, budget, executor.slots)
-            with made.writing():
-                missing = made.missing()
-                kept = n - sum(b - a for a, b in map(made.rows, missing))
-                start = time.perf_counter()
-                _write(machine, source, made, missing, executor, on_progress)
-                made.commit()
-                rate = (n - kept) / (time.perf_counter() - start)
-    else:
-        made.work.clear()
-    return PredictionResult(
-        path=str(place),
-        rows=n,
-        columns=tuple(name for column in columns for name in column.fields or (column.name,)),
-        kept=kept,
-        seconds=time.perf_counter() - began,
-        rows_per_second=rate,
-        peak_memory_bytes=peak_resident(),
-        projected_memory_bytes=projected,
-        memory_budget_bytes=budget,
-        stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
-    )
+    with limited(budget):
+        machine = model if isinstance(model, KernelMachine) else open_model(model)
+        place, format = _place(target, format)
+        source = _open(machine, data, id, storage_options, budget)
+        columns = _columns(machine, source, id, scores)
+        n = int(source.bounds[-1])
+        row_bytes = sum(column.row_bytes for column in columns)
+        part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
+        parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
+        if unknown_code(machine.kernel, machine.features) is not None:
+            parts.append(secrets.token_hex(8))  # what an earlier call has written may be of other code
+        identity = digest(1, *parts)
+        record = {
+            "fingerprint": identity,
+            "model": machine.fingerprint,
+            "weights_sha256": machine.weights_sha256,
+            "data": source.fingerprint,
+            "rows": n,
+            "version": version("streamkern"),
+        }
+        made = FORMATS[format](place, columns, n, part_rows, record)
+        present = record_at(place)
+        kept, rate, projected = n, 0.0, 0
+        if present is None or present["fingerprint"] != identity:
+            _require_room(place, present is not None and overwrite)
+            with open_executor(scheduler, threads) as executor:
+                projected = projection(machine, Dataset(source), executor.slots, min(n, part_rows) * row_bytes)
+                _require_memory(projected, budget, executor.slots)
+                with made.writing():
+                    missing = made.missing()
+                    kept = n - sum(b - a for a, b in map(made.rows, missing))
+                    start = time.perf_counter()
+                    _write(machine, source, made, missing, executor, on_progress)
+                    made.commit()
+                    rate = (n - kept) / (time.perf_counter() - start)
+        else:
+            made.work.clear()
+        return PredictionResult(
+            path=str(place),
+            rows=n,
+            columns=tuple(name for column in columns for name in column.fields or (column.name,)),
+            kept=kept,
+            seconds=time.perf_counter() - began,
+            rows_per_second=rate,
+            peak_memory_bytes=peak_resident(),
+            projected_memory_bytes=projected,
+            memory_budget_bytes=budget,
+            stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
+        )
 
 
 def projection(model: KernelMachine, dataset: Dataset, slots: int, part_bytes: int) -> int:
@@ -236,6 +247,7 @@ def _write(
             stream = model.stream_predictions(Dataset(source), executor=executor, outputs="scores" in names, rows=rows)
             for part in range(first, last + 1):
                 stream, held = _taken(stream, made.rows(part)[1] - made.rows(part)[0])
+                check()
                 if writing is not None:
                     on_progress("predict", writing.result(), made.n)
                 writing = writer.submit(write, part, held)

@@ -23,7 +23,7 @@ from streamkern.execute.base import Executor
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Kernel
 from streamkern.kernels.radial import Cauchy, Gaussian, Laplace, Matern, Radial
-from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
+from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, resident
 from streamkern.pipeline.calibrate import Prices
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline, parameters
 from streamkern.pipeline.plan import plan, priced
@@ -242,8 +242,8 @@ def tune(
     pipeline = _pipeline(data, task, preprocess, standardise, centers)
     families = _families(pipeline, kernel)
     budget = default_budget() if memory is None else parse_bytes(memory)
-    sample = _sample(pipeline.train, rows, seed, budget)
-    with open_executor(scheduler, threads) as executor:
+    with limited(budget), open_executor(scheduler, threads) as executor:
+        sample = _sample(pipeline.train, rows, seed, budget)
         invariant = all(family.translation_invariant for family in families)
         bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant)
         median = median_distance(bench.fit, executor, bench.problem.dtype)
