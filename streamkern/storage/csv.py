@@ -148,7 +148,8 @@ class CsvSource(TableSource):
         size = max((size for _, size in self._spans), default=0)
         texts = size if self.target is not None and self.target.dtype == object else 0
         fields = 4 * rows * len(self._names)
-        return 2 * size + fields + 8 * rows * len(self._roles.stored), TEXT_BYTES + texts // rows
+        described = 4 * size if self.non_features else 0
+        return 2 * size + fields + 8 * rows * len(self._roles.stored) + described, TEXT_BYTES + texts // rows
 
     def where(self, chunk: int) -> str:
         """The chunk in words."""

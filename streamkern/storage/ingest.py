@@ -235,12 +235,14 @@ class _Job:
     def run(self, budget: int) -> int:
         """Make the dataset; gives the rows that were kept from an earlier attempt."""
         row = self.source.n_features * self.dtype.itemsize
-        chunk = int(np.diff(self.source.bounds).max(initial=0)) * max(
-            row, self.source.n_features * self.source.dtype.itemsize
-        )
-        shard = self.record["shard"] or 0
-        # A decoded chunk and what it is decoded from; a piece and what it is encoded to.
-        side = (self.threads + 1) * 3 * max(chunk, shard, self._piece_rows * row)
+        as_read, rows = self.source.reading(), int(np.diff(self.source.bounds).max(initial=0))
+        kept = as_read.row - self.source.n_features * self.source.dtype.itemsize  # of a row's target and weight
+        chunk, cast = rows * as_read.row, rows * row * (self.dtype != self.source.dtype)
+        shard, piece = self.record["shard"] or 0, self._piece_rows * (row + kept)
+        readers = min(self.threads, len(self.source.bounds) - 1)
+        # Chunks under way, and one whose rows go into pieces; pieces, and what they are encoded to.
+        side = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
+        side += (self.threads + 1) * 3 * max(shard, piece)
         runs = Runs(
             self.work.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
             self.weight is not None,

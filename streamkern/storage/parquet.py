@@ -27,6 +27,7 @@ from streamkern.storage.remote import Retry
 from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
+_DESCRIBED = 5  # copies of values that are described
 _OBJECT = 64  # bytes of a text as an object, beside its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -135,6 +136,8 @@ class ParquetSource(TableSource):
         for file in self._files.files:
             sizes = dict(zip(file.schema.names, file.widest, strict=True))
             pages = max(pages, groups * sum(sizes.get(name, 0) for name in self._roles.stored))
+            # Row groups are described one by one: as they are, and their distinct values, as texts, too.
+            pages = max(pages, _DESCRIBED * sum(sizes.get(name, 0) for name, _ in self.non_features))
             if self.target is not None and self.target.dtype == object and file.rows:
                 texts = max(sizes.get(name, 0) for name in self._roles.targets)
                 text = max(text, _OBJECT + 2 * texts // max(file.rows))

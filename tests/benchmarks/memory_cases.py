@@ -109,7 +109,7 @@ def labels_in_one_chunk(folder: Path, n: int, d: int = 1) -> str:
     X = group.create_array("X", shape=(n, d), chunks=(200_000, d), dtype="uint8")
     y = group.create_array("y", shape=(n,), chunks=(n,), dtype="int64")
     for start in range(0, n, 200_000):
-        X[start : start + 200_000] = np.arange(start, min(n, start + 200_000), dtype=np.uint8)[:, None]
+        X[start : start + 200_000] = (np.arange(start, min(n, start + 200_000)) % 251).astype(np.uint8)[:, None]
     y[:] = np.arange(n) % 10
     return str(folder / "d.zarr")
 
