@@ -23,7 +23,7 @@ from streamkern.data.targets import Classes
 from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import open_executor
 from streamkern.kernels import FeatureMap, Kernel
-from streamkern.memory import default_budget, parse_bytes
+from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.model import KernelMachine
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
@@ -128,7 +128,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _fitted(self, recipe: _Recipe) -> Fitted:
         budget = default_budget() if self.memory is None else parse_bytes(self.memory)
         recipe, _ = resolved(recipe, budget)
-        with open_executor(self.scheduler, self.threads) as executor:
+        with limited(budget), open_executor(self.scheduler, self.threads) as executor:
             return fit(recipe, executor, budget, device=device_for(recipe, self.device))
 
     def predict(self, X: Any) -> Array:

@@ -20,7 +20,7 @@ from streamkern.errors import NumericalError, PlanRefusedError, StorageError, St
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
 from streamkern.execute.asked import Asked
-from streamkern.memory import default_budget, parse_bytes, peak_resident, resident
+from streamkern.memory import default_budget, limited, parse_bytes, peak_resident, resident
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
@@ -28,7 +28,7 @@ from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate, version
 from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import OUTPUTS_GUESS, fit, planned, steps, width
+from streamkern.solvers.fit import fit, likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.solvers.placement import device_for
 from streamkern.storage.remote import COUNTS
@@ -66,6 +66,7 @@ def run(
     Raises:
         PlanRefusedError: the run would not fit the memory; nothing has been written but the manifest and the result.
         BusyError: another run holds the directory.
+        MemoryLimitError: the process came to hold more than the budget all the same; what was trained is kept.
         NumericalError: training diverged or stagnated.
         UsageError: the pipeline, the memory or the seconds are none.
         StreamkernError: any other failure, told by its class.
@@ -101,7 +102,10 @@ def run(
         timings: list[dict[str, Any]] = []
         started = time.perf_counter()
         try:
-            result = _train(pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device)
+            with limited(budget):
+                result = _train(
+                    pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device
+                )
         except BaseException as error:
             status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
             failure = {
@@ -284,7 +288,7 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
     """
     rows = planned(pipeline)
     return footprint(
-        rows, width(pipeline, rows), OUTPUTS_GUESS, Direct(), budget=budget, baseline=resident(), slots=slots,
+        rows, width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=resident(), slots=slots,
         lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize,
     ).peak  # fmt: skip
 

@@ -54,6 +54,11 @@ OUTPUTS_GUESS = 16
 """Outputs assumed before the labels are known; they weigh little beside the centers."""
 
 
+def likely_outputs(dataset: Dataset) -> int:
+    """Outputs assumed before the labels are known: as many as a row has targets, at least ``OUTPUTS_GUESS``."""
+    return max(OUTPUTS_GUESS, 1 if dataset.target is None else dataset.target.width)
+
+
 def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     """One sweep over the rows, transformed but not scaled: ranges, moments, labels; refuses rows that cannot be used.
 
@@ -348,7 +353,7 @@ def fit(
         )  # fmt: skip
 
     guess = planned(recipe)
-    projected = project(guess, OUTPUTS_GUESS)
+    projected = project(guess, likely_outputs(guess))
     on_plan(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
@@ -359,8 +364,8 @@ def fit(
     basis = recipe.features or recipe.kernel
     require_range(scaled, facts, np.dtype(recipe.dtype), centred=basis is None or basis.translation_invariant)
     release()
-    if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features:
-        projected = project(scaled, max(facts.encoding.outputs, OUTPUTS_GUESS))
+    if facts.encoding.outputs > likely_outputs(guess) or scaled.n_features != guess.n_features:
+        projected = project(scaled, max(facts.encoding.outputs, likely_outputs(guess)))
         on_plan(projected)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
     recipe, median = with_median(recipe, scaled, executor, stages)

@@ -196,7 +196,8 @@ class _Loop:
         self.problem, self.iteration, self.patience = problem, iteration, patience
         self.on_step, self.now, self.keeper = on_step, now, keeper
         self.steps = iteration.stream.steps if iteration.minibatches else 0
-        width = row_bytes(problem.train.n_features, problem.dtype.itemsize)
+        target = problem.train.target
+        width = row_bytes(problem.train.n_features, problem.dtype.itemsize, 1 if target is None else target.width)
         self.ahead = steps_ahead(iteration.stream.batch_rows, width)
         self.total_rows = iteration.epochs * iteration.stream.rows * (iteration.minibatches + iteration.sweeps)
         self.scan = Scan(iteration.stream.assembly, SCAN_ROWS)
