@@ -43,7 +43,7 @@ from streamkern.report.status import duration, metrics_in_words
 from streamkern.report.terminal import Display
 from streamkern.storage.ingest import ingest
 from streamkern.storage.tables import open_tables
-from streamkern.storage.writer import write_json
+from streamkern.storage.writer import read_json, write_json
 from streamkern.user_code import in_words, users_place
 
 _EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 directory busy"
@@ -374,6 +374,13 @@ def _watched(begin: Callable[[tuple[Listener, ...]], dict[str, Any]], name: str,
         if any((folder / "checkpoints").glob("*/[0-9]*")):
             display.close()
             _complain(f"the run can go on: streamkern resume {shlex.quote(str(folder))}")
+        raise
+    except StreamkernError:
+        told = read_json(folder / "result.json") or {}
+        if "model" in told and told.get("status") != "done":
+            display.close()
+            model = shlex.quote(str(folder / told["model"]))
+            _complain(f"the model is trained and saved: streamkern evaluate {model} DATA --target NAME scores it")
         raise
     finally:
         display.close()

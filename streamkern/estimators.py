@@ -53,6 +53,7 @@ class _Recipe:
     dtype: str
     features: FeatureMap | None = None
     preprocess: tuple[Step, ...] = ()
+    test: Dataset | None = None
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]

@@ -246,6 +246,19 @@ def _stages(pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices) -> 
     return (
         *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
         stage("statistics", stored, 1, scanning, whole, scanned),
+        *(
+            stage(
+                f"check-{name}",
+                len(rows),
+                1,
+                Operations(),
+                len(rows) * row_bytes,
+                seconds(Operations(), len(rows), len(rows) * row_bytes),
+                "statistics",
+            )
+            for name, rows in (("validation", pipeline.validation), ("test", pipeline.test))
+            if rows is not None
+        ),
         *([] if not asks_median(pipeline) else [distances]),
         stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
         stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),

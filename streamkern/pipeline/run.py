@@ -64,7 +64,7 @@ def run(
         What is written to ``result.json``.
 
     Raises:
-        PlanRefusedError: the run would not fit the memory; nothing has been written but the manifest and the result.
+        PlanRefusedError: the run would not fit the memory; the result of an earlier run that is done stays.
         BusyError: another run holds the directory.
         NumericalError: training diverged or stagnated.
         UsageError: the pipeline, the memory or the seconds are none.
@@ -81,7 +81,7 @@ def run(
     with locked(folder), EventLog(folder / "events.jsonl", listeners, _held) as events:
         for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
             tidy(parent)
-        before = _last_done(folder / "result.json")
+        before, finished = _last_done(folder / "result.json"), _finished(folder)
         manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds) | {"device": device}
         changed = _changed(folder, manifest)
         write_json(folder / "manifest.json", manifest)
@@ -99,26 +99,32 @@ def run(
         for each in pipeline.train.quarantine:
             events.emit("warning", message=f"left out, {each.where}: {each.why}", rows=[each.start, each.stop])
         timings: list[dict[str, Any]] = []
+        trained: dict[str, Any] = {}
         started = time.perf_counter()
         try:
-            result = _train(pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device)
+            measured = _train(
+                pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device, trained
+            )
         except BaseException as error:
             status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
-            failure = {
+            failure = trained | {
                 "status": status,
                 "run": manifest["run"],
                 "error": redacted(_in_words(error)),
                 "stages": timings,
                 "seed": pipeline.seed,
                 "peak_memory_bytes": peak_resident(),
-                "last_done": before,
+                "last_done": None if trained else before,  # it is what model.zarr is
             }
             # The disk may be what failed: the error that is on its way must not be replaced by a second one.
             with suppress(StorageError):
-                write_json(folder / "result.json", failure)
+                if status == "refused" and finished is not None:
+                    write_json(folder / "manifest.json", finished)  # the run that result.json goes on describing
+                else:
+                    write_json(folder / "result.json", failure)
             events.emit("run", state=status, error=failure["error"])
             raise
-        result["run"] = manifest["run"]
+        result = {"status": "done", **measured, "stages": timings, **trained, "run": manifest["run"]}
         result["seconds"] = time.perf_counter() - started
         write_json(folder / "result.json", result)
         events.emit("run", state="done", result=result)
@@ -216,7 +222,12 @@ def _train(
     timings: list[dict[str, Any]],
     checkpoint_seconds: float,
     device: str,
+    trained: dict[str, Any],
 ) -> dict[str, Any]:
+    """Train, save, evaluate: what the result says of the evaluation.
+
+    ``trained`` gets what the result says of the model, once it is saved; an evaluation that fails leaves that.
+    """
     pipeline, reason = resolved(pipeline, budget)
     if reason:
         events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
@@ -237,17 +248,11 @@ def _train(
         problem, outcome, report, projected = fitted = fit(pipeline, executor, budget, stages, on_plan, computing)
         settled = {} if stages.median is None else {"median_distance": stages.median}
         model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
-        metrics = stages.evaluate(model, problem.train)
-        diagnostics = {"diagnostics": stages.diagnose(problem, model)} if pipeline.diagnose else {}
         started = time.perf_counter()
         model.save(folder / "model.zarr")
-        stages.prune()
         timings.append({"name": "save", "seconds": time.perf_counter() - started, "cached": False})
-        return {
-            "status": "done",
-            "metrics": metrics,
-            **diagnostics,
-            "stages": timings,
+        trained |= {
+            "model": "model.zarr",
             "samples_per_second": outcome.rows / max(outcome.seconds, 1e-9),
             "data_wait_fraction": outcome.wait,
             "peak_memory_bytes": peak_resident(),
@@ -266,6 +271,12 @@ def _train(
             "executor": executor.name,
             "device": "cpu" if computing is None else computing.name,
         }
+        measured: dict[str, Any] = {"metrics": stages.evaluate(model, problem.train)}
+        if pipeline.diagnose:
+            measured["diagnostics"] = stages.diagnose(problem, model)
+        stages.prune()
+        trained["peak_memory_bytes"] = peak_resident()
+        return measured
 
 
 def _in_words(error: BaseException) -> str:
@@ -305,6 +316,13 @@ def _last_done(path: Path) -> dict[str, Any] | None:
     found = read_json(path) or {}
     done = found if found.get("status") == "done" else found.get("last_done")
     return done if isinstance(done, dict) else None
+
+
+def _finished(folder: Path) -> dict[str, Any] | None:
+    """The manifest of the run that has finished here, or None if the last one has not."""
+    manifest, result = read_json(folder / "manifest.json"), read_json(folder / "result.json") or {}
+    done = manifest is not None and result.get("status") == "done" and result.get("run") == manifest.get("run")
+    return manifest if done else None
 
 
 def _manifest(
@@ -350,9 +368,7 @@ _TRAINING = ("train", "kernel", "centers", "features", "solver", "preprocess", "
 def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """In what the run that is about to begin differs from one that was interrupted in its training here."""
     before = read_json(folder / "manifest.json")
-    last = read_json(folder / "result.json") or {}
-    done = before is not None and last.get("status") == "done" and last.get("run") == before.get("run")
-    if before is None or done or not any((folder / "checkpoints").glob("*/[0-9]*")):
+    if before is None or _finished(folder) is not None or not any((folder / "checkpoints").glob("*/[0-9]*")):
         return []
     now = redacted(json.loads(json.dumps(manifest, default=str)))
     return [name for name in _TRAINING if before.get(name) != now[name]]

@@ -20,7 +20,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import Learning
 from streamkern.data.quality import shuffle_warning
 from streamkern.data.statistics import Statistics
-from streamkern.data.targets import encoding_from_json, encoding_to_json
+from streamkern.data.targets import Encoding, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Transform, dump, load
 from streamkern.errors import StorageError
 from streamkern.events import EventLog
@@ -31,7 +31,7 @@ from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import Outcome, Problem, bandwidth, train
 from streamkern.solvers.diagnostics import diagnose
-from streamkern.solvers.fit import choose_centers, learn, require_success, statistics, steps
+from streamkern.solvers.fit import check, choose_centers, learn, require_success, statistics, steps
 from streamkern.solvers.footprint import Footprint
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
@@ -156,6 +156,17 @@ class Stages:
             lambda: statistics(dataset, self.executor, task),
             _dump_statistics,
             _load_statistics,
+        )
+
+    def check(self, rows: Dataset, encoding: Encoding, what: str) -> None:
+        """Refuse validation or test rows that the model could not be scored on."""
+        dtype = np.dtype(self.pipeline.dtype)
+        self.run(
+            f"check-{what.split()[1]}",
+            _key(_stored_rows(rows), encoding_to_json(encoding), dtype.str),
+            lambda: check(rows, encoding, self.executor, dtype, what),
+            lambda _: ({}, {"rows": rows.base_rows}),
+            lambda _, facts: facts["rows"],
         )
 
     def settled(self, dataset: Dataset) -> Pipeline:

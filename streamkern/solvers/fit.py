@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 from streamkern.backends import get_backend
 from streamkern.backends.device import Device
 from streamkern.centers import Centers, CenterSet
+from streamkern.data.alike import Usable, require_alike, require_scaled_alike
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import (
     Learning,
@@ -24,9 +26,10 @@ from streamkern.data.preprocess import (
 )
 from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise
 from streamkern.data.stream import Assembly, Scan
+from streamkern.data.targets import Encoding
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
-from streamkern.errors import DataError, NumericalError, UsageError
+from streamkern.errors import DataError, NumericalError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
 from streamkern.memory import release, resident
@@ -93,6 +96,35 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     moments = Moments(pivot, target_pivot, get_backend().finite_rows)
     sums = sweep(executor, Work(scan, moments))
     return summarise(sums, moments, flat=not target.outputs, has_target=True)
+
+
+def check(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype[Any], what: str) -> None:
+    """One sweep over rows that training will be measured on: everything that evaluation would refuse is refused now.
+
+    Args:
+        rows: prepared as the training rows.
+        encoding: how targets become numbers.
+        executor: where chunks are read.
+        dtype: of the streaming arithmetic.
+        what: what the rows are called in an error.
+
+    Raises:
+        DataError: a label or a category that training did not see, or a value that is not finite.
+    """
+    plain = rows.plain()
+    scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain.widest))
+    with _named(what):
+        sweep(executor, Work(scan, Usable(plain.columns)))
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Say in an error which rows it is about."""
+    try:
+        yield
+    except StreamkernError as error:
+        error.where = what if error.where is None else f"{what}: {error.where}"
+        raise
 
 
 def learn(dataset: Dataset, step: Learning, executor: Executor) -> Transform:
@@ -172,6 +204,11 @@ class Recipe(Protocol):
         ...
 
     @property
+    def test(self) -> Dataset | None:
+        """Rows that the trained model is scored on, or None."""
+        ...
+
+    @property
     def kernel(self) -> Kernel | None:
         """The kernel; None for ``default_kernel``."""
         ...
@@ -233,6 +270,10 @@ class Stages(Protocol):
         """Ranges, moments and labels of the training rows."""
         ...
 
+    def check(self, rows: Dataset, encoding: Encoding, what: str) -> None:
+        """Refuse validation or test rows that the model could not be scored on."""
+        ...
+
     def settled(self, dataset: Dataset) -> Recipe:
         """The recipe with a number for each bandwidth that is a median; the stages that follow go by it."""
         ...
@@ -267,6 +308,10 @@ class AtOnce:
     def statistics(self, dataset: Dataset) -> Statistics:
         """Ranges, moments and labels of the training rows."""
         return statistics(dataset, self.executor, self.recipe.task)
+
+    def check(self, rows: Dataset, encoding: Encoding, what: str) -> None:
+        """Refuse validation or test rows that the model could not be scored on."""
+        check(rows, encoding, self.executor, np.dtype(self.recipe.dtype), what)
 
     def settled(self, dataset: Dataset) -> Recipe:
         """The recipe with a number for each bandwidth that is a median."""
@@ -332,9 +377,10 @@ def fit(
     stages = stages or AtOnce(recipe, executor)
     data, baseline = recipe.train, resident()
     data.require_rows()
-    if recipe.validation is not None:
-        recipe.validation.require_rows()
-    elif recipe.solver.patience is not None:
+    measured = {"validation": recipe.validation, "test": recipe.test}
+    for name, rows in measured.items():
+        _require_measurable(rows, name)
+    if recipe.validation is None and recipe.solver.patience is not None:
         raise UsageError(
             "The solver has a patience, and there are no validation rows to lose it on.",
             where="patience",
@@ -366,6 +412,9 @@ def fit(
     if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features:
         projected = project(scaled, max(facts.encoding.outputs, OUTPUTS_GUESS))
         on_plan(projected)
+    for name, rows in measured.items():
+        if rows is not None:
+            _check_like(rows, name, recipe, scaled, facts.encoding, stages)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
     recipe = stages.settled(scaled)
     kernel = recipe.kernel or default_kernel(facts, scaled)
@@ -392,6 +441,32 @@ def fit(
     outcome, report = stages.fit(problem, projected)
     release()
     return Fitted(problem, outcome, report, projected)
+
+
+def _require_measurable(rows: Dataset | None, name: str) -> None:
+    """Raises DataError where there are no rows, or none with a target."""
+    if rows is None:
+        return
+    with _named(f"the {name} rows"):
+        rows.require_rows()
+        if rows.target is None:
+            raise DataError(
+                "The data set has no target.",
+                expected="the name of the target column",
+                remedy='name it: sk.open_dataset(path, target="label")',
+                where="the target",
+            )
+
+
+def _check_like(rows: Dataset, name: str, recipe: Recipe, train: Dataset, encoding: Encoding, stages: Stages) -> None:
+    """Check validation or test rows, as training prepares them, before training."""
+    what = f"the {name} rows"
+    with _named(what):
+        require_alike(rows, train.source.n_features, train.source.columns, train.transforms)
+        prepared = rows.prepared_like(train)
+        if name == "test" and not steps(recipe):
+            require_scaled_alike(rows, prepared)
+    stages.check(prepared, encoding, what)
 
 
 def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
