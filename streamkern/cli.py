@@ -28,6 +28,7 @@ from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
+from streamkern.kernels import RADIAL
 from streamkern.memory import format_bytes, share_heap
 from streamkern.pipeline import Registry, load_pipeline, parameters, plan, resume, retrain, run, type_name
 from streamkern.pipeline.checkpoints import INTERVAL
@@ -36,7 +37,7 @@ from streamkern.pipeline.inspect import inspect as inspect_data
 from streamkern.pipeline.predict import predict
 from streamkern.pipeline.registry import KEPT, open_model
 from streamkern.pipeline.retrain import listing
-from streamkern.pipeline.tune import KERNELS, ROWS, next_command, tune
+from streamkern.pipeline.tune import ROWS, next_command, tune
 from streamkern.redaction import redacted
 from streamkern.report import read_run, status, status_text
 from streamkern.report.status import duration, metrics_in_words
@@ -187,7 +188,7 @@ def _parser() -> _Parser:
     command.add_argument("--rows", type=_count, default=ROWS, metavar="N", help=f"rows of the subsample ({ROWS:,})")
     command.add_argument("--centers", type=_count, metavar="N", help="most centers; the pipeline's, up to 2,000")
     command.add_argument(
-        "--kernel", action="append", choices=sorted(KERNELS), help="kernels to compare; may be repeated; the pipeline's"
+        "--kernel", action="append", choices=sorted(RADIAL), help="kernels to compare; may be repeated; the pipeline's"
     )
     command.add_argument("--run-dir", metavar="DIR", help="where tune.json and tune.html go (default: runs/NAME)")
     command.add_argument("--json", action="store_true", help="as JSON")
@@ -474,7 +475,7 @@ def _tune(args: argparse.Namespace, settings: dict[str, str]) -> None:
     display = Display(sys.stderr)
     try:
         found = tune(
-            pipeline, args.kernel and [KERNELS[name] for name in args.kernel], rows=args.rows, centers=args.centers,
+            pipeline, args.kernel and [RADIAL[name] for name in args.kernel], rows=args.rows, centers=args.centers,
             memory=args.memory, threads=args.threads, on_trial=display.trial,
         )  # fmt: skip
     finally:
