@@ -45,11 +45,12 @@ from streamkern.kernels import (
     ReLUFeatures,
 )
 from streamkern.model import KernelMachine, load_model
-from streamkern.pipeline import Pipeline, Plan, Registry, Trial, Tuning, load_pipeline, plan, resume, retrain, run, tune
-from streamkern.pipeline.inspect import Inspection, inspect
-from streamkern.pipeline.predict import PredictionResult, predict
+from streamkern.pipeline import Pipeline, Plan, Trial, Tuning, load_pipeline, plan, resume, run, tune
+from streamkern.registry import Registry, retrain
+from streamkern.report.inspect import Inspection, inspect
 from streamkern.report.mlflow import log_to_mlflow
 from streamkern.serving import Predictor
+from streamkern.serving.predict import PredictionResult, predict
 from streamkern.solvers import (
     SGD,
     SVRG,

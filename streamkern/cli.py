@@ -30,18 +30,19 @@ from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import RADIAL
 from streamkern.memory import format_bytes, share_heap
-from streamkern.pipeline import Registry, load_pipeline, parameters, plan, resume, retrain, run, type_name
+from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.doctor import doctor_text, examine
-from streamkern.pipeline.inspect import inspect as inspect_data
-from streamkern.pipeline.predict import predict
-from streamkern.pipeline.registry import KEPT, open_model
-from streamkern.pipeline.retrain import listing
 from streamkern.pipeline.tune import ROWS, next_command, tune
 from streamkern.redaction import redacted
+from streamkern.registry import Registry, retrain
+from streamkern.registry.models import KEPT, open_model
+from streamkern.registry.retrain import listing
 from streamkern.report import read_run, status, status_text
+from streamkern.report.inspect import inspect as inspect_data
 from streamkern.report.status import duration, metrics_in_words
 from streamkern.report.terminal import Display
+from streamkern.serving.predict import predict
 from streamkern.storage.ingest import ingest
 from streamkern.storage.tables import open_tables
 from streamkern.storage.writer import read_json, write_json

@@ -17,7 +17,7 @@ import numpy as np
 from streamkern.data.stream import Assembly, Block, Key, Scan
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor, Parts, Stack, Tree, add
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.types import Array, IntArray
 
 Contribute = Callable[[Any, Any], Parts]

@@ -34,13 +34,13 @@ from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.kernels.base import Sum
-from streamkern.pipeline.gate import Gate
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.lanczos import speedup_ratio
 from streamkern.precondition.rsvd import randomized_eigensystem
+from streamkern.registry.gate import Gate
 from streamkern.solvers.diagnostics import effective_dimension, rayleigh_quotient
 from streamkern.storage import ArraySource
-from streamkern.storage.records import unpack
+from streamkern.storage.serialize import unpack
 from streamkern.sweep import gather
 
 TESTS = Path(__file__).parent
@@ -117,9 +117,9 @@ PLAIN = {
     "execute/dask.py": "LostError, caught where the step is repeated",
     "execute/threads.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
-    "pipeline/gate.py": "a comparison without a result, caught by the verdict",
-    "pipeline/registry.py": "caught below, and told as a damaged file",
-    "report/record.py": "caught by whoever reads a run that may not be there",
+    "registry/gate.py": "a comparison without a result, caught by the verdict",
+    "registry/models.py": "caught below, and told as a damaged file",
+    "report/run_directory.py": "caught by whoever reads a run that may not be there",
     "storage/layout.py": "IndexError of a position, as Python has it",
     "sweep.py": "protocol",
     "storage/artifact.py": "KeyError, told as a damaged artifact",
@@ -128,7 +128,7 @@ PLAIN = {
     "storage/objects.py": "what a file system raises, caught by the registry",
     "storage/numpy_files.py": "caught and told with the file's name",
     "storage/parquet_files.py": "caught and told with the file's name",
-    "storage/records.py": "a state of the wrong type: a fault of a solver's author, or a damaged file, told as such",
+    "storage/serialize.py": "a state of the wrong type: a fault of a solver's author, or a damaged file, told as such",
     "storage/remote.py": "what fsspec expects of a file system",
     "storage/scatter.py": "OSError, told by the ingest",
     "storage/writer.py": "OSError of the system, put in words by staged and Workspace",
@@ -622,7 +622,7 @@ kernels/radial.py: The function of
     test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
 pipeline/pipeline.py: ... raised
     test_user_faults.py::test_a_pipeline_file_that_fails_is_one_error_with_its_line
-pipeline/retrain.py: A pipeline with this
+registry/retrain.py: A pipeline with this
     test_user_faults.py::test_retraining_refuses_a_kernel_that_it_could_not_load_before_it_trains
 pipeline/run.py: This run cannot go on:
     test_user_code.py::test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refused
@@ -653,7 +653,7 @@ data/statistics.py: Every sample weight is 0.
 data/stream.py: ... is
     data/test_stream.py::test_sizes_below_one_are_refused
 data/transforms.py: The feature
-    pipeline/test_predict.py::test_a_schema_other_than_that_of_training_is_refused
+    serving/test_predict.py::test_a_schema_other_than_that_of_training_is_refused
 data/transforms.py: The preprocessing
     data/test_preprocess.py::test_an_unknown_transform_is_refused
 data/transforms.py: The value
@@ -692,14 +692,14 @@ model.py: The columns differ from those of training:
     test_model.py::test_other_columns_are_refused
 pipeline/pipeline.py: The parameter
     pipeline/test_pipeline.py::test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words
-pipeline/predict.py: An id column cannot be called
-    pipeline/test_predict.py::test_bad_usage_is_refused_before_anything_is_written
-pipeline/predict.py: The columns of training cannot be chosen:
-    pipeline/test_predict.py::test_rows_without_the_names_of_training_are_refused
+serving/predict.py: An id column cannot be called
+    serving/test_predict.py::test_bad_usage_is_refused_before_anything_is_written
+serving/predict.py: The columns of training cannot be chosen:
+    serving/test_predict.py::test_rows_without_the_names_of_training_are_refused
 pipeline/run.py: The working directory of this run is gone.
     pipeline/test_resume.py::test_a_working_directory_that_is_gone_is_told
-pipeline/warm.py: The classes are not those of the champion.
-    pipeline/test_retrain.py::test_what_does_not_fit_the_champion_begins_at_0_and_says_why
+solvers/warm.py: The classes are not those of the champion.
+    registry/test_retrain.py::test_what_does_not_fit_the_champion_begins_at_0_and_says_why
 precondition/lanczos.py: The covariance of the features is not finite,
     precondition/test_lanczos.py::test_features_that_are_all_zero_are_refused
 precondition/lanczos.py: epsilon is
@@ -708,8 +708,8 @@ precondition/lanczos.py: k is
     precondition/test_lanczos.py::test_values_out_of_range_are_refused
 precondition/nystrom.py: The preconditioned kernel is not positive: me
     precondition/test_nystrom.py::test_what_is_not_positive
-serving.py: The columns differ from those of training.
-    test_serving.py::test_what_cannot_be_answered_is_one_error
+serving/predictor.py: The columns differ from those of training.
+    serving/test_predictor.py::test_what_cannot_be_answered_is_one_error
 storage/__init__.py: the ingest to this place has not been completed
     storage/test_ingest.py::test_a_half_written_set_is_never_read
 storage/arrow.py: column
@@ -813,14 +813,14 @@ MODULES = {
     "backends/device.py": "a device",
     "solvers/placement.py": "pipeline/test_device.py",
     "pipeline/tune.py": "pipeline/test_tune.py",
-    "pipeline/model_store.py": "pipeline/test_registry.py",
-    "pipeline/registry.py": "pipeline/test_registry.py",
+    "storage/model_store.py": "registry/test_models.py",
+    "registry/models.py": "registry/test_models.py",
     "report/mlflow.py": "report/test_mlflow.py",
     "solvers/bandwidth.py": "solvers/test_bandwidth.py",
     "storage/csv_records.py": "storage/test_csv_damage.py",
     "storage/ingest.py": "storage/test_ingest.py",
     "storage/ingest_store.py": "storage/test_stores_written_and_ahead.py",
-    "storage/objects.py": "pipeline/test_registry.py",
+    "storage/objects.py": "registry/test_models.py",
     "storage/weighted.py": "data/test_weights.py",
 }
 """Modules whose errors have a test file of their own: a device, a store of objects, a service."""

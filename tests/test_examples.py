@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-ELSEWHERE = ("serve",)  # in test_serving.py
+ELSEWHERE = ("serve",)  # in tests/serving/test_predictor.py
 
 
 def example(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:

@@ -17,7 +17,7 @@ import streamkern as sk
 from streamkern.cli import main
 from streamkern.data.targets import Continuous, encoding_from_json, encoding_to_json
 from streamkern.model import load_model
-from streamkern.pipeline.retrain import warm
+from streamkern.registry.retrain import warm
 from streamkern.solvers import Direct, EigenPro, EigenPro2
 
 UNIX = 1.7e9

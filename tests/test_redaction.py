@@ -25,7 +25,7 @@ from streamkern.redaction import keep_option_secrets, keep_setting_secrets, keep
 from streamkern.report import read_run
 from streamkern.storage.tables import open_tables
 from streamkern.storage.writer import write_json
-from streamkern.testing.faults import FaultyServer
+from tests.faults import FaultyServer
 
 SECRET = "S3cr3tW0rd"
 

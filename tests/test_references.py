@@ -12,7 +12,7 @@ import pytest
 import scipy.linalg
 from numpy.typing import NDArray
 
-from streamkern.testing import references
+from tests import references
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.testing.simulate import Costs, Layout, ideal, simulate
+from tests.simulate import Costs, Layout, ideal, simulate
 
 REAL = Costs(
     lane=0.02, warm=0.005, update=0.015, message=0.0005, answer=0.0005, fixed=0.001, latency=1e-4, size=2e5,

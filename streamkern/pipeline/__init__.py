@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from streamkern.pipeline.pipeline import Parameter, Pipeline, load_pipeline, parameters, type_name
 from streamkern.pipeline.plan import Plan, plan
-from streamkern.pipeline.registry import Registry
-from streamkern.pipeline.retrain import retrain
 from streamkern.pipeline.run import resume, run
 from streamkern.pipeline.tune import Trial, Tuning, tune
 
@@ -13,14 +11,12 @@ __all__ = [
     "Parameter",
     "Pipeline",
     "Plan",
-    "Registry",
     "Trial",
     "Tuning",
     "load_pipeline",
     "parameters",
     "plan",
     "resume",
-    "retrain",
     "run",
     "tune",
     "type_name",

@@ -14,7 +14,7 @@ from streamkern.errors import ModelFormatError, StreamkernError
 from streamkern.events import EventLog
 from streamkern.solvers import Checkpoint
 from streamkern.storage.artifact import load_artifact, save_artifact
-from streamkern.storage.records import pack, unpack
+from streamkern.storage.serialize import pack, unpack
 
 INTERVAL = 30.0
 """Seconds between checkpoints."""

@@ -34,9 +34,8 @@ class Pipeline:
 
     Args:
         train: training rows with a target.
-        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one with the median distance of two
-            rows as bandwidth (``"auto"`` is ``"laplace"``); by default Laplace with the rows' root mean square distance as
-            bandwidth.
+        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
+            as bandwidth (``"auto"`` is ``"laplace"``); by default Laplace with their root mean square distance.
         centers: where centers come from; None for features that need none.
         solver: how weights are found; ``"auto"`` chooses by the size of the problem, and the plan says why.
         features: a feature map, for the solvers that work on one; None for kernel values at centers.

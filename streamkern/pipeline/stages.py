@@ -18,7 +18,6 @@ import numpy as np
 from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import Learning
-from streamkern.data.quality import shuffle_warning
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Encoding, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Transform, dump, load
@@ -29,6 +28,7 @@ from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL, Checkpoints
 from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
+from streamkern.report.quality import shuffle_warning
 from streamkern.solvers import Outcome, Problem, bandwidth, train
 from streamkern.solvers.diagnostics import diagnose
 from streamkern.solvers.fit import check, choose_centers, learn, require_success, statistics, steps

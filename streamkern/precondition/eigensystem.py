@@ -8,7 +8,7 @@ import numpy as np
 
 from streamkern.engine import Engine, default_engine
 from streamkern.errors import NumericalError, UsageError
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.types import Array
 
 

@@ -19,7 +19,7 @@ from streamkern.engine import Engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.sweep import Contribute
 from streamkern.types import Array
 

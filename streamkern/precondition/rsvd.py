@@ -18,7 +18,7 @@ import numpy as np
 from streamkern.engine import Engine, default_engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import Eigensystem
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.types import Array
 
 OVERSAMPLING = 20

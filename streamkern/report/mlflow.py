@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamkern.errors import StorageError, UsageError
-from streamkern.report.record import Record, read_run
+from streamkern.report.run_directory import Record, read_run
 
 _STATES = {"done": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}  # all others FAILED
 _FILES = ("manifest.json", "result.json", "report.html")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from streamkern.report import sections
 from streamkern.report.figures import Plot, embed, scripts
-from streamkern.report.record import Record
+from streamkern.report.run_directory import Record
 from streamkern.report.status import moment
 from streamkern.report.verdict import next_steps, verdict
 from streamkern.storage.writer import write_text

@@ -12,7 +12,7 @@ import numpy as np
 from streamkern.memory import format_bytes
 from streamkern.report.figures import Level, Line, Plot, bins, histogram, plain, plot
 from streamkern.report.markup import COLOURS, Entry, bar, heat, image, legend, table
-from streamkern.report.record import Record
+from streamkern.report.run_directory import Record
 from streamkern.report.status import duration, metrics_in_words, status
 from streamkern.report.verdict import baseline, labels, mistakes, outputs
 from streamkern.types import Array

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from streamkern.memory import format_bytes
-from streamkern.report.record import Record
+from streamkern.report.run_directory import Record
 
 _RECENT = 30.0  # seconds over which the speed of a live run is taken
 

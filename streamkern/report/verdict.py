@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.report.record import Record
+from streamkern.report.run_directory import Record
 from streamkern.report.status import advice, duration
 from streamkern.types import Array
 

@@ -15,7 +15,7 @@ from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne
 from streamkern.solvers.projection import InexactProjection
 from streamkern.solvers.score import residual, weigh
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.sweep import Companions, Contribution
 from streamkern.types import Array
 

@@ -43,7 +43,7 @@ from streamkern.solvers.projection import (
     project_inexactly,
 )
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.types import Array
 
 PROJECTIONS = ("auto", "exact", "inexact", "delayed")

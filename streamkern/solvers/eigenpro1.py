@@ -31,7 +31,7 @@ from streamkern.solvers.batches import default_batch
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.types import Array
 
 _DRAW = 1  # keeps the subsample apart from the centers, which may be drawn with the same seed

@@ -35,7 +35,7 @@ from streamkern.solvers.batches import default_batch
 from streamkern.solvers.projection import eigen_floor, measure_unprojected
 from streamkern.solvers.score import residual, weigh
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.sweep import Companions, Contribution
 from streamkern.types import Array, IntArray
 

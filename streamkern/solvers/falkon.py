@@ -19,7 +19,7 @@ from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, Who
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.weighting import center_weights
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.types import Array
 
 

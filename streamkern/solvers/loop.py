@@ -15,7 +15,7 @@ from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, row_bytes, steps_ahead
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.score import score
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.sweep import Contribute, Partial, StepWork, Work, sweep
 from streamkern.types import Array
 

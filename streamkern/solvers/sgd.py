@@ -25,7 +25,7 @@ from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem,
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.types import Array
 
 SCHEDULES = ("constant", "power", "pegasos")

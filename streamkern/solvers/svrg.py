@@ -35,7 +35,7 @@ from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.importance import WeightedProduct, row_norms, weights
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.records import record
+from streamkern.storage.serialize import record
 from streamkern.types import Array
 
 PRECONDITIONERS = ("lanczos", None)

@@ -24,10 +24,10 @@ from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageEr
 from streamkern.memory import default_budget, format_bytes, parse_bytes, release, resident
 from streamkern.redaction import redacted
 from streamkern.storage.base import Source, digest
+from streamkern.storage.ingest_record import RECORD, ingest_record
 from streamkern.storage.ingest_store import Sending
 from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
-from streamkern.storage.record import RECORD, ingest_record
 from streamkern.storage.remote import is_remote
 from streamkern.storage.scatter import ROW_EXTRA, Run, Runs
 from streamkern.storage.tables import open_tables

@@ -20,9 +20,9 @@ from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import digest
 from streamkern.storage.choose import Request, Roles, choose
+from streamkern.storage.ingest_record import ingest_record
 from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, feature_dtype, merged, target_of
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
-from streamkern.storage.record import ingest_record
 from streamkern.storage.remote import Retry
 from streamkern.storage.writer import staged
 from streamkern.types import Rows

@@ -14,7 +14,7 @@ from streamkern.backends import ANGULAR_KINDS, RADIAL_KINDS, Backend, NumpyBacke
 from streamkern.errors import UsageError
 from streamkern.rng import normal_rows
 from streamkern.testing.backend import BackendSuite
-from streamkern.testing.device import PlainLoops, SimulatedLoops
+from tests.device import PlainLoops, SimulatedLoops
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 PARAMS = {"bandwidth": 1.7, "exponent": 0.8}

@@ -1,6 +1,6 @@
 """What reading ahead hides of a store's latency: rows a second with it and without, interleaved, over HTTP on loopback.
 
-    python tests/benchmarks/read_ahead.py [--latency 0.05] [--chunks 48] [--repeats 3]
+    python -m tests.benchmarks.read_ahead [--latency 0.05] [--chunks 48] [--repeats 3]
 
 Every answer is held back by the latency. A sweep goes over all rows in stored order; a pass takes every window of a
 stream of two lanes. Nothing is computed with the rows, so that what is measured is the reading alone.
@@ -21,7 +21,7 @@ import streamkern as sk
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import Reader
 from streamkern.data.stream import Assembly, Scan, Stream
-from streamkern.testing.faults import Fault, FaultyServer
+from tests.faults import Fault, FaultyServer
 
 ROWS = 5000  # of a chunk: 1 MB
 

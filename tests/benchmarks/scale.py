@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from streamkern.report.record import read_run
+from streamkern.report.run_directory import read_run
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")

@@ -1,10 +1,10 @@
 """A step's constants measured here, the model's prediction for 1 to 8 workers against the real thing, and for 1,000.
 
-    python tests/benchmarks/scaling.py [--steps 8] [--rounds 3] [--workers 1 2 4 8]
+    python -m tests.benchmarks.scaling [--steps 8] [--rounds 3] [--workers 1 2 4 8]
 
 The constants are CPU times, which other processes disturb less than clocks: of a lane's block, alone and beside one on
 the other core; of the update on the host; of the driver and of a worker in steps without arithmetic, on one worker and
-on two. The model (``streamkern/testing/simulate.py``) never sees the times that it is to predict.
+on two. The model (``tests/simulate.py``) never sees the times that it is to predict.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.projection import ExactProjection
 from streamkern.sweep import StepWork, task_level
-from streamkern.testing.simulate import Costs, Layout, ideal, simulate
+from tests.simulate import Costs, Layout, ideal, simulate
 
 P, D, OUTPUTS, LANES, ROWS = 5000, 784, 10, 8, 256
 STEPS_A_PASS = 6

@@ -1,12 +1,12 @@
 """Seconds from a cold start to a test accuracy on Fashion-MNIST, against published methods and scikit-learn.
 
-    python tests/benchmarks/time_to_accuracy.py [--centers 5000] [--accuracy 0.863 0.875] [--sides ...] [--repeats 1]
-    python tests/benchmarks/time_to_accuracy.py --eigensystem
+    python -m tests.benchmarks.time_to_accuracy [--centers 5000] [--accuracy 0.863 0.875] [--sides ...] [--repeats 1]
+    python -m tests.benchmarks.time_to_accuracy --eigensystem
 
 Each side is a process of its own that imports, reads the images, sets up and trains; evaluation on the test images is
 not counted; the peak of its resident memory is. Methods of minibatches are looked at four times a pass. Sides take
 turns. The baselines are plain NumPy and SciPy, everything in memory: ``published`` is
-``streamkern.testing.references.eigenpro3``, inexact projection (Algorithm 2 of Abedsoltan et al. 2023) with the
+``tests.references.eigenpro3``, inexact projection (Algorithm 2 of Abedsoltan et al. 2023) with the
 settings of the released code (s = 5,000, q = 500, two projection epochs), ``tuned`` the same with the strongest
 settings we found for it; ``eigenpro2`` is EigenPro 2 as published, with all rows as centers whatever ``--centers``
 says; ``cg`` Falkon's preconditioned conjugate gradients (Rudi et al. 2017), kernel values computed block by block; all
@@ -123,7 +123,7 @@ def baseline(side: str, centers: int, epochs: int, seed: int, began: float) -> d
     import scipy.linalg  # noqa: F401
 
     loaded = time.time()
-    from streamkern.testing.references import eigenpro2, eigenpro3, laplace
+    from tests.references import eigenpro2, eigenpro3, laplace
 
     began += time.time() - loaded  # plain functions, which need nothing else of this package
     X, labels, X_test, y_test = images()

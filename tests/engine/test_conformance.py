@@ -20,7 +20,7 @@ from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion
 from streamkern.kernels.features import RandomFourier
-from streamkern.testing.device import HostDevice, StrictDevice
+from tests.device import HostDevice, StrictDevice
 
 REFERENCE = NumpyEngine()
 ENGINES: dict[str, Any] = {

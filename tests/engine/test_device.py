@@ -19,7 +19,7 @@ from streamkern.errors import NumericalError
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.projection import project_exactly
-from streamkern.testing.device import HostDevice, StrictDevice
+from tests.device import HostDevice, StrictDevice
 
 DEVICES = {"host": HostDevice, "strict": StrictDevice}
 

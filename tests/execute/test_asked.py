@@ -14,7 +14,7 @@ from streamkern.execute.asked import Asked, Told
 from streamkern.execute.dask import DaskExecutor
 from streamkern.storage.remote import COUNTS, Remote
 from streamkern.testing.executor import Rounding, expected_step
-from streamkern.testing.faults import Fault, FaultyServer, one_in
+from tests.faults import Fault, FaultyServer, one_in
 
 PATIENT = sk.Retry(timeout=20, deadline=120, first_wait=0.01)
 REFUSE = one_in(3, Fault(status=503))

@@ -16,7 +16,7 @@ from streamkern.backends.device import device_bytes
 from streamkern.engine.device import DeviceEngine
 from streamkern.kernels import Expansion
 from streamkern.testing.backend import BackendSuite
-from streamkern.testing.device import HostDevice
+from tests.device import HostDevice
 
 pytestmark = pytest.mark.gpu
 

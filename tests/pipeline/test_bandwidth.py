@@ -11,8 +11,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.pipeline.plan import plan
-from streamkern.pipeline.retrain import retrain
 from streamkern.pipeline.run import run
+from streamkern.registry.retrain import retrain
 from streamkern.report import read_run
 from streamkern.report.verdict import basis
 

@@ -10,7 +10,7 @@ import streamkern as sk
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import placement
-from streamkern.testing.device import HostDevice
+from tests.device import HostDevice
 
 
 def digits(solver, kernel=None, **more) -> Pipeline:

@@ -8,7 +8,7 @@ import pytest
 from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import Nystrom, StepSize, measure
-from streamkern.testing import references
+from tests import references
 
 
 def rows(n: int, d: int = 4, seed: int = 0) -> np.ndarray:

@@ -19,8 +19,8 @@ from streamkern.execute.dask import local
 from streamkern.solvers import Outcome, Problem, Solver
 from streamkern.storage import ArraySource
 from streamkern.storage.weighted import WeightedSource
-from streamkern.testing.references import kernel_least_squares
 from streamkern.testing.solver import fit, small_data, small_problem
+from tests.references import kernel_least_squares
 
 N, RIDGE = 1200, 1e-2
 

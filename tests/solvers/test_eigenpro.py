@@ -16,7 +16,6 @@ from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.averaging import average
 from streamkern.solvers.batches import default_batch
-from streamkern.testing import references
 from streamkern.testing.solver import (
     BANDWIDTH,
     C,
@@ -28,6 +27,7 @@ from streamkern.testing.solver import (
     small_data,
     small_problem,
 )
+from tests import references
 
 FULL = 4096  # more rows than there are: a step is a pass
 

@@ -25,7 +25,7 @@ from streamkern.rng import generator
 from streamkern.solvers import Problem, train
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.sweep import StepWork
-from streamkern.testing import references
+from tests import references
 
 N, D, C = 240, 5, 3
 F64 = np.dtype(np.float64)

@@ -14,7 +14,7 @@ from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
 from streamkern.execute import ThreadsExecutor
 from streamkern.solvers import Outcome, Problem, Progress, train
-from streamkern.testing.references import kernel_least_squares
+from tests.references import kernel_least_squares
 
 KERNEL = sk.Gaussian(1.5)
 

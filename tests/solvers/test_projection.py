@@ -21,7 +21,7 @@ from streamkern.solvers.projection import (
     project_exactly,
     project_inexactly,
 )
-from streamkern.testing import references
+from tests import references
 
 P, Q = 220, 12
 ENGINE = default_engine()

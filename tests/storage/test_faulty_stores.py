@@ -16,8 +16,8 @@ import streamkern as sk
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.storage import open_source, open_zarr
 from streamkern.storage.remote import COUNTS
-from streamkern.testing.faults import Fault, FaultyServer, first_time, one_in
 from streamkern.testing.source import read_all
+from tests.faults import Fault, FaultyServer, first_time, one_in
 
 PATIENT = sk.Retry(timeout=20, deadline=120, first_wait=0.01)
 HASTY = sk.Retry(timeout=0.5, deadline=60, first_wait=0.01)

@@ -27,7 +27,7 @@ from streamkern.cli import main
 from streamkern.storage import ingest as ingest_module
 from streamkern.storage import layout, open_source, write_parquet, write_zarr, writer
 from streamkern.storage.ingest import ingest
-from streamkern.storage.record import ingest_record
+from streamkern.storage.ingest_record import ingest_record
 from streamkern.testing.source import read_all
 
 FORMATS = ("zarr", "parquet")

@@ -16,8 +16,8 @@ import streamkern as sk
 from streamkern.cli import main
 from streamkern.data.targets import Continuous
 from streamkern.model import KernelMachine
-from streamkern.pipeline.model_store import CHAMPION, LARGEST
-from streamkern.pipeline.registry import Registry
+from streamkern.registry.models import Registry
+from streamkern.storage.model_store import CHAMPION, LARGEST
 
 PIPELINE = """
 import streamkern as sk

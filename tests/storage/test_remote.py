@@ -21,8 +21,8 @@ from streamkern.errors import StorageError, UsageError
 from streamkern.redaction import redacted
 from streamkern.storage import open_source
 from streamkern.storage.remote import COUNTS, Retry
-from streamkern.testing.faults import Fault, FaultyServer
 from streamkern.testing.source import SourceSuite, read_all
+from tests.faults import Fault, FaultyServer
 
 QUICK = Retry(timeout=10, deadline=30, first_wait=0.01)
 _buckets = (f"bucket-{number}" for number in itertools.count())

@@ -21,8 +21,8 @@ from streamkern.data.split import Listed, Rule
 from streamkern.storage import csv, layout, open_source
 from streamkern.storage.arrow import number_of
 from streamkern.storage.tables import open_tables
-from streamkern.testing.faults import FaultyServer
 from streamkern.testing.source import SourceSuite, read_all
+from tests.faults import FaultyServer
 
 N = 101
 RNG = np.random.default_rng(7)

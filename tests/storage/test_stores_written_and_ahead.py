@@ -13,8 +13,8 @@ import streamkern as sk
 from streamkern.data.reader import AT_ONCE, Reader
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.storage import ingest_store, open_source
-from streamkern.testing.faults import Fault, FaultyServer, Request
 from streamkern.testing.source import read_all
+from tests.faults import Fault, FaultyServer, Request
 
 N = 400
 X = np.random.default_rng(0).normal(size=(N, 16)).astype(np.float32)

@@ -17,8 +17,8 @@ from pyarrow import feather
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage import csv, layout
 from streamkern.storage.tables import open_tables
-from streamkern.testing.faults import FaultyServer
 from streamkern.testing.source import SourceSuite, read_all
+from tests.faults import FaultyServer
 
 NAMES = [f"c{j}" for j in range(6)]
 

@@ -28,12 +28,12 @@ import pytest
 
 import streamkern as sk
 from streamkern.pipeline.calibrate import Calibration
-from streamkern.pipeline.model_store import DirectoryStore
 from streamkern.report.page import write_text
 from streamkern.storage import ingest as ingest_module
 from streamkern.storage import layout, open_source, write_parquet, writer
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.ingest import ingest
+from streamkern.storage.model_store import DirectoryStore
 from streamkern.storage.predictions import FORMATS, Column, record_at
 from streamkern.testing.source import read_all
 

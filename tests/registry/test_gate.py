@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.pipeline.gate import CLASSIFICATION, DEEPEST, LONGEST, REGRESSION, Gate, default_gate
+from streamkern.registry.gate import CLASSIFICATION, DEEPEST, LONGEST, REGRESSION, Gate, default_gate
 
 ONE = {"accuracy": 0.91, "mse": 0.1, "n_test": 1000.0, "drift.max_psi": 0.3}
 OTHER = {"accuracy": 0.912, "mse": 0.2, "n_test": 1000.0}

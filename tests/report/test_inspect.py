@@ -17,8 +17,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.cli import main
-from streamkern.pipeline import inspect as inspection
-from streamkern.pipeline.inspect import inspect
+from streamkern.report import inspect as inspection
+from streamkern.report.inspect import inspect
 from streamkern.storage import arrow, csv, described, layout, write_parquet
 
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.quality import BATCH, WARN_ABOVE, Spread, stored_ratio
-from streamkern.data.sketch import BINS, Columns, ColumnSums, Histogram, finish
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
 from streamkern.execute import Executor, open_executor
 from streamkern.memory import format_bytes
+from streamkern.report.quality import BATCH, WARN_ABOVE, Spread, stored_ratio
+from streamkern.report.sketch import BINS, Columns, ColumnSums, Histogram, finish
 from streamkern.storage.base import Source
 from streamkern.storage.described import DISTINCT, Described, shown
-from streamkern.storage.record import ingest_record
+from streamkern.storage.ingest_record import ingest_record
 from streamkern.storage.tables import open_tables
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array, Target

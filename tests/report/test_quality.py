@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.data.quality import Spread, shuffle_warning, stored_ratio, stream_ratio
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
 from streamkern.execute.threads import ThreadsExecutor
+from streamkern.report.quality import Spread, shuffle_warning, stored_ratio, stream_ratio
 from streamkern.storage import ArraySource, layout
 from streamkern.sweep import Work, sweep
 

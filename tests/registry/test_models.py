@@ -16,7 +16,7 @@ import pytest
 import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.model import KernelMachine
-from streamkern.pipeline.registry import REMEMBERED, Registry
+from streamkern.registry.models import REMEMBERED, Registry
 
 
 def model(number: int) -> KernelMachine:

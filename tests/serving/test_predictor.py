@@ -20,7 +20,7 @@ import pytest
 
 import streamkern as sk
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 X = np.random.default_rng(0).normal(size=(300, 4))
 
 

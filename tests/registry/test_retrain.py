@@ -21,9 +21,9 @@ from scipy.stats import binomtest, ttest_rel
 
 import streamkern as sk
 from streamkern.cli import main
-from streamkern.pipeline.paired import compare
-from streamkern.pipeline.registry import Registry
-from streamkern.pipeline.warm import warm
+from streamkern.registry.models import Registry
+from streamkern.registry.paired import compare
+from streamkern.registry.warm import warm
 from streamkern.report import read_run
 from streamkern.report.page import write_report
 
@@ -321,13 +321,13 @@ def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, si
 
 
 STOPS = [
-    ("streamkern.pipeline.retrain.save_artifact", False),
-    ("streamkern.pipeline.registry.write_json", False),
-    ("streamkern.pipeline.model_store.commit", False),
-    ("streamkern.pipeline.model_store.commit", True),
-    ("streamkern.pipeline.registry.Registry._set", False),
-    ("streamkern.pipeline.registry.Registry._set", True),
-    ("streamkern.pipeline.registry.Registry.log", False),
+    ("streamkern.registry.retrain.save_artifact", False),
+    ("streamkern.registry.models.write_json", False),
+    ("streamkern.storage.model_store.commit", False),
+    ("streamkern.storage.model_store.commit", True),
+    ("streamkern.registry.models.Registry._set", False),
+    ("streamkern.registry.models.Registry._set", True),
+    ("streamkern.registry.models.Registry.log", False),
 ]
 
 

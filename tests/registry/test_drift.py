@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
-from streamkern.data.drift import NAMES, Drift, Profile, Tally, compare, count, edges_of, ks, label_psi, psi
 from streamkern.data.stream import Raw
+from streamkern.registry.drift import NAMES, Drift, Profile, Tally, compare, count, edges_of, ks, label_psi, psi
 
 
 def block(X: np.ndarray, y: np.ndarray | None = None) -> tuple[Raw, str]:

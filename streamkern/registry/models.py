@@ -27,10 +27,10 @@ import numpy as np
 
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
 from streamkern.model import KernelMachine, load_model
-from streamkern.pipeline.model_store import CHAMPION, RECORD, DirectoryStore, open_store
 from streamkern.redaction import redacted
 from streamkern.storage.base import digest
 from streamkern.storage.files import parse_json
+from streamkern.storage.model_store import CHAMPION, RECORD, DirectoryStore, open_store
 from streamkern.storage.remote import is_remote
 from streamkern.storage.writer import write_json
 

@@ -19,8 +19,8 @@ import zarr
 
 import streamkern as sk
 from streamkern.cli import main
-from streamkern.pipeline import predict as module
-from streamkern.pipeline.predict import predict
+from streamkern.serving import predict as module
+from streamkern.serving.predict import predict
 from streamkern.storage.predictions import record_at
 
 FORMATS = ("parquet", "zarr")
@@ -138,7 +138,7 @@ def test_parts_threads_and_processes_change_no_byte_of_a_row(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from streamkern.pipeline import predict as module
+from streamkern.serving import predict as module
 from streamkern.storage import predictions
 module.PART_ROWS = 257
 after, model, data, target = int(sys.argv[1]), *sys.argv[2:]
@@ -314,7 +314,7 @@ def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(
 
 PEAK = """
 import sys
-from streamkern.pipeline.predict import predict
+from streamkern.serving.predict import predict
 found = predict(sys.argv[1], sys.argv[2], sys.argv[3], id="key", scores=True, memory="2GiB", threads=2)
 print(found.peak_memory_bytes, found.projected_memory_bytes)
 """

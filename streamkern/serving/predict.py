@@ -23,7 +23,7 @@ from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageEr
 from streamkern.execute import Executor, open_executor
 from streamkern.memory import default_budget, format_bytes, parse_bytes, peak_resident, release, resident
 from streamkern.model import KernelMachine, Predicted
-from streamkern.pipeline.registry import open_model
+from streamkern.registry.models import open_model
 from streamkern.storage.base import Source, digest
 from streamkern.storage.predictions import FORMATS, SUFFIXES, Column, Predictions, record_at
 from streamkern.storage.remote import is_remote

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data import drift
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Raw, Scan
@@ -23,15 +22,17 @@ from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.model import KernelMachine, load_model
 from streamkern.pipeline.checkpoints import INTERVAL
-from streamkern.pipeline.gate import Gate, Verdict, default_gate
-from streamkern.pipeline.paired import Paired, compare, stored
 from streamkern.pipeline.pipeline import Pipeline
-from streamkern.pipeline.registry import KEPT, Registry
 from streamkern.pipeline.run import run
-from streamkern.pipeline.warm import UnlikeChampionError, warm
 from streamkern.redaction import redacted
+from streamkern.registry import drift
+from streamkern.registry.gate import Gate, Verdict, default_gate
+from streamkern.registry.models import KEPT, Registry
+from streamkern.registry.paired import Paired, compare, stored
+from streamkern.registry.warm import warm
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import steps
+from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
 from streamkern.sweep import Work, sweep
@@ -68,7 +69,7 @@ def retrain(
         pipeline: the definition; its ``test`` rows are what both models are scored on.
         registry: where models are kept: a directory, made where it is missing, or an fsspec URL (``s3://bucket/models``),
             where training runs in ``runs/NAME``.
-        gate: the condition, as ``streamkern.pipeline.gate`` reads it; by default not worse than the champion by more
+        gate: the condition, as ``streamkern.registry.gate`` reads it; by default not worse than the champion by more
             than 0.002 in accuracy, or 1% in squared error, on 100 test rows or more.
         cold: begin at 0 with new centers, rather than at the champion's weights where that can be.
         keep: versions that stay, besides the champion and the one before it.

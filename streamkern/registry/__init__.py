@@ -1,0 +1,8 @@
+"""Registry of models: versions, the gate that promotes them, and retraining."""
+
+from __future__ import annotations
+
+from streamkern.registry.models import Registry
+from streamkern.registry.retrain import retrain
+
+__all__ = ["Registry", "retrain"]
