@@ -18,7 +18,7 @@ import numpy as np
 
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
-from streamkern.execute import open_executor
+from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.execute.asked import Asked
 from streamkern.memory import default_budget, parse_bytes, peak_resident, resident
 from streamkern.model import KernelMachine
@@ -42,7 +42,7 @@ def run(
     *,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: str = "threads",
+    scheduler: Scheduler = "threads",
     checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
     device: str = "auto",
@@ -55,7 +55,8 @@ def run(
             over the stages that have not changed.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         threads: threads of the ``threads`` scheduler; the process's cores by default.
-        scheduler: ``threads``, ``processes``, ``processes:N`` or the address of a Dask scheduler.
+        scheduler: ``threads``, ``processes``, ``processes:N``, the address of a Dask scheduler, or a
+            ``distributed.Client``, which stays open.
         checkpoint_seconds: between two checkpoints of the training.
         listeners: told of every event.
         device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``, so far the CPU.
@@ -135,7 +136,7 @@ def resume(
     run_dir: str | os.PathLike[str],
     *,
     threads: int | None = None,
-    scheduler: str | None = None,
+    scheduler: Scheduler | None = None,
     listeners: tuple[Listener, ...] = (),
 ) -> dict[str, Any]:
     """Go on with an interrupted run of a pipeline file, as its manifest says; a run that is done is left as it is.
@@ -217,7 +218,7 @@ def _train(
     folder: Path,
     budget: int,
     threads: int | None,
-    scheduler: str,
+    scheduler: Scheduler,
     events: EventLog,
     timings: list[dict[str, Any]],
     checkpoint_seconds: float,
@@ -326,7 +327,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
 
 
 def _manifest(
-    pipeline: Pipeline, budget: int, scheduler: str, threads: int | None, checkpoint_seconds: float
+    pipeline: Pipeline, budget: int, scheduler: Scheduler, threads: int | None, checkpoint_seconds: float
 ) -> dict[str, Any]:
     return {
         "run": secrets.token_hex(8),
@@ -353,7 +354,7 @@ def _manifest(
         "lanes": pipeline.lanes,
         "dtype": pipeline.dtype,
         "memory": budget,
-        "scheduler": scheduler,
+        "scheduler": scheduler_name(scheduler),
         "threads": threads,
         "checkpoint_seconds": checkpoint_seconds,
         "versions": {name: version(name) for name in ("streamkern", "numpy", "numba", "scipy", "zarr")},

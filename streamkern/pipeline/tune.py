@@ -18,7 +18,7 @@ from streamkern.data.preprocess import Step
 from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
-from streamkern.execute import open_executor
+from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Kernel, named_kernel
@@ -190,7 +190,7 @@ def tune(
     seed: int = 0,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: str = "threads",
+    scheduler: Scheduler = "threads",
     seconds: bool = True,
     prices: Prices | None = None,
     on_trial: Callable[[Trial], None] = lambda trial: None,

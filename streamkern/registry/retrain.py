@@ -17,7 +17,7 @@ from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.errors import DataError, StreamkernError, UsageError
 from streamkern.events import Listener
-from streamkern.execute import open_executor
+from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.model import KernelMachine, load_model
@@ -54,7 +54,7 @@ def retrain(
     keep: int = KEPT,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: str = "threads",
+    scheduler: Scheduler = "threads",
     device: str = "auto",
     checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
