@@ -29,10 +29,11 @@ from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import RADIAL
-from streamkern.memory import format_bytes, share_heap
+from streamkern.memory import share_heap
 from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.doctor import doctor_text, examine
+from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.tune import ROWS, next_command, tune
 from streamkern.redaction import redacted
 from streamkern.registry import Registry, retrain
@@ -40,7 +41,7 @@ from streamkern.registry.models import KEPT, open_model
 from streamkern.registry.retrain import listing
 from streamkern.report import read_run, status, status_text
 from streamkern.report.inspect import inspect as inspect_data
-from streamkern.report.status import duration, metrics_in_words
+from streamkern.report.status import metrics_in_words
 from streamkern.report.terminal import Display
 from streamkern.serving.predict import predict
 from streamkern.storage.ingest import ingest
@@ -349,25 +350,25 @@ def _run(args: argparse.Namespace, settings: dict[str, str]) -> None:
     pipeline = load_pipeline(args.pipeline, settings)
     folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
 
-    def begin(listeners: tuple[Listener, ...]) -> dict[str, Any]:
+    def begin(listeners: tuple[Listener, ...]) -> RunResult:
         return run(
             pipeline, folder, memory=args.memory, threads=args.threads, scheduler=args.scheduler,
             checkpoint_seconds=args.checkpoint_seconds, listeners=listeners, device=args.device,
         )  # fmt: skip
 
-    _watched(begin, pipeline.name, folder, args.quiet)
+    _watched(begin, folder, args.quiet)
 
 
 def _resume(args: argparse.Namespace) -> None:
     folder = Path(args.run_dir)
 
-    def begin(listeners: tuple[Listener, ...]) -> dict[str, Any]:
+    def begin(listeners: tuple[Listener, ...]) -> RunResult:
         return resume(folder, threads=args.threads, scheduler=args.scheduler, listeners=listeners)
 
-    _watched(begin, folder.name, folder, args.quiet)
+    _watched(begin, folder, args.quiet)
 
 
-def _watched(begin: Callable[[tuple[Listener, ...]], dict[str, Any]], name: str, folder: Path, quiet: bool) -> None:
+def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, quiet: bool) -> None:
     """A run, what it is doing, and what it has come to."""
     display = Display(sys.stderr)
     try:
@@ -387,24 +388,7 @@ def _watched(begin: Callable[[tuple[Listener, ...]], dict[str, Any]], name: str,
     finally:
         display.close()
     if not quiet:
-        _say(_summary(name, folder, result))
-
-
-def _summary(name: str, folder: Path, result: dict[str, Any]) -> str:
-    """What a run has come to, for a terminal."""
-    lines = [f"{name}: done in {duration(result['seconds'])}"]
-    lines += [f"  {part:<9}{metrics_in_words(metrics)}" for part, metrics in result["metrics"].items()]
-    waiting = f"{result['data_wait_fraction']:.0%} of the time waiting for data"
-    lines += [
-        f"  speed    {result['samples_per_second']:,.0f} rows/s, {waiting}",
-        f"  memory   {format_bytes(result['peak_memory_bytes'])} at the peak, "
-        f"{format_bytes(result['projected_memory_bytes'])} projected, "
-        f"{format_bytes(result['memory_budget_bytes'])} allowed",
-    ]
-    taken = [stage["name"] for stage in result["stages"] if stage["cached"]]
-    if taken:
-        lines.append(f"  kept     {', '.join(taken)}: taken over from an earlier run")
-    return "\n".join([*lines, f"  result   {folder / 'result.json'}", f"  model    {folder / 'model.zarr'}"]) + "\n"
+        _say(f"{result}\n")
 
 
 def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:

@@ -96,6 +96,13 @@ class KernelMachine:
     transforms: tuple[Transform, ...] = ()
     origin: float | Array = 0.0
 
+    def __repr__(self) -> str:
+        basis = repr(self.kernel) if self.features is None else f"{type(self.features).__name__} features"
+        outputs = self.encoding.outputs
+        answers = f"{outputs} classes" if isinstance(self.encoding, Classes) else f"{outputs} output(s)"
+        basis = basis if len(basis) <= 50 else f"{type(self.features or self.kernel).__name__}(...)"
+        return f"KernelMachine({basis}, {len(self.Z):,} centers, {self.n_features:,} features, {answers})"
+
     @classmethod
     def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
         """The model that a fit left; ``metadata`` joins the facts about the training."""

@@ -24,6 +24,7 @@ from streamkern.memory import default_budget, parse_bytes, peak_resident, reside
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
+from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.stages import Stages, version
 from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
@@ -46,7 +47,7 @@ def run(
     checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
     device: str = "auto",
-) -> dict[str, Any]:
+) -> RunResult:
     """Train a pipeline; go on where an earlier run of the same pipeline in the same directory was interrupted.
 
     Args:
@@ -62,7 +63,7 @@ def run(
         device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``, so far the CPU.
 
     Returns:
-        What is written to ``result.json``.
+        What is written to ``result.json``, by its keys and as attributes.
 
     Raises:
         PlanRefusedError: the run would not fit the memory; the result of an earlier run that is done stays.
@@ -129,7 +130,7 @@ def run(
         result["seconds"] = time.perf_counter() - started
         write_json(folder / "result.json", result)
         events.emit("run", state="done", result=result)
-        return result
+        return RunResult(result, folder)
 
 
 def resume(
@@ -138,7 +139,7 @@ def resume(
     threads: int | None = None,
     scheduler: Scheduler | None = None,
     listeners: tuple[Listener, ...] = (),
-) -> dict[str, Any]:
+) -> RunResult:
     """Go on with an interrupted run of a pipeline file, as its manifest says; a run that is done is left as it is.
 
     It goes on in the working directory where it was started, where the file's relative paths lead.
@@ -150,7 +151,7 @@ def resume(
         listeners: told of every event.
 
     Returns:
-        What is in ``result.json``.
+        What is in ``result.json``, by its keys and as attributes.
 
     Raises:
         UsageError: there is no run here, it is not one of a pipeline file, or its working directory is gone.
@@ -182,7 +183,7 @@ def resume(
     with locked(folder):
         result = read_json(folder / "result.json")
     if result is not None and result.get("status") == "done" and result.get("run") == told.get("run"):
-        return result
+        return RunResult(result, folder)
     place = Path(told.get("directory", ""))
     if not place.is_dir():
         raise UsageError(
@@ -253,6 +254,7 @@ def _train(
         model.save(folder / "model.zarr")
         timings.append({"name": "save", "seconds": time.perf_counter() - started, "cached": False})
         trained |= {
+            "name": pipeline.name,
             "model": "model.zarr",
             "samples_per_second": outcome.rows / max(outcome.seconds, 1e-9),
             "data_wait_fraction": outcome.wait,

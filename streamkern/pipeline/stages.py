@@ -169,6 +169,10 @@ class Stages:
             lambda _, facts: facts["rows"],
         )
 
+    def warn(self, message: str) -> None:
+        """An event of the run."""
+        self.events.emit("warning", message=message)
+
     def settled(self, dataset: Dataset) -> Pipeline:
         """The pipeline with a number for each bandwidth that is the median distance of two rows."""
         if bandwidth.asks_median(self.pipeline):

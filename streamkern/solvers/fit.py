@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from streamkern.data.preprocess import (
     require_encoded,
     scale,
 )
-from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise
+from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise, unlike_scales
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Encoding
 from streamkern.data.transforms import Transform
@@ -274,6 +275,10 @@ class Stages(Protocol):
         """Refuse validation or test rows that the model could not be scored on."""
         ...
 
+    def warn(self, message: str) -> None:
+        """Tell of rows that are probably not as the user means them."""
+        ...
+
     def settled(self, dataset: Dataset) -> Recipe:
         """The recipe with a number for each bandwidth that is a median; the stages that follow go by it."""
         ...
@@ -312,6 +317,10 @@ class AtOnce:
     def check(self, rows: Dataset, encoding: Encoding, what: str) -> None:
         """Refuse validation or test rows that the model could not be scored on."""
         check(rows, encoding, self.executor, np.dtype(self.recipe.dtype), what)
+
+    def warn(self, message: str) -> None:
+        """Warn as Python does."""
+        warnings.warn(message, UserWarning, stacklevel=5)
 
     def settled(self, dataset: Dataset) -> Recipe:
         """The recipe with a number for each bandwidth that is a median."""
@@ -403,6 +412,8 @@ def fit(
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = prepare(recipe, stages)
+    if message := unlike_scales(facts.variance * np.square(scaled.factor), scaled.columns):
+        stages.warn(message)
     basis = recipe.features or recipe.kernel
     scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
