@@ -27,22 +27,24 @@ from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
-from streamkern.memory import format_bytes, share_heap
+from streamkern.kernels import RADIAL
+from streamkern.memory import share_heap
 from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.doctor import doctor_text, examine
-from streamkern.pipeline.tune import KERNELS, ROWS, next_command, tune
+from streamkern.pipeline.results import RunResult
+from streamkern.pipeline.tune import ROWS, next_command, tune
 from streamkern.redaction import redacted
 from streamkern.registry import Registry, retrain
 from streamkern.registry.models import KEPT
 from streamkern.registry.retrain import listing
 from streamkern.report import read_run, status, status_text
 from streamkern.report.inspect import inspect as inspect_data
-from streamkern.report.status import duration, metrics_in_words
+from streamkern.report.status import metrics_in_words
 from streamkern.report.terminal import Display
 from streamkern.serving.predict import evaluate, predict
 from streamkern.storage.ingest import ingest
-from streamkern.storage.writer import write_json
+from streamkern.storage.writer import read_json, write_json
 from streamkern.user_code import in_words, users_place
 
 _EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 directory busy"
@@ -186,7 +188,7 @@ def _parser() -> _Parser:
     command.add_argument("--rows", type=_count, default=ROWS, metavar="N", help=f"rows of the subsample ({ROWS:,})")
     command.add_argument("--centers", type=_count, metavar="N", help="most centers; the pipeline's, up to 2,000")
     command.add_argument(
-        "--kernel", action="append", choices=sorted(KERNELS), help="kernels to compare; may be repeated; the pipeline's"
+        "--kernel", action="append", choices=sorted(RADIAL), help="kernels to compare; may be repeated; the pipeline's"
     )
     command.add_argument("--run-dir", metavar="DIR", help="where tune.json and tune.html go (default: runs/NAME)")
     command.add_argument("--json", action="store_true", help="as JSON")
@@ -348,25 +350,25 @@ def _run(args: argparse.Namespace, settings: dict[str, str]) -> None:
     pipeline = load_pipeline(args.pipeline, settings)
     folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
 
-    def begin(listeners: tuple[Listener, ...]) -> dict[str, Any]:
+    def begin(listeners: tuple[Listener, ...]) -> RunResult:
         return run(
             pipeline, folder, memory=args.memory, threads=args.threads, scheduler=args.scheduler,
             checkpoint_seconds=args.checkpoint_seconds, listeners=listeners, device=args.device,
         )  # fmt: skip
 
-    _watched(begin, pipeline.name, folder, args.quiet)
+    _watched(begin, folder, args.quiet)
 
 
 def _resume(args: argparse.Namespace) -> None:
     folder = Path(args.run_dir)
 
-    def begin(listeners: tuple[Listener, ...]) -> dict[str, Any]:
+    def begin(listeners: tuple[Listener, ...]) -> RunResult:
         return resume(folder, threads=args.threads, scheduler=args.scheduler, listeners=listeners)
 
-    _watched(begin, folder.name, folder, args.quiet)
+    _watched(begin, folder, args.quiet)
 
 
-def _watched(begin: Callable[[tuple[Listener, ...]], dict[str, Any]], name: str, folder: Path, quiet: bool) -> None:
+def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, quiet: bool) -> None:
     """A run, what it is doing, and what it has come to."""
     display = Display(sys.stderr)
     try:
@@ -376,27 +378,17 @@ def _watched(begin: Callable[[tuple[Listener, ...]], dict[str, Any]], name: str,
             display.close()
             _complain(f"the run can go on: streamkern resume {shlex.quote(str(folder))}")
         raise
+    except StreamkernError:
+        told = read_json(folder / "result.json") or {}
+        if "model" in told and told.get("status") != "done":
+            display.close()
+            model = shlex.quote(str(folder / told["model"]))
+            _complain(f"the model is trained and saved: streamkern evaluate {model} DATA --target NAME scores it")
+        raise
     finally:
         display.close()
     if not quiet:
-        _say(_summary(name, folder, result))
-
-
-def _summary(name: str, folder: Path, result: dict[str, Any]) -> str:
-    """What a run has come to, for a terminal."""
-    lines = [f"{name}: done in {duration(result['seconds'])}"]
-    lines += [f"  {part:<9}{metrics_in_words(metrics)}" for part, metrics in result["metrics"].items()]
-    waiting = f"{result['data_wait_fraction']:.0%} of the time waiting for data"
-    lines += [
-        f"  speed    {result['samples_per_second']:,.0f} rows/s, {waiting}",
-        f"  memory   {format_bytes(result['peak_memory_bytes'])} at the peak, "
-        f"{format_bytes(result['projected_memory_bytes'])} projected, "
-        f"{format_bytes(result['memory_budget_bytes'])} allowed",
-    ]
-    taken = [stage["name"] for stage in result["stages"] if stage["cached"]]
-    if taken:
-        lines.append(f"  kept     {', '.join(taken)}: taken over from an earlier run")
-    return "\n".join([*lines, f"  result   {folder / 'result.json'}", f"  model    {folder / 'model.zarr'}"]) + "\n"
+        _say(f"{result}\n")
 
 
 def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:
@@ -468,7 +460,7 @@ def _tune(args: argparse.Namespace, settings: dict[str, str]) -> None:
     display = Display(sys.stderr)
     try:
         found = tune(
-            pipeline, args.kernel and [KERNELS[name] for name in args.kernel], rows=args.rows, centers=args.centers,
+            pipeline, args.kernel and [RADIAL[name] for name in args.kernel], rows=args.rows, centers=args.centers,
             memory=args.memory, threads=args.threads, on_trial=display.trial,
         )  # fmt: skip
     finally:

@@ -99,6 +99,9 @@ class KeptStages(Stages):
     def choice(self, reason: str, **facts: Any) -> None:
         self.events.emit("choice", reason=reason, **facts)
 
+    def warn(self, message: str) -> None:
+        self.events.emit("warning", message=message)
+
     def prune(self) -> None:
         """Delete all but the results of each stage that were used last, so that a nightly directory does not grow."""
         if not self.folder.exists():

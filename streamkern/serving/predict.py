@@ -20,7 +20,7 @@ from streamkern.data.targets import Classes
 from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.execute import Executor, open_executor
+from streamkern.execute import Executor, Scheduler, open_executor
 from streamkern.memory import (
     check,
     default_budget,
@@ -100,7 +100,7 @@ def predict(
     format: str | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: str = "threads",
+    scheduler: Scheduler = "threads",
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
     on_progress: Progress = lambda what, rows, total: None,
