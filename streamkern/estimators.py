@@ -338,7 +338,6 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     _task = "classification"
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train; see ``KernelRegressor.fit``."""
         super().fit(X, y, sample_weight)
         encoding = self.model_.encoding
         assert isinstance(encoding, Classes)

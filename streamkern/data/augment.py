@@ -26,11 +26,9 @@ class Augmentation(Protocol):
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
         """Change rows X, shape (b, d), in place; ``row_ids`` and ``copies`` have shape (b,)."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """What the augmentation is, for fingerprints and reports."""
-        ...
 
 
 class Bank(NamedTuple):
@@ -61,14 +59,12 @@ class GaussianNoise:
             )
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        """Add the noise in place."""
         if X.dtype == np.float32:
             backend.add_noise(X, row_ids, copies=copies, seed=seed, sigma=self.sigma)
         else:
             X += _normals(X, row_ids, copies, seed, backend, self.sigma)
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
         return describe(self)
 
 
@@ -96,7 +92,6 @@ class FeatureDropout:
         require_finite(self, "value")
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        """Drop features in place."""
         kept = _normals(X, row_ids, copies, seed, backend, 1.0) >= np.float32(ndtri(self.probability))
         # Exact for finite rows, and without a branch: copying under a mask costs ten times as much.
         X *= kept
@@ -104,7 +99,6 @@ class FeatureDropout:
             X += np.where(kept, X.dtype.type(0), X.dtype.type(self.value))
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
         return describe(self)
 
 

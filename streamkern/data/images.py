@@ -46,7 +46,6 @@ class RandomCrop:
             raise UsageError(f"padding is {self.padding}.", where="RandomCrop(padding=...)", expected="at least 0")
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        """Crop in place."""
         images = _images(X, self)
         n, height, width, channels = images.shape
         pad = self.padding
@@ -58,7 +57,6 @@ class RandomCrop:
             images[rows] = padded[rows, i : i + height, j : j + width]
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
         return describe(self)
 
 
@@ -83,13 +81,11 @@ class HorizontalFlip:
         require_probability(self)
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        """Mirror in place."""
         images = _images(X, self)
         chosen = np.flatnonzero(uniform_rows(seed, copies, row_ids, 1)[:, 0] < self.probability)
         images[chosen] = images[chosen, :, ::-1]
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
         return describe(self)
 
 
@@ -134,7 +130,6 @@ class RandomErasing:
                 )
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        """Erase in place."""
         images = _images(X, self)
         u = uniform_rows(seed, copies, row_ids, 5)
         top, left, bottom, right = self._rectangles(u, *images.shape[1:3])
@@ -156,7 +151,6 @@ class RandomErasing:
         return top, left, top + h, left + w
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
         return describe(self)
 
 

@@ -39,11 +39,9 @@ class Scaling(Protocol):
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         """Factor and shift, shape (d,), from each feature's range and moments."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
-        ...
 
 
 @runtime_checkable
@@ -52,7 +50,6 @@ class Learning(Protocol):
 
     def only(self, dataset: Dataset) -> IntArray | None:
         """Ascending ids of the rows that are swept over; None for all."""
-        ...
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         """What a block adds; None where nothing is to be learnt.
@@ -60,7 +57,6 @@ class Learning(Protocol):
         Raises:
             UsageError: the step does not fit the dataset.
         """
-        ...
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
         """The transform, from the sums over all rows.
@@ -68,19 +64,15 @@ class Learning(Protocol):
         Raises:
             DataError: the rows do not allow it.
         """
-        ...
 
     def width(self, d: int) -> int:
         """Features that go out for d that come in, or a guess before the rows are read."""
-        ...
 
     def bytes(self, d: int) -> int:
         """Most bytes that the sums hold, for rows of d features."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
-        ...
 
 
 Step = Scaling | Learning
@@ -91,13 +83,11 @@ class Standardise:
     """Every feature to mean 0 and variance 1; a constant feature is only shifted."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """1/σ and −μ/σ."""
         spread = np.sqrt(variance)
         factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
         return factor, -mean * factor
 
     def to_json(self) -> dict[str, Any]:
-        """The name."""
         return _described(self)
 
 
@@ -106,13 +96,11 @@ class UnitRange:
     """Every feature to [0, 1] over the training rows; a constant feature to 0. Later rows may lie outside."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """1/(high − low) and −low/(high − low)."""
         spread = high - low
         factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
         return factor, -low * factor
 
     def to_json(self) -> dict[str, Any]:
-        """The name."""
         return _described(self)
 
 
@@ -153,15 +141,12 @@ class Normalise(_WithoutSweep):
     """Every row to Euclidean norm 1; a row of zeros stays."""
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """Of this width."""
         return UnitRows(dataset.n_features)
 
     def width(self, d: int) -> int:
-        """The width d."""
         return d
 
     def to_json(self) -> dict[str, Any]:
-        """The name."""
         return _described(self)
 
 
@@ -192,15 +177,12 @@ class RandomProjection(_WithoutSweep):
             )
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """From this width."""
         return Project(dataset.n_features, self.components, self.density, self.seed)
 
     def width(self, d: int) -> int:
-        """``components``."""
         return self.components
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
         return _described(self)
 
 
@@ -230,15 +212,13 @@ class Impute:
             raise UsageError(f"The value is {self.value}.", where="Impute(value=...)", expected="a finite number")
 
     def only(self, dataset: Dataset) -> IntArray | None:
-        """A sample, for medians."""
         rows = max(1, MEDIAN_BYTES // (8 * dataset.n_features))
         if self.policy != "median" or rows >= dataset.base_rows:
             return None
         return np.sort(dataset.draw(rows, _MEDIAN))
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Sums of what is there, or the rows themselves."""
-        return {"mean": present, "median": rows_themselves, "constant": None}[self.policy]
+        return {"mean": sum_present, "median": rows_themselves, "constant": None}[self.policy]
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
         """Its values.
@@ -267,7 +247,6 @@ class Impute:
         return Fill(values)
 
     def width(self, d: int) -> int:
-        """The width d."""
         return d
 
     def bytes(self, d: int) -> int:
@@ -275,7 +254,6 @@ class Impute:
         return 3 * MEDIAN_BYTES if self.policy == "median" else 64 * 16 * d
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
         return _described(self)
 
 
@@ -297,7 +275,7 @@ class Present:
             return Present(count, self.mean + (other.mean - self.mean) * (other.count / np.maximum(count, 1)))
 
 
-def present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+def sum_present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
     """Contributes numbers and means of the values that are there."""
     X = block[0].X.astype(np.float64)
     missing = np.isnan(X)
@@ -420,7 +398,6 @@ class Ordinal(_Categorical):
     """
 
     def width(self, d: int) -> int:
-        """The width d."""
         return d
 
 

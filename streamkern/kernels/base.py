@@ -131,28 +131,22 @@ class Sum(Kernel):
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether every part is."""
         return all(part.translation_invariant for part in self.parts)
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         _fold(self.parts, np.add, S, x_norms, z_norms, backend)
 
     def diag(self, X: Array) -> Array:
-        """Σ_i k_i(x, x)."""
         return np.asarray(np.sum([part.diag(X) for part in self.parts], axis=0))
 
     def to_json(self) -> dict[str, Any]:
-        """The parts, nested."""
         return {"name": "Sum", "parts": [part.to_json() for part in self.parts]}
 
     @property
     def asks_median(self) -> bool:
-        """Whether a part does."""
         return any(part.asks_median for part in self.parts)
 
     def at_median(self, distance: float) -> Sum:
-        """Every part at that distance."""
         return Sum(tuple(part.at_median(distance) for part in self.parts))
 
 
@@ -174,15 +168,12 @@ class Product(Kernel):
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether every part is."""
         return all(part.translation_invariant for part in self.parts)
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         _fold(self.parts, np.multiply, S, x_norms, z_norms, backend)
 
     def diag(self, X: Array) -> Array:
-        """Π_i k_i(x, x)."""
         return np.asarray(np.prod([part.diag(X) for part in self.parts], axis=0))
 
     def to_json(self) -> dict[str, Any]:
@@ -191,11 +182,9 @@ class Product(Kernel):
 
     @property
     def asks_median(self) -> bool:
-        """Whether a part does."""
         return any(part.asks_median for part in self.parts)
 
     def at_median(self, distance: float) -> Product:
-        """Every part at that distance."""
         return Product(tuple(part.at_median(distance) for part in self.parts))
 
 
@@ -220,30 +209,24 @@ class Scaled(Kernel):
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether k_0 is."""
         return self.kernel.translation_invariant
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         self.kernel.apply(S, x_norms, z_norms, backend)
         S *= S.dtype.type(self.scale)
 
     def diag(self, X: Array) -> Array:
-        """The diagonal of k_0, times c."""
         K = self.kernel.diag(X)
         return np.asarray(K * K.dtype.type(self.scale))
 
     def to_json(self) -> dict[str, Any]:
-        """The kernel, nested, and its scale."""
         return {"name": "Scaled", "kernel": self.kernel.to_json(), "scale": self.scale}
 
     @property
     def asks_median(self) -> bool:
-        """Whether k_0 does."""
         return self.kernel.asks_median
 
     def at_median(self, distance: float) -> Scaled:
-        """k_0 at that distance."""
         return Scaled(self.kernel.at_median(distance), self.scale)
 
 
@@ -341,25 +324,20 @@ class Expansion(Basis):
 
     @property
     def p(self) -> int:
-        """Number of centers."""
         return int(self.Z.shape[0])
 
     @property
     def width(self) -> int:
-        """Number p of centers."""
         return self.p
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the centers."""
         return self.Z.dtype
 
     def at(self, Z: Array, engine: Engine | None = None) -> Expansion:
-        """The same kernel against other centers, on the same engine or on another."""
         return Expansion(self.kernel, Z, engine or self.engine)
 
     def head(self, n: int) -> Expansion:
-        """The first n centers, which share their numbers with these."""
         head = copy(self)
         head.__dict__ = self.__getstate__()
         head.Z = self.Z[:n]
@@ -367,7 +345,6 @@ class Expansion(Basis):
         return head
 
     def block(self, X: Array, out: Array | None = None) -> Array:
-        """k(X, Z), shape (b, p), written to ``out`` where given."""
         return self.engine.block(self, X, out)
 
     def __getstate__(self) -> dict[str, Any]:

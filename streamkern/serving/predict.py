@@ -152,7 +152,7 @@ def predict(
     if present is None or present["fingerprint"] != identity:
         _require_room(place, present is not None and overwrite)
         with open_executor(scheduler, threads) as executor:
-            projected = projection(machine, Dataset(source), executor.slots, min(n, part_rows) * row_bytes)
+            projected = projected_memory(machine, Dataset(source), executor.slots, min(n, part_rows) * row_bytes)
             _require_memory(projected, budget, executor.slots)
             with made.writing():
                 missing = made.missing()
@@ -177,7 +177,7 @@ def predict(
     )
 
 
-def projection(model: KernelMachine, dataset: Dataset, slots: int, part_bytes: int) -> int:
+def projected_memory(model: KernelMachine, dataset: Dataset, slots: int, part_bytes: int) -> int:
     """Most memory that the process will hold, in bytes.
 
     Args:

@@ -98,7 +98,6 @@ class DirectIteration(WholePasses):
         return self.basis.engine.zeros((self.basis.width, self.problem.encoding.outputs), self.basis.dtype)
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
-        """Sum the normal equations and solve them."""
         gram, moment, _, n = sweep(self.contribution, None)
         engine = self.problem.engine
         A = unpacked(gram, self.basis.width, engine)

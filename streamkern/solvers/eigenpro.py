@@ -25,7 +25,7 @@ from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
-from streamkern.precondition.nystrom import Nystrom, StepSize
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.batches import default_batch
@@ -43,7 +43,7 @@ from streamkern.solvers.projection import (
     project_inexactly,
 )
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 PROJECTIONS = ("auto", "exact", "inexact", "delayed")
@@ -190,7 +190,7 @@ class EigenPro:
         beside = K is None and kind == "exact" and q and engine.overlaps and self._room_for_two(p, problem.memory)
         with engine.meanwhile((lambda: engine.kernel_matrix(expansion, p)) if beside else None) as matrix:
             if q:
-                nystrom = Nystrom(center_eigensystem(expansion, s, q, EIGEN_FLOOR, engine, K))
+                nystrom = NystromPreconditioner(center_eigensystem(expansion, s, q, EIGEN_FLOOR, engine, K))
         if nystrom is None and kind != "exact":
             raise UsageError(
                 f"{kind} projection needs a preconditioner, and {p} centers are too few for one.",
@@ -275,7 +275,7 @@ class EigenPro:
         return size.step if self.step is None else lambda rows: float(self.step or 0.0)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """What precedes the first step.
@@ -292,7 +292,7 @@ class Prepared:
 
     projection: str
     s: int
-    nystrom: Nystrom | None
+    nystrom: NystromPreconditioner | None
     size: StepSize
     batch: int
     W: Array | None
@@ -304,7 +304,7 @@ def exact_bytes(p: int) -> int:
     return p * p * 8
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class ProjectedState:
     """α, its average, the number of steps taken, and where the next gradient is taken; arrays of shape (p, c)."""

@@ -31,7 +31,7 @@ from streamkern.solvers.batches import default_batch
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 _DRAW = 1  # keeps the subsample apart from the centers, which may be drawn with the same seed
@@ -114,7 +114,7 @@ class EigenPro1(ChoosesNothing):
         return EigenPro1Iteration(self, stream, problem.basis(), problem.encoding.outputs, prepared)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class PreparedFeatures:
     """What precedes the first step.
@@ -152,7 +152,7 @@ def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array, engi
     return measure(diagonal, matvec, engine)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class EigenPro1State:
     """w, its average, and the number of steps taken; arrays of shape (M, c)."""

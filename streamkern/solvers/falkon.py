@@ -19,7 +19,7 @@ from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, Who
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.weighting import center_weights
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 
@@ -86,7 +86,7 @@ class Falkon(ChoosesNothing):
         return FalkonIteration(self, problem.stream(problem.lanes), problem.expansion(), prepared, problem)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Factors:
     """What precedes the first pass: T and A, upper triangular, shape (p, p), float64."""
@@ -95,7 +95,7 @@ class Factors:
     A: Array
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class FalkonState:
     """Conjugate gradients on β; arrays of shape (p, c), float64; norms a column, shape (c,).
@@ -162,7 +162,6 @@ class FalkonIteration(WholePasses):
         )  # fmt: skip
 
     def finished(self, state: FalkonState) -> Failure | bool:
-        """Whether every output's residual is small."""
         small = np.all(state.norm <= self.solver.tolerance**2 * state.first)
         return self.expansion.engine.decide(small, bound=False)
 

@@ -25,7 +25,7 @@ from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem,
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 SCHEDULES = ("constant", "power", "pegasos")
@@ -152,7 +152,7 @@ def measure_basis(problem: Problem) -> StepSize:
     return weighted_size(measure(diagonal, matvec, engine), w, problem)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class SGDState:
     """w, its average, and the number of steps taken; arrays of shape (M, c)."""
@@ -268,7 +268,6 @@ class DescentIteration(WholePasses):
         return self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
-        """One step."""
         g, _, n = sweep(self.contribution, state)
         moved = state - self.step * (g.astype(np.float64) / n + self.solver.ridge * state)
         weights: Array = moved.astype(state.dtype, copy=False)

@@ -48,10 +48,8 @@ class WeightedSource(DerivedSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the rows' and the weights'."""
         return digest("weighted", self.source.fingerprint, ArraySource(self._w[:, None]).fingerprint)
 
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``."""
         X, y, _ = self.source.read(chunk)
         return Rows(X, y, self._weights(self._w[self.bounds[chunk] : self.bounds[chunk + 1]], chunk))
