@@ -26,7 +26,7 @@ from streamkern.kernels.streamed import in_tiles
 from streamkern.rng import generator
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import ScanWork, gather, sweep
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Parameters
 
 _SWEPT = 256  # rows a center that an iteration of k-means sees by default, at most: means good to 1/16 of a spread
 _SWEPT_LEAST = 1 << 16
@@ -81,7 +81,7 @@ class Drawn:
         return Operations()
 
 
-class InMemory(Drawn):
+class InMemory(Parameters, Drawn):
     """Centers that are held."""
 
     stored = False
@@ -122,10 +122,6 @@ class Uniform(InMemory):
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
         """Nothing more."""
         return 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "Uniform", **asdict(self)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,10 +326,6 @@ class KMeans(InMemory):
         sample = 3 * min(dataset.base_rows, _drawn_from(self.p)) * d * itemsize
         sums = (6 * slots + 7) * self.p * (d + 1) * 8 + 3 * self.p * d * 8
         return max(sample, sums) + slots * (16 << 20)
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "KMeans", **asdict(self)}
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends.base import Backend
-from streamkern.data.augment import describe, require_finite, require_probability
+from streamkern.data.augment import require_finite, require_probability
 from streamkern.errors import DataError, UsageError, require_types
 from streamkern.rng import uniform_rows
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Parameters
 
 Shape = tuple[int, int] | tuple[int, int, int]
 """Height and width, or height, width and channels."""
 
 
 @dataclass(frozen=True)
-class RandomCrop:
+class RandomCrop(Parameters):
     """Pads an image on every side and cuts its size out again at a random place, uniform among all.
 
     The shift is at most ``padding`` pixels either way: what LeCun et al. (1998) and He et al. (2016) train with.
@@ -56,12 +56,9 @@ class RandomCrop:
             rows = np.flatnonzero((down == i) & (right == j))
             images[rows] = padded[rows, i : i + height, j : j + width]
 
-    def to_json(self) -> dict[str, Any]:
-        return describe(self)
-
 
 @dataclass(frozen=True)
-class HorizontalFlip:
+class HorizontalFlip(Parameters):
     """Mirrors an image left to right with a probability.
 
     Args:
@@ -85,12 +82,9 @@ class HorizontalFlip:
         chosen = np.flatnonzero(uniform_rows(seed, copies, row_ids, 1)[:, 0] < self.probability)
         images[chosen] = images[chosen, :, ::-1]
 
-    def to_json(self) -> dict[str, Any]:
-        return describe(self)
-
 
 @dataclass(frozen=True)
-class RandomErasing:
+class RandomErasing(Parameters):
     """Overwrites a random rectangle of an image with a value, with a probability.
 
     Zhong, Zheng, Kang, Li, Yang (2020), "Random erasing data augmentation", algorithm 1: the rectangle's share of the
@@ -149,9 +143,6 @@ class RandomErasing:
         top = (u[:, 3] * (height - h + 1)).astype(np.int64)
         left = (u[:, 4] * (width - w + 1)).astype(np.int64)
         return top, left, top + h, left + w
-
-    def to_json(self) -> dict[str, Any]:
-        return describe(self)
 
 
 def _require_shape(augmentation: Any) -> None:

@@ -7,7 +7,7 @@ prediction applies. Steps see rows as the steps before them leave them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +18,7 @@ from streamkern.data.stream import Raw
 from streamkern.data.transforms import Encode, Expected, Fill, Project, Transform, UnitRows
 from streamkern.errors import DataError, UsageError, require_counts, require_types
 from streamkern.storage.layout import positions
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Parameters
 
 MAX_CATEGORIES = 10_000
 """Most categories of a column."""
@@ -79,7 +79,7 @@ Step = Scaling | Learning
 
 
 @dataclass(frozen=True)
-class Standardise:
+class Standardise(Parameters):
     """Every feature to mean 0 and variance 1; a constant feature is only shifted."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -87,21 +87,15 @@ class Standardise:
         factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
         return factor, -mean * factor
 
-    def to_json(self) -> dict[str, Any]:
-        return _described(self)
-
 
 @dataclass(frozen=True)
-class UnitRange:
+class UnitRange(Parameters):
     """Every feature to [0, 1] over the training rows; a constant feature to 0. Later rows may lie outside."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         spread = high - low
         factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
         return factor, -low * factor
-
-    def to_json(self) -> dict[str, Any]:
-        return _described(self)
 
 
 def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
@@ -120,7 +114,7 @@ def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
     return dataset.prepared_like(scaled)
 
 
-class _WithoutSweep:
+class _WithoutSweep(Parameters):
     """What steps share that learn nothing from the rows."""
 
     def bytes(self, d: int) -> int:
@@ -145,9 +139,6 @@ class Normalise(_WithoutSweep):
 
     def width(self, d: int) -> int:
         return d
-
-    def to_json(self) -> dict[str, Any]:
-        return _described(self)
 
 
 @dataclass(frozen=True)
@@ -182,12 +173,9 @@ class RandomProjection(_WithoutSweep):
     def width(self, d: int) -> int:
         return self.components
 
-    def to_json(self) -> dict[str, Any]:
-        return _described(self)
-
 
 @dataclass(frozen=True)
-class Impute:
+class Impute(Parameters):
     """A value for each feature that is missing (NaN). Without this step a missing value is an error.
 
     Args:
@@ -253,9 +241,6 @@ class Impute:
         """Two numbers a feature; for medians the rows, joined, and a column of them."""
         return 3 * MEDIAN_BYTES if self.policy == "median" else 64 * 16 * d
 
-    def to_json(self) -> dict[str, Any]:
-        return _described(self)
-
 
 class Present:
     """Numbers and means of the values that are there; adds by the parallel rule of Chan, Golub, LeVeque (1979).
@@ -306,7 +291,7 @@ def rows_themselves(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class _Categorical:
+class _Categorical(Parameters):
     """What ``OneHot`` and ``Ordinal`` share; see them for the parameters."""
 
     columns: Sequence[str | int]
@@ -347,10 +332,6 @@ class _Categorical:
     def bytes(self, d: int) -> int:
         """The values of each column, in the sums that are waiting."""
         return 64 * 8 * MAX_CATEGORIES * len(self.columns)
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return _described(self)
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
         where = f"{type(self).__name__}(columns)"
@@ -499,10 +480,6 @@ def learning_bytes(dataset: Dataset, steps: Sequence[Step]) -> int:
     """Most bytes that the sums of one of the steps hold."""
     d = expected(dataset, steps).widest
     return max((step.bytes(d) for step in steps if isinstance(step, Learning)), default=0)
-
-
-def _described(step: Any) -> dict[str, Any]:
-    return {"name": type(step).__name__, **asdict(step)}
 
 
 _MEDIAN = 1  # names the draw

@@ -50,12 +50,25 @@ class Transform(Protocol):
         """Name and parameters, JSON-serialisable, and arrays by name."""
 
 
+class _SameColumns:
+    """Columns that go out are those that come in."""
+
+    @property
+    def n_out(self) -> int:
+        """The width d."""
+        return self.n_in  # type: ignore[attr-defined,no-any-return]
+
+    def names(self, names: Names) -> Names:
+        """The same."""
+        return names
+
+
 _WIDEST = 1 << 31  # features that a saved transform may have
 
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class Affine:
+class Affine(_SameColumns):
     """Features times ``factor`` plus ``shift``.
 
     Args:
@@ -70,17 +83,10 @@ class Affine:
     def n_in(self) -> int:
         return len(self.factor)
 
-    @property
-    def n_out(self) -> int:
-        return len(self.factor)
-
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
         X *= self.factor.astype(X.dtype)
         X += self.shift.astype(X.dtype)
         return X
-
-    def names(self, names: Names) -> Names:
-        return names
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"name": "Affine"}, {"factor": self.factor, "shift": self.shift}
@@ -88,7 +94,7 @@ class Affine:
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class Fill:
+class Fill(_SameColumns):
     """A value for each feature that is missing (NaN).
 
     Args:
@@ -101,16 +107,9 @@ class Fill:
     def n_in(self) -> int:
         return len(self.values)
 
-    @property
-    def n_out(self) -> int:
-        return len(self.values)
-
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
         np.copyto(X, self.values.astype(X.dtype), where=np.isnan(X))
         return X
-
-    def names(self, names: Names) -> Names:
-        return names
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"name": "Fill"}, {"values": self.values}
@@ -220,7 +219,7 @@ def _short(value: float) -> str:
 
 @serializable
 @dataclass(frozen=True)
-class UnitRows:
+class UnitRows(_SameColumns):
     """Rows divided by their Euclidean norm; a row of zeros stays.
 
     Args:
@@ -229,19 +228,10 @@ class UnitRows:
 
     n_in: int
 
-    @property
-    def n_out(self) -> int:
-        """The width d."""
-        return self.n_in
-
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
         norms = np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
         X /= np.where(norms > 0, norms, 1.0).astype(X.dtype)[:, None]
         return X
-
-    def names(self, names: Names) -> Names:
-        """The same."""
-        return names
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"name": "UnitRows", "n_in": self.n_in}, {}

@@ -12,9 +12,9 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, SupportsFloat
+from typing import Any, ClassVar, Self, SupportsFloat
 
 import numpy as np
 
@@ -22,12 +22,12 @@ from streamkern.backends.base import Backend
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
 from streamkern.errors import UsageError
-from streamkern.types import Array
+from streamkern.types import Array, Parameters
 
 _STRIP = 32  # rows of a tile that a sum or product of kernels copies
 
 
-class Kernel(ABC):
+class Kernel(Parameters, ABC):
     """A positive-definite function k(x, z). Subclasses are frozen dataclasses; + and * combine them."""
 
     __array_ufunc__: ClassVar[None] = None  # so that NumPy leaves ``np.float64(2) * kernel`` to the kernel
@@ -94,10 +94,6 @@ class Kernel(ABC):
         """The kernel with the median distance of two rows, in the units of the rows, wherever it asks for it."""
         return self
 
-    def to_json(self) -> dict[str, Any]:
-        """The kernel as JSON-serialisable data, read back by ``kernel_from_json``."""
-        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
-
     def __add__(self, other: object) -> Sum:
         if not isinstance(other, Kernel):
             return NotImplemented
@@ -114,7 +110,30 @@ class Kernel(ABC):
 
 
 @dataclass(frozen=True)
-class Sum(Kernel):
+class _Combined(Kernel):
+    parts: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(self.parts))
+        _check_kernels(self, *self.parts)
+
+    @property
+    def translation_invariant(self) -> bool:
+        return all(part.translation_invariant for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": type(self).__name__, "parts": [part.to_json() for part in self.parts]}
+
+    @property
+    def asks_median(self) -> bool:
+        return any(part.asks_median for part in self.parts)
+
+    def at_median(self, distance: float) -> Self:
+        return type(self)(tuple(part.at_median(distance) for part in self.parts))
+
+
+@dataclass(frozen=True)
+class Sum(_Combined):
     """k(x, z) = Σ_i k_i(x, z), as ``k1 + k2`` makes it. Holds a strip of a tile besides, as ``Product`` does.
 
     Args:
@@ -124,34 +143,15 @@ class Sum(Kernel):
         UsageError: there is none, or one is not a kernel.
     """
 
-    parts: tuple[Kernel, ...]
-
-    def __post_init__(self) -> None:
-        _check_parts(self)
-
-    @property
-    def translation_invariant(self) -> bool:
-        return all(part.translation_invariant for part in self.parts)
-
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         _fold(self.parts, np.add, S, x_norms, z_norms, backend)
 
     def diag(self, X: Array) -> Array:
         return np.asarray(np.sum([part.diag(X) for part in self.parts], axis=0))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": "Sum", "parts": [part.to_json() for part in self.parts]}
-
-    @property
-    def asks_median(self) -> bool:
-        return any(part.asks_median for part in self.parts)
-
-    def at_median(self, distance: float) -> Sum:
-        return Sum(tuple(part.at_median(distance) for part in self.parts))
-
 
 @dataclass(frozen=True)
-class Product(Kernel):
+class Product(_Combined):
     """k(x, z) = Π_i k_i(x, z), as ``k1 * k2`` makes it; positive definite by Schur's theorem.
 
     Args:
@@ -161,31 +161,11 @@ class Product(Kernel):
         UsageError: there is none, or one is not a kernel.
     """
 
-    parts: tuple[Kernel, ...]
-
-    def __post_init__(self) -> None:
-        _check_parts(self)
-
-    @property
-    def translation_invariant(self) -> bool:
-        return all(part.translation_invariant for part in self.parts)
-
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         _fold(self.parts, np.multiply, S, x_norms, z_norms, backend)
 
     def diag(self, X: Array) -> Array:
         return np.asarray(np.prod([part.diag(X) for part in self.parts], axis=0))
-
-    def to_json(self) -> dict[str, Any]:
-        """The parts, nested."""
-        return {"name": "Product", "parts": [part.to_json() for part in self.parts]}
-
-    @property
-    def asks_median(self) -> bool:
-        return any(part.asks_median for part in self.parts)
-
-    def at_median(self, distance: float) -> Product:
-        return Product(tuple(part.at_median(distance) for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -401,11 +381,6 @@ def set_integer(owner: Any, name: str, low: int, high: int | None = None) -> Non
 
 def _parts(kernel: Kernel, kind: type[Sum] | type[Product]) -> tuple[Kernel, ...]:
     return kernel.parts if isinstance(kernel, kind) else (kernel,)
-
-
-def _check_parts(whole: Sum | Product) -> None:
-    object.__setattr__(whole, "parts", tuple(whole.parts))
-    _check_kernels(whole, *whole.parts)
 
 
 def _check_kernels(whole: Kernel, *parts: Any) -> None:

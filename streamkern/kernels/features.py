@@ -8,7 +8,7 @@ saved.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer, tiles
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
 from streamkern.kernels.registry import kernel_from_json
 from streamkern.rng import row_hash
-from streamkern.types import Array
+from streamkern.types import Array, Parameters
 
 _DIRECTIONS, _SCALES, _PHASES = range(3)  # what a random number is for
 _FEATURES = 0x66656174757265  # keeps a seed's features apart from what else is drawn with it
@@ -66,17 +66,13 @@ class FeatureMap(Protocol):
 
 
 @dataclass(frozen=True)
-class _Map:
+class _Map(Parameters):
     """What maps without centers share."""
 
     @property
     def needs_centers(self) -> bool:
         """Whether φ is made from centers: it is not."""
         return False
-
-    def to_json(self) -> dict[str, Any]:
-        """The map as JSON-serialisable data."""
-        return {"name": type(self).__name__, **asdict(self)}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gather_weighted, sweep
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Parameters
 
 HELD_OUT = 2000
 """Rows, at most, that the spectrum of an iteration is measured on."""
@@ -343,7 +343,7 @@ class WholePasses(OneByOne):
         return state
 
 
-class ChoosesNothing:
+class ChoosesNothing(Parameters):
     """A method that runs as it was told."""
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:

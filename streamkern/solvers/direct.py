@@ -6,7 +6,7 @@ R = I for features:  (ΦᵀΦ/n + λ R) w = Φᵀ y/n.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,6 @@ class Direct(ChoosesNothing):
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "Direct")
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "Direct", **asdict(self)}
 
     def prepare(self, problem: Problem) -> None:
         """Nothing precedes the sweep."""

@@ -15,7 +15,7 @@ closely, once they number about p.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ from streamkern.solvers.projection import (
 )
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
-from streamkern.types import Array
+from streamkern.types import Array, Parameters
 
 PROJECTIONS = ("auto", "exact", "inexact", "delayed")
 
@@ -58,7 +58,7 @@ _STEPS_A_RUN, _STEPS_BEYOND_P = 200, 2000  # that momentum needs to cost no accu
 
 
 @dataclass(frozen=True)
-class EigenPro:
+class EigenPro(Parameters):
     """EigenPro 3, and 4 with ``projection="delayed"``.
 
     Args:
@@ -111,10 +111,6 @@ class EigenPro:
                 expected="momentum=0 with projection='delayed'",
                 remedy="leave momentum out",
             )
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "EigenPro", **asdict(self)}
 
     def sizes(self, p: int) -> tuple[int, int]:
         """(s, q) for p centers; q = 0 where there are too few for a preconditioner."""

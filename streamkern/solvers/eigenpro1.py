@@ -12,7 +12,7 @@ in the RKHS (Table 2, Z = X) see ``EigenPro2``.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -76,10 +76,6 @@ class EigenPro1(ChoosesNothing):
             raise UsageError(f"The step is {self.step}.", where="EigenPro1(step=...)", expected="a positive number")
         if not 0 < self.tau <= 1:
             raise UsageError(f"tau is {self.tau}.", where="EigenPro1(tau=...)", expected="a number in (0, 1]")
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "EigenPro1", **asdict(self)}
 
     def prepare(self, problem: Problem) -> PreparedFeatures:
         """Randomised SVD, batch and step.

@@ -16,7 +16,7 @@ weights a step, and the top eigenfunctions are approximate, which the measured s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -74,10 +74,6 @@ class EigenPro2(ChoosesNothing):
         require_counts(self, epochs=1, s=1, q=0, batch=1, patience=1)
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="EigenPro2(step=...)", expected="a positive number")
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "EigenPro2", **asdict(self)}
 
     def sizes(self, n: int) -> tuple[int, int]:
         """(s, q) for n rows."""

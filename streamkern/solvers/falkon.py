@@ -7,7 +7,7 @@ stands for K_Zn, and T W_Z Tᵀ for T Tᵀ, where centers are rows whose weights
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,6 @@ class Falkon(ChoosesNothing):
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "Falkon")
         require_counts(self, epochs=2)
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "Falkon", **asdict(self)}
 
     def prepare(self, problem: Problem) -> Factors:
         """Factor K(Z, Z) twice.

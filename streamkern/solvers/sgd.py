@@ -10,7 +10,7 @@ rows in every step gradient descent (Richardson's iteration), which on Nyström 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -82,10 +82,6 @@ class SGD(ChoosesNothing):
             )
         if self.stages and (self.step is not None or self.schedule != "constant"):
             raise UsageError("Both stages and a step or schedule are given.", where="SGD", expected="one of them")
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "SGD", **asdict(self)}
 
     def prepare(self, problem: Problem) -> StepSize:
         """Measure what step the basis allows."""
@@ -232,10 +228,6 @@ class GradientDescent(ChoosesNothing):
         require_counts(self, epochs=1, patience=1)
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="GradientDescent(step=...)", expected="above 0")
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "GradientDescent", **asdict(self)}
 
     def prepare(self, problem: Problem) -> float:
         """Measure what step the basis allows."""

@@ -19,7 +19,7 @@ preconditioner, was ahead from about ten epochs on at λ = 1e-8, and behind in a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,10 +87,6 @@ class SVRG(ChoosesNothing):
                     where=f"SVRG({name}=...)",
                     expected=" or ".join(map(repr, known)),
                 )
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "SVRG", **asdict(self)}
 
     def prepare(self, problem: Problem) -> PreparedSketch:
         """Sketch the preconditioner in a few sweeps, and measure what step it allows.
