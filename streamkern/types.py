@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,6 +33,14 @@ class Rows(NamedTuple):
         """The same change of every array that is there."""
         y, w = (None if values is None else change(values) for values in (self.y, self.w))
         return Rows(change(self.X), y, w)
+
+
+class Parameters:
+    """Base of frozen dataclasses that stand for a choice of the user: a kernel, a solver, a step."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters as JSON-serialisable data, for fingerprints, reports and saved models."""
+        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, slots=True)

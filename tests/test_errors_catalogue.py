@@ -40,7 +40,7 @@ from streamkern.precondition.rsvd import randomized_eigensystem
 from streamkern.registry.gate import Gate
 from streamkern.solvers.diagnostics import effective_dimension, rayleigh_quotient
 from streamkern.storage import ArraySource
-from streamkern.storage.serialize import unpack
+from streamkern.storage.serialize import unflatten
 from streamkern.sweep import gather
 
 TESTS = Path(__file__).parent
@@ -261,7 +261,7 @@ NAMES: dict[str, Any] = {
     for each in (
         ArraySource, DaskExecutor, Gate, SimpleNamespace, Sum, command, effective_dimension, feature_map_from_json,
         file, gather_rows, get_backend, group, half, hdf5, job, kernel_from_json, model, np_file, npz, parquet, plan,
-        randomized_eigensystem, rayleigh_quotient, run, run_locked, speedup_ratio, top_eigensystem, unpack, zarr,
+        randomized_eigensystem, rayleigh_quotient, run, run_locked, speedup_ratio, top_eigensystem, unflatten, zarr,
     )
 } | {"NAN": NAN, "X": X, "Y": Y, "np": np, "pa": pa, "pd": pd, "sk": sk}  # fmt: skip
 
@@ -505,7 +505,7 @@ VALUES: list[tuple[str, str]] = [
     ),
     ("sk.Predictor(model())(X + np.nan)", "NaN"),
     ("gather_rows(99)", "99"),
-    ("unpack({'record': 'Nothing', 'fields': {}}, {})", "Nothing"),
+    ("unflatten({'record': 'Nothing', 'fields': {}}, {})", "Nothing"),
     ("get_backend().radial(np.zeros((1, 1)), np.ones(1), np.ones(1), 'sinc', {'bandwidth': 1.0})", "sinc"),
     ("get_backend().radial(np.zeros((1, 1)), np.ones(1), np.ones(1), 'laplace', {'bandwidth': 0.0})", "is 0"),
     ("get_backend().radial(np.zeros((2, 4)), np.ones(2), np.ones(3), 'laplace', {'bandwidth': 1.0})", "(2, 4)"),

@@ -34,7 +34,6 @@ class DeviceLoops(Backend, Protocol):
 
     def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
         """k(A, B) W without writing a kernel value, for rows and outputs up to ``NARROW`` and ``NARROW_OUTPUTS``."""
-        ...
 
 
 class Device(Protocol):
@@ -43,21 +42,17 @@ class Device(Protocol):
     @property
     def name(self) -> str:
         """What reports call it."""
-        ...
 
     def describe(self) -> str:
         """Name, memory and precision, for people."""
-        ...
 
     @property
     def budget(self) -> int:
         """Bytes of its memory that this process may use."""
-        ...
 
     @property
     def loops(self) -> DeviceLoops:
         """Elementwise loops over its arrays."""
-        ...
 
     def turn(self) -> AbstractContextManager[None]:
         """Compute: all else here but ``rows`` and ``upload`` is called within. A bounded number of threads has one.
@@ -65,15 +60,12 @@ class Device(Protocol):
         Raises:
             StorageError: on leaving: the device had no memory left.
         """
-        ...
 
     def put(self, array: Any) -> Any:
         """A copy of a host array; an array of the device is itself."""
-        ...
 
     def take(self, array: Any) -> Array:
         """A host copy, once everything before it is computed."""
-        ...
 
     def rows(
         self,
@@ -100,11 +92,9 @@ class Device(Protocol):
         Returns:
             shape (b, d), float32, ready.
         """
-        ...
 
     def upload(self, array: Array) -> Any:
         """A copy of a host array, ready, made beside computing."""
-        ...
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
         """L⁻¹ of A = L Lᵀ, float64 in and ``dtype`` out, shape (p, p) each, zero above the diagonal.
@@ -112,7 +102,6 @@ class Device(Protocol):
         Raises:
             NumericalError: A is not positive definite.
         """
-        ...
 
 
 def device_bytes(p: int, d: int, outputs: int, batch: int, itemsize: int, exact: bool) -> int:

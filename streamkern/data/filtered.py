@@ -33,7 +33,6 @@ class FilteredSource(DerivedSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the rows' and the rules'."""
         return digest("filtered", self.source.fingerprint, [rule.to_json() for rule in self._rules])
 
     def ids(self, chunk: int) -> IntArray:
@@ -50,12 +49,10 @@ class FilteredSource(DerivedSource):
         return Reading(row, decoding + (0 if self.source.in_memory else whole), once)
 
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``."""
         local = self._local(chunk)
         return self.source.read(int(self._chunks[chunk])).each(itemgetter(local))
 
     def where(self, chunk: int) -> str:
-        """Return the chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"{self.source.where(int(self._chunks[chunk]))} (chosen rows {a} to {b - 1})"
 
@@ -64,7 +61,6 @@ class FilteredSource(DerivedSource):
         return self.source.where_row(int(self._chunks[chunk]), int(self._local(chunk)[row]))
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
-        """Return descriptions of the non-features; see ``Source.describe``."""
         local = self._local(chunk)
         return self.source.describe(int(self._chunks[chunk]), local if rows is None else local[rows])
 

@@ -13,7 +13,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.errors import DataError
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 MAX_CLASSES = 10_000
@@ -62,7 +62,6 @@ class TransformedScan(RawScan):
     """The blocks of a scan as the dataset's transforms leave them, before its factor and shift."""
 
     def block(self, key: tuple[int, ...]) -> tuple[Raw, str]:
-        """Transformed rows of block (index,)."""
         raw, where = self.scan.raw(key)
         assembly = self.scan.assembly
         if assembly.dataset.transforms:
@@ -228,7 +227,7 @@ def _labels(raw: Raw, where: str) -> Array:
     return y
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """Facts about the rows of a dataset, after its transforms and before its factor and shift.

@@ -264,12 +264,6 @@ class Stream:
         return self.assembly.build(raw, index, key, f"pass {pass_}, lane {lane}, step {step}")
 
     @property
-    def window_bytes(self) -> int:
-        """Bytes of the stored rows in one window, of which each lane holds one (and makes the next)."""
-        data = self.assembly.dataset
-        return self.window_blocks * self.block_rows * (data.source.n_features * data.source.dtype.itemsize + 32)
-
-    @property
     def order_bytes(self) -> int:
         """Most bytes that the orders of the groups in use take."""
         return 8 * self._orders.budget

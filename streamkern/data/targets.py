@@ -10,7 +10,7 @@ import numpy as np
 
 from streamkern.data.precision import far
 from streamkern.errors import DataError
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
 TARGET_FAR = 16.0
@@ -28,12 +28,10 @@ class Encoding(Protocol):
     @property
     def outputs(self) -> int:
         """Number c of outputs."""
-        ...
 
     @property
     def kind(self) -> str:
         """``classification`` or ``regression``."""
-        ...
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
         """Stored targets, shape (n,) or (n, c), to class codes (n,) int64 or centred values (n, c) float64.
@@ -41,10 +39,9 @@ class Encoding(Protocol):
         Raises:
             DataError: a label that training did not see, or a value that is not finite.
         """
-        ...
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Classes:
     """Classification: K independent outputs with targets in {0, 1}; the largest output is the prediction.
@@ -93,7 +90,7 @@ class Classes:
         return np.asarray(codes, dtype=np.int64)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Continuous:
     """Regression: the mean is subtracted before training and added to predictions, in float64.

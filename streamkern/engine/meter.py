@@ -28,7 +28,7 @@ from streamkern.engine.base import (
     Engine,
     Evaluated,
     Respond,
-    Runs,
+    TaskRunner,
 )
 from streamkern.engine.krylov import is_cheaper, space
 from streamkern.engine.operations import eigh
@@ -66,7 +66,7 @@ class MeterEngine:
         self.slots, self.overlaps, self.top = slots, overlaps, top
         self.loops: Backend = NumpyBackend()
 
-    def bound(self, executor: Runs) -> Engine:
+    def bound(self, executor: TaskRunner) -> Engine:
         """Itself: nothing runs."""
         return self
 

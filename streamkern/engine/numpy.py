@@ -25,7 +25,7 @@ from streamkern.engine.base import (
     Imap,
     Map,
     Respond,
-    Runs,
+    TaskRunner,
 )
 from streamkern.engine.krylov import is_cheaper, krylov_eigenpairs
 from streamkern.engine.triangle import cuts, packed_panels
@@ -62,7 +62,7 @@ class NumpyEngine:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
 
-    def bound(self, executor: Runs) -> Engine:
+    def bound(self, executor: TaskRunner) -> Engine:
         """The same, with tiles run by an executor; see ``Engine.bound``."""
         return type(self)(executor.host_map, executor.imap, executor.overlaps)
 

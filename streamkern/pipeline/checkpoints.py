@@ -101,7 +101,6 @@ class Checkpoints:
                 self._due = max(self._due, ended + (ended - started) / SHARE)
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint before returning."""
         self._writer.submit(self._write, checkpoint).result()
 
     def _write(self, checkpoint: Checkpoint) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import Scheduler, open_executor, scheduler_name
-from streamkern.execute.asked import Asked
+from streamkern.execute.request_counts import WorkerCounts
 from streamkern.memory import default_budget, limited, parse_bytes, peak_resident, resident
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
@@ -237,7 +237,7 @@ def _train(
         events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
     computing = device_for(pipeline, device)
     with open_executor(scheduler, threads) as executor:
-        events.facts = partial(_held, executor.asked)
+        events.facts = partial(_held, executor.request_counts)
         if executor.dashboard is not None:
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
         for doubt in executor.doubts():
@@ -308,10 +308,10 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
 _STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (KeyboardInterrupt, "interrupted"))
 
 
-def _held(asked: Asked | None = None) -> dict[str, Any]:
-    """What every line of the event log says: memory in bytes, and what remote stores were asked, by workers too."""
+def _held(counts: WorkerCounts | None = None) -> dict[str, Any]:
+    """What every line of the event log says: memory in bytes, and requests to remote stores, by workers too."""
     store: dict[str, Any] = COUNTS.now()
-    if workers := {} if asked is None else asked.by_worker():
+    if workers := {} if counts is None else counts.by_worker():
         store = {name: here + sum(each[name] for each in workers.values()) for name, here in store.items()}
         store["workers"] = workers
     memory = {"resident_bytes": resident(), "peak_bytes": peak_resident()}

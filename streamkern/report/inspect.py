@@ -18,17 +18,17 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.execute import Executor, open_executor
 from streamkern.memory import check, default_budget, format_bytes, limited, parse_bytes
 from streamkern.report.quality import BATCH, WARN_ABOVE, Spread, stored_ratio
-from streamkern.report.sketch import BINS, Columns, ColumnSums, Histogram, finish
+from streamkern.report.sketch import BINS, ColumnSketches, ColumnSums, Histogram, finish
 from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source
 from streamkern.storage.described import DISTINCT, Described, shown
 from streamkern.storage.ingest_record import ingest_record
 from streamkern.storage.tables import open_tables
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, Target
 
 SHOWN = 24
-"""Columns and classes that the text shows; JSON has all."""
+"""ColumnSketches and classes that the text shows; JSON has all."""
 
 FREQUENT = 5
 """Most frequent values of a column of text that are shown; in JSON twenty times as many."""
@@ -48,7 +48,7 @@ class Inspection:
     """
 
     facts: dict[str, Any]
-    columns: Columns
+    columns: ColumnSketches
     names: list[str]
     others: list[tuple[str, str, Described]]
 
@@ -131,7 +131,7 @@ class Inspection:
         return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
 
     def _numbers(self) -> list[int]:
-        """Columns that hold numbers, and not what stands for text."""
+        """ColumnSketches that hold numbers, and not what stands for text."""
         return [j for j, name in enumerate(self.names) if name not in self.facts["text"]]
 
 
@@ -186,15 +186,15 @@ def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> 
     first = scan.block((0,))[0]
     pivot = np.where(np.isfinite(first.X[0]), first.X[0], 0).astype(np.float64)
     look = _Both(ColumnSums(pivot), source.target, None if source.target is None else _spread(source.target, first.y))
-    sums = sweep(executor, Work(scan, look))
+    sums = sweep(executor, ScanWork(scan, look))
     histogram = Histogram.of(sums)
-    (counts,) = sweep(executor, Work(scan, histogram))
+    (counts,) = sweep(executor, ScanWork(scan, histogram))
     sketches = finish(sums[:7], pivot, histogram, counts)
     names = [f"f{j}" for j in range(d)] if source.columns is None else list(source.columns)
     facts = _facts(dataset, path, sums[7:])
     others = []
     if source.non_features:
-        found = sweep(executor, Work(_Chunks(source), _as_they_are))
+        found = sweep(executor, ScanWork(_Chunks(source), _as_they_are))
         others = [(name, kind, what) for (name, kind), what in zip(source.non_features, found, strict=True)]
     facts["advice"] = _advice(sketches, names, facts) + _advice_on(
         others, [] if source.columns is None else names, facts["rows"]
@@ -297,7 +297,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
     }
 
 
-def _advice(columns: Columns, names: list[str], facts: dict[str, Any]) -> list[str]:
+def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) -> list[str]:
     advice = []
     constant = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low == high]
     if constant:
@@ -386,7 +386,7 @@ def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
     return sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) if place.is_dir() else None
 
 
-def _range(columns: Columns, which: list[int]) -> str:
+def _range(columns: ColumnSketches, which: list[int]) -> str:
     low, high = columns.low[which].min(initial=math.inf), columns.high[which].max(initial=-math.inf)
     return "no finite value" if low > high else f"{low:.6g} to {high:.6g}"
 

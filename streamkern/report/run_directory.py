@@ -22,7 +22,7 @@ STATUSES = ("done", "refused", "diverged", "interrupted", "failed")
 
 
 @dataclass(eq=False)
-class Record:
+class RunDirectory:
     """A run directory at one moment.
 
     Attributes:
@@ -79,7 +79,7 @@ class Record:
         return {}, {}
 
 
-def read_run(folder: str | os.PathLike[str]) -> Record:
+def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
     """Read a run directory.
 
     Args:
@@ -107,7 +107,7 @@ def read_run(folder: str | os.PathLike[str]) -> Record:
     if result is not None and result.get("run") != (manifest or {}).get("run"):
         earlier = result if result.get("status") == "done" else earlier  # an earlier run's: this one has none yet
         result = None
-    return Record(place, manifest or {}, events, steps, result, earlier, owner)
+    return RunDirectory(place, manifest or {}, events, steps, result, earlier, owner)
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ R = I for features:  (ΦᵀΦ/n + λ R) w = Φᵀ y/n.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,6 @@ class Direct(ChoosesNothing):
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "Direct")
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "Direct", **asdict(self)}
 
     def prepare(self, problem: Problem) -> None:
         """Nothing precedes the sweep."""
@@ -98,7 +94,6 @@ class DirectIteration(WholePasses):
         return self.basis.engine.zeros((self.basis.width, self.problem.encoding.outputs), self.basis.dtype)
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
-        """Sum the normal equations and solve them."""
         gram, moment, _, n = sweep(self.contribution, None)
         engine = self.problem.engine
         A = unpacked(gram, self.basis.width, engine)

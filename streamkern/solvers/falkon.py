@@ -7,7 +7,7 @@ stands for K_Zn, and T W_Z Tᵀ for T Tᵀ, where centers are rows whose weights
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, Who
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.weighting import center_weights
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 
@@ -45,10 +45,6 @@ class Falkon(ChoosesNothing):
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "Falkon")
         require_counts(self, epochs=2)
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "Falkon", **asdict(self)}
 
     def prepare(self, problem: Problem) -> Factors:
         """Factor K(Z, Z) twice.
@@ -86,7 +82,7 @@ class Falkon(ChoosesNothing):
         return FalkonIteration(self, problem.stream(problem.lanes), problem.expansion(), prepared, problem)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Factors:
     """What precedes the first pass: T and A, upper triangular, shape (p, p), float64."""
@@ -95,7 +91,7 @@ class Factors:
     A: Array
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class FalkonState:
     """Conjugate gradients on β; arrays of shape (p, c), float64; norms a column, shape (c,).
@@ -162,7 +158,6 @@ class FalkonIteration(WholePasses):
         )  # fmt: skip
 
     def finished(self, state: FalkonState) -> Failure | bool:
-        """Whether every output's residual is small."""
         small = np.all(state.norm <= self.solver.tolerance**2 * state.first)
         return self.expansion.engine.decide(small, bound=False)
 

@@ -41,7 +41,7 @@ from streamkern.solvers.footprint import Footprint, footprint, scan_rows
 from streamkern.solvers.loop import Outcome, train
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 from streamkern.user_code import described
 
@@ -108,7 +108,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
             remedy="use a regressor for several outputs",
         )
     moments = Moments(pivot, target_pivot, get_backend().finite_rows)
-    sums = sweep(executor, Work(scan, moments))
+    sums = sweep(executor, ScanWork(scan, moments))
     return summarise(sums, moments, flat=not target.outputs, has_target=True)
 
 
@@ -131,7 +131,7 @@ def check(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype
     plain = rows.plain()
     scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain.widest))
     with _named(what):
-        sweep(executor, Work(scan, Usable(plain.columns)))
+        sweep(executor, ScanWork(scan, Usable(plain.columns)))
     return plain.base_rows
 
 
@@ -163,7 +163,7 @@ def learn(dataset: Dataset, step: Learning, executor: Executor) -> Transform:
     if contribution is None:
         return step.fitted(plain, None)
     scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain.widest), only=step.only(plain)))
-    return step.fitted(plain, sweep(executor, Work(scan, contribution)))
+    return step.fitted(plain, sweep(executor, ScanWork(scan, contribution)))
 
 
 def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset, Statistics]:
@@ -173,12 +173,12 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
     """
 
     def statistics_of(rows: Dataset) -> Statistics:
-        key = lambda: (stored_rows(rows), recipe.task)  # noqa: E731
+        key = lambda: (rows_key(rows), recipe.task)  # noqa: E731
         return stages.keep("statistics", key, lambda: statistics(rows, executor, recipe.task))
 
     def learnt(rows: Dataset, step: Learning) -> Transform:
         name = f"preprocess-{step.to_json()['name'].lower()}"
-        return stages.keep(name, lambda: (stored_rows(rows), described(step)), lambda: learn(rows, step, executor))
+        return stages.keep(name, lambda: (rows_key(rows), described(step)), lambda: learn(rows, step, executor))
 
     data, facts = recipe.train, None
     require_encoded(data, steps(recipe))
@@ -199,7 +199,7 @@ def with_median(recipe: R, dataset: Dataset, executor: Executor, stages: Stages)
     dtype = np.dtype(recipe.dtype)
     distance = stages.keep(
         "bandwidth",
-        lambda: (stored_rows(dataset), recipe.dtype),
+        lambda: (rows_key(dataset), recipe.dtype),
         lambda: bandwidth.median_distance(dataset, executor, dtype),
     )
     stages.choice(f"bandwidth {distance:.6g}: the median distance of two rows", median=distance)
@@ -237,12 +237,10 @@ class Recipe(Protocol):
     @property
     def train(self) -> Dataset:
         """Training rows with a target."""
-        ...
 
     @property
     def validation(self) -> Dataset | None:
         """Rows to stop early on, or None."""
-        ...
 
     @property
     def test(self) -> Dataset | None:
@@ -252,52 +250,42 @@ class Recipe(Protocol):
     @property
     def kernel(self) -> Kernel | None:
         """The kernel; None for ``default_kernel``."""
-        ...
 
     @property
     def centers(self) -> Centers | None:
         """Where centers come from; None for features that need none."""
-        ...
 
     @property
     def features(self) -> FeatureMap | None:
         """The feature map; None for kernel values at centers."""
-        ...
 
     @property
     def solver(self) -> Solver:
         """How weights are found."""
-        ...
 
     @property
     def task(self) -> str:
         """``classification`` or ``regression``."""
-        ...
 
     @property
     def preprocess(self) -> tuple[Step, ...]:
         """Steps of preprocessing, in order."""
-        ...
 
     @property
     def standardise(self) -> bool:
         """Whether every feature is then scaled to mean 0 and variance 1 over the training rows."""
-        ...
 
     @property
     def seed(self) -> int:
         """Seed of the order of rows."""
-        ...
 
     @property
     def lanes(self) -> int:
         """Blocks of a step."""
-        ...
 
     @property
     def dtype(self) -> str:
         """``float32`` or ``float64``."""
-        ...
 
 
 class Stages:
@@ -465,14 +453,14 @@ def fit(
     return Fitted(problem, outcome, report, projected, median)
 
 
-def stored_rows(dataset: Dataset) -> str:
+def rows_key(dataset: Dataset) -> str:
     """Digest of the stored rows that take part and their scaling, whatever varies them in training."""
     return replace(dataset.plain(), seed=0).fingerprint
 
 
 def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
     """What the centers depend on."""
-    return stored_rows(dataset), described(recipe.centers), recipe.dtype
+    return rows_key(dataset), described(recipe.centers), recipe.dtype
 
 
 def _require_measurable(rows: Dataset | None, name: str) -> None:
@@ -503,7 +491,7 @@ def _check_like(
     dtype = np.dtype(recipe.dtype)
     stages.keep(
         f"check-{name}",
-        lambda: (stored_rows(prepared), encoding_to_json(encoding), dtype.str),
+        lambda: (rows_key(prepared), encoding_to_json(encoding), dtype.str),
         lambda: check(prepared, encoding, executor, dtype, what),
     )
 

@@ -425,12 +425,10 @@ class MeteredProblem(Problem):
         return self.centers.Z
 
     def expansion(self) -> Expansion:
-        """The kernel against the centred centers."""
         Z: Any = self.meter.array((self.size.p, self.size.d), self.dtype)
         return Expansion(self.kernel, Z, self.engine)
 
     def basis(self) -> Basis:
-        """Kernel values at centers, or features."""
         return self.expansion() if self.features is None else _Features(self.features, self.size, self.engine)
 
     def predictor(self) -> Basis:
@@ -447,7 +445,6 @@ class MeteredProblem(Problem):
         return Block(X, y, np.arange(rows), key, None)
 
     def stream(self, batch: int, replacement: bool = False, chances: Array | None = None) -> Any:
-        """Steps of a batch."""
         return _Stream(self, batch, chances)
 
     def all_tiles(self, stream: Any, rows: int) -> Any:
@@ -455,25 +452,20 @@ class MeteredProblem(Problem):
         return _Tiles(self, rows)
 
     def recent_blocks(self, stream: Any, keys: Callable[[Any], Iterable[Key]]) -> Any:
-        """Blocks that a state names."""
         return _Recent(stream, keys)
 
     def draw(self, count: int, *key: int) -> Any:
-        """Ids of so many rows, spread evenly."""
         return np.linspace(0, max(0, self.size.n - 1), min(count, self.size.n)).astype(np.int64)
 
     def held_out(self) -> Any:
-        """Ids of as many rows as there may be beyond the centers."""
         n, p = self.size.n, self.size.p
         return self.draw(min(HELD_OUT, n - p if n - p >= min(64, max(1, n // 4)) else n))
 
     def rows(self, ids: Array) -> tuple[Array, Array | None]:
-        """Rows of shapes."""
         self.meter.count("rows", len(ids))
         return self.meter.array((len(ids), self.size.d), self.dtype), None
 
     def all_rows(self) -> Any:
-        """Ids of all rows, and places of the centers."""
         ids, places = (self.meter.array((self.size.n,), np.int64) for _ in range(2))
         return ids, places
 

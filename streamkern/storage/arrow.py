@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from streamkern.errors import DataError
 from streamkern.memory import check
 from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
-from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose
+from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.described import DISTINCT, Described, key
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.storage.table_file import TableFile
@@ -73,10 +73,10 @@ def _field(kind: pa.DataType, where: str, notes: Mapping[str, Any]) -> Field:
     return Field(where, str(kind), None)
 
 
-def described(values: pa.ChunkedArray) -> Described:
+def describe_column(values: pa.ChunkedArray) -> Described:
     """What a column that is no feature holds."""
     coded = pa.types.is_dictionary(values.type) and is_text(values.type)  # texts are looked at once each
-    values = values.unify_dictionaries() if coded else plain(values)
+    values = values.unify_dictionaries() if coded else without_dictionary(values)
     missing, kind = values.null_count, values.type
     numeric = pa.types.is_decimal(kind)
     dated = pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind)
@@ -120,7 +120,7 @@ def _looked_up(part: pa.Array, of: Callable[[str], Any], missing: Any) -> Array:
     return np.asarray(made[encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)])
 
 
-def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def without_dictionary(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Values without their dictionary."""
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
@@ -134,9 +134,9 @@ def target_values(columns: Sequence[pa.ChunkedArray], target: Target) -> Array:
         nothing = np.empty(0, dtype=object)
         return np.concatenate([nothing, *(_looked_up(part, str, None) for part in columns[0].chunks)])
     if any(values.null_count for values in columns):
-        made = [np.array(plain(values).to_pylist(), dtype=object) for values in columns]
+        made = [np.array(without_dictionary(values).to_pylist(), dtype=object) for values in columns]
     else:
-        made = [as_target(plain(values).to_numpy(), target) for values in columns]
+        made = [as_target(without_dictionary(values).to_numpy(), target) for values in columns]
     return np.stack(made, axis=1) if target.outputs else made[0]
 
 
@@ -179,17 +179,20 @@ class TableSource(ChosenSource):
             if self.target.dtype == object and not self._names_rows:
                 targets = [values if _is_coded(values) else values.dictionary_encode() for values in targets]
             y = target_values(targets, self.target)
-        w = None if roles.weight is None else self._weights(plain(table.column(roles.weight)).to_numpy(), chunk)
+        w = (
+            None
+            if roles.weight is None
+            else self._weights(without_dictionary(table.column(roles.weight)).to_numpy(), chunk)
+        )
         return Rows(X, y, w)
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
-        """Return descriptions of the non-features; see ``Source.describe``."""
         names, found, start = [name for name, _ in self.non_features], [], 0
         for table in self._pieces(chunk, names) if names else ():
             stop = start + table.num_rows
             if rows is not None:
                 table = table.take(rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)] - start)
-            found.append([described(self._given(table.column(name))) for name in names])
+            found.append([describe_column(self._given(table.column(name))) for name in names])
             start = stop
         return [reduce(add, parts) for parts in zip(*found, strict=True)]
 
@@ -205,7 +208,7 @@ class TableSource(ChosenSource):
         text = TEXT_BYTES
         if self.target is not None and self.target.dtype == object and len(self.bounds) > 1:
             first = self._table(0, self._roles.targets).slice(0, _SAMPLE)
-            text = text_bytes(plain(first.column(0)).to_pylist())
+            text = text_bytes(without_dictionary(first.column(0)).to_pylist())
         return 2 * self._most_rows() * self._row_bytes(text), text
 
     @abstractmethod
@@ -222,7 +225,7 @@ class TableSource(ChosenSource):
 
     def _narrow(self, table: pa.Table) -> Array:
         """Features that are a column each, shape (n, d)."""
-        columns = [plain(table.column(name)) for name in self._roles.features]
+        columns = [without_dictionary(table.column(name)) for name in self._roles.features]
         nulls = self.dtype.kind != "f" and any(values.null_count for values in columns)
         X = np.empty((table.num_rows, len(columns)), dtype=np.float64 if nulls else self.dtype)
         for j, values in enumerate(columns):
@@ -301,11 +304,10 @@ class FrameSource(TableSource):
         types = {field.name: field.type for field in self._schema}
         self._name, self._identity = name, identity
         self._made = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
-        super().__init__(choose(fields_of(types, name), request, name), request, lengths)
+        super().__init__(choose_columns(fields_of(types, name), request, name), request, lengths)
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the pieces are, and of the choice of columns."""
         return digest("frame", self._identity, self.bounds.tolist(), self._roles.identity())
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
@@ -325,7 +327,6 @@ class FrameSource(TableSource):
         return table
 
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._name}, chunk {chunk}, rows {a} to {b - 1}"
 
@@ -393,13 +394,12 @@ class ArrowSource(TableSource):
                 first = next((i for i in batches if lengths[i]), None)
                 return 1 if first is None else max(1, len(opened.get_batch(first).column(name).slice(0, 1).flatten()))
 
-            roles = choose(fields_of(types, file.path), request, file.path, width=width)
+            roles = choose_columns(fields_of(types, file.path), request, file.path, width=width)
         self._batches = [i for i in batches if lengths[i]]
         super().__init__(roles, request, lengths, remote=file.remote)
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the file's name, size and time, and of the choice of columns."""
         return digest("arrow", self._file.identity(), self._roles.identity())
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
@@ -415,6 +415,5 @@ class ArrowSource(TableSource):
         return decoded + 2 * self._largest, text
 
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._file.path}, record batch {self._batches[chunk]}, rows {a} to {b - 1}"

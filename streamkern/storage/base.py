@@ -176,15 +176,12 @@ class DerivedSource(Source):
             setattr(self, facet, getattr(source, facet))
 
     def where(self, chunk: int) -> str:
-        """Return the chunk in words; see ``Source.where``."""
         return self.source.where(chunk)
 
     def where_row(self, chunk: int, row: int) -> str:
-        """Return the row in words; see ``Source.where_row``."""
         return self.source.where_row(chunk, row)
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
-        """Return descriptions of the non-features; see ``Source.describe``."""
         return self.source.describe(chunk, rows)
 
     def reading(self) -> Reading:

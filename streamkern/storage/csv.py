@@ -19,7 +19,7 @@ from streamkern.errors import DataError, PlanRefusedError
 from streamkern.memory import check, default_budget, format_bytes
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
-from streamkern.storage.choose import Request, choose
+from streamkern.storage.choose import Request, choose_columns
 from streamkern.storage.csv_records import blocks, first_end
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.table_file import TableFile
@@ -109,7 +109,7 @@ class CsvSource(TableSource):
                 remedy="check the file, or leave it out",
             )
         types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
-        roles = choose(fields_of(types, file.path), request, file.path)
+        roles = choose_columns(fields_of(types, file.path), request, file.path)
         names = roles.features
         if missing & set(names):
             roles = replace(roles, dtype=np.dtype(np.float64))
@@ -126,7 +126,6 @@ class CsvSource(TableSource):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the file's name, size and time, and of the choice of columns."""
         return digest("csv", self._file.identity(), self._names, self._roles.identity())
 
     def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -152,7 +151,6 @@ class CsvSource(TableSource):
         return 2 * size + fields + 8 * rows * len(self._roles.stored) + described, TEXT_BYTES + texts // rows
 
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._file.path}, from byte {self._spans[chunk][0]}, rows {a} to {b - 1}"
 

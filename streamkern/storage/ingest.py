@@ -29,7 +29,7 @@ from streamkern.storage.ingest_store import Sending
 from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
 from streamkern.storage.remote import is_remote
-from streamkern.storage.scatter import ROW_EXTRA, Run, Runs
+from streamkern.storage.scatter import ROW_EXTRA, SortedRun, SortedRuns
 from streamkern.storage.tables import open_tables
 from streamkern.storage.training_zarr import TrainingZarr
 from streamkern.storage.writer import Workspace, write_json
@@ -243,7 +243,7 @@ class _Job:
         # Chunks under way, and one whose rows go into pieces; pieces, and what they are encoded to.
         side = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
         side += (self.threads + 1) * 3 * max(shard, piece)
-        runs = Runs(
+        runs = SortedRuns(
             self.work.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
             self.weight is not None,
         )  # fmt: skip
@@ -288,7 +288,7 @@ class _Job:
             stored_bytes=stored,
         )
 
-    def _gathered(self, runs: Runs, pool: ThreadPoolExecutor) -> Run:
+    def _gathered(self, runs: SortedRuns, pool: ThreadPoolExecutor) -> SortedRun:
         """All rows, where memory holds them: then none goes by way of the disk."""
         run, bounds = runs.empty(self.n), self.source.bounds
         chunks = range(len(bounds) - 1)
@@ -297,7 +297,7 @@ class _Job:
             self.on_progress("gather", int(bounds[chunk + 1]), self.n)
         return run
 
-    def _scatter(self, runs: Runs, held: int, pool: ThreadPoolExecutor) -> int:
+    def _scatter(self, runs: SortedRuns, held: int, pool: ThreadPoolExecutor) -> int:
         """Write the rows that are not in runs yet as runs of at most ``held``; gives how many were there."""
         done, bounds = runs.done, self.source.bounds
         groups: list[range] = []
@@ -317,7 +317,9 @@ class _Job:
             runs.write(begin, run)
         return done
 
-    def _write(self, runs: Runs, held: int, pieces: int, pool: ThreadPoolExecutor, run: Run | None = None) -> int:
+    def _write(
+        self, runs: SortedRuns, held: int, pieces: int, pool: ThreadPoolExecutor, run: SortedRun | None = None
+    ) -> int:
         """Write the pieces that are not written yet, and put the whole in place; gives the rows that were there."""
         group = self._zarr() if self.record["format"] == "zarr" else None
         size = self._piece_rows if group is None else group.piece_rows

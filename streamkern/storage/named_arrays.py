@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
-from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose
+from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.types import Array, IntArray, Rows
 
@@ -26,17 +26,14 @@ class StoredRows(Protocol):
     @property
     def where(self) -> str:
         """File and name."""
-        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(n, ...)."""
-        ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """As stored; strings of a variable width are ``object``."""
-        ...
 
     def read(self, a: int, b: int) -> Array:
         """Return rows a to b in their own shape.
@@ -44,11 +41,9 @@ class StoredRows(Protocol):
         Raises:
             StorageError: they cannot be read.
         """
-        ...
 
     def read_kept(self, a: int, b: int) -> Array:
         """Return rows a to b of an array whose stored chunks may hold the rows of many reads, and are kept then."""
-        ...
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
         """Return the bytes that a read holds while it decodes, beside its rows, and those that are held once.
@@ -67,12 +62,10 @@ class Declared(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """(n, ...)."""
-        ...
 
     @property
     def dtype(self) -> Any:
         """As stored."""
-        ...
 
 
 def roles_of(
@@ -117,7 +110,7 @@ def roles_of(
     columns = request.columns
     if nameable and columns is not None and len(known) == 1 and not set(columns) <= set(arrays):
         names, columns = list(columns), None
-    return choose(fields, replace(request, columns=columns, lenient=False), path, names=names)
+    return choose_columns(fields, replace(request, columns=columns, lenient=False), path, names=names)
 
 
 class NamedArrays(ChosenSource):
@@ -149,7 +142,6 @@ class NamedArrays(ChosenSource):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the file's name, size and time, and of the choice of arrays."""
         roles = self._roles
         weight = [] if roles.weight is None else [roles.weight]
         return digest("arrays", [self._identity, roles.features], self.columns, self.target, *weight)
@@ -167,7 +159,6 @@ class NamedArrays(ChosenSource):
         return Reading(self._row_bytes(text), decoding + y, sum(kept for _, kept in found))
 
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``."""
         a, b = check_chunk(chunk, self.bounds)
         roles, y, w = self._roles, None, None
         if roles.wide:
@@ -185,6 +176,5 @@ class NamedArrays(ChosenSource):
         return Rows(X, y, w)
 
     def where(self, chunk: int) -> str:
-        """Return the chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._first.where}, chunk {chunk}, rows {a} to {b - 1}"

@@ -19,7 +19,7 @@ from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of, is_text
 from streamkern.storage.base import TEXT_BYTES, digest
-from streamkern.storage.choose import Request, Roles, choose
+from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.ingest_record import ingest_record
 from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, feature_dtype, merged, target_of
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
@@ -79,7 +79,7 @@ def parquet_source(
     layout = "format" in notes and "X" in fields  # of write_parquet, where every other column is a target or a weight
     for name, field in fields.items():
         fields[name] = replace(field, by_name_only=name in partitions or (layout and name != "X"))
-    roles = choose(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
+    roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
     used = [*roles.stored, *dict(roles.non_features)]
     _require_alike(files.files, None if request.columns is None else used, partitions)
     record = ingest_record(url) or {}
@@ -114,7 +114,6 @@ class ParquetSource(TableSource):
         return digest("parquet", files, *self._roles.identity())
 
     def where(self, chunk: int) -> str:
-        """Return the chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         file, groups = self._reads[chunk]
         names = f"row group {groups[0]}" if len(groups) == 1 else f"row groups {groups[0]} to {groups[-1]}"

@@ -240,7 +240,6 @@ class ZarrPredictions(Predictions):
         return [self.data / column.name / "c" / str(part) / ("0" if column.fields else "") for column in self.columns]
 
     def write(self, part: int, values: Sequence[Array]) -> None:
-        """As a chunk of each array."""
         a, b = self.rows(part)
         group = zarr.open_group(LocalStore(self.data), mode="r+")
         for column, array in zip(self.columns, values, strict=True):

@@ -115,7 +115,6 @@ class JoinedSource(DerivedSource):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the parts' fingerprints."""
         return digest("joined", [part.fingerprint for part in self._parts])
 
     def reading(self) -> Reading:
@@ -129,7 +128,6 @@ class JoinedSource(DerivedSource):
         )
 
     def read(self, chunk: int) -> Rows:
-        """Rows of one chunk; see ``Source.read``."""
         part, inside = self._find(chunk)
         X, y, w = part.read(inside)
         X = X.astype(np.result_type(X.dtype, self.dtype), copy=False)
@@ -138,12 +136,10 @@ class JoinedSource(DerivedSource):
         return Rows(X, y, w)
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
-        """Return descriptions of the non-features; see ``Source.describe``."""
         part, inside = self._find(chunk)
         return part.describe(inside, rows)
 
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         part, inside = self._find(chunk)
         own = part.where(inside)

@@ -48,7 +48,6 @@ class WeightedSource(DerivedSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the rows' and the weights'."""
         return digest("weighted", self.source.fingerprint, ArraySource(self._w[:, None]).fingerprint)
 
     def reading(self) -> Reading:
@@ -57,6 +56,5 @@ class WeightedSource(DerivedSource):
         return Reading(row + 8, decoding, once)
 
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``."""
         X, y, _ = self.source.read(chunk)
         return Rows(X, y, self._weights(self._w[self.bounds[chunk] : self.bounds[chunk + 1]], chunk))

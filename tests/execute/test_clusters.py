@@ -20,7 +20,7 @@ from streamkern.execute.base import Stack
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import blas_kernels
 from streamkern.pipeline import load_pipeline
-from streamkern.testing.executor import Rounding, expected_step, expected_weights, small_weights
+from streamkern.testing.executor import OrderSensitive, expected_step, expected_weights, small_weights
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,7 +100,7 @@ def test_workers_of_any_size_that_join_and_leave_change_no_bit(cluster, monkeypa
         assert executor.losses == 1
 
 
-class Greedy(Rounding):
+class Greedy(OrderSensitive):
     """Holds more memory than there is, the first time."""
 
     def __init__(self, once, bytes_):
@@ -125,13 +125,13 @@ def test_a_worker_killed_for_memory_changes_no_bit(cluster, tmp_path):
         placement = executor.place(Greedy(tmp_path / "once", 1 << 30), 2)
         result = placement.step((0, 0), 1.0)
         placement.close()
-        np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 2, (0, 0), 1.0)[0])
+        np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 2, (0, 0), 1.0)[0])
         assert (result.retries, executor.losses) == (1, 1)
     nanny.terminate()
     nanny.wait()
 
 
-class Endless(Rounding):
+class Endless(OrderSensitive):
     """Asks for more memory than any machine has."""
 
     def contribute(self, block, state, begun=None):

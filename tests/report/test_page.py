@@ -16,7 +16,7 @@ import pytest
 import streamkern as sk
 from streamkern.cli import main
 from streamkern.report import read_run
-from streamkern.report.figures import bins, log_ticks, plain, short, ticks
+from streamkern.report.figures import bins, log_ticks, number_text, short, ticks
 from streamkern.report.markup import bar, png, table
 from streamkern.report.page import page, write_report
 from streamkern.report.verdict import baseline, mistakes, next_steps, verdict, wilson
@@ -293,7 +293,7 @@ def test_ticks_of_a_logarithmic_axis_are_at_least_two(low: float, high: float):
 
 
 def test_numbers_are_written_for_people():
-    assert [plain(v) for v in (0, 0.05, 1234.5, 1e-7, 2.5e9)] == ["0", "0.05", "1,234", "1e-7", "2.5e9"]
+    assert [number_text(v) for v in (0, 0.05, 1234.5, 1e-7, 2.5e9)] == ["0", "0.05", "1,234", "1e-7", "2.5e9"]
     assert [short(v) for v in (7, 20_000, 1.5e6, 2e9)] == ["7", "20k", "1.5M", "2G"]
 
 

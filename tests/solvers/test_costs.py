@@ -21,7 +21,7 @@ from streamkern.kernels import features
 from streamkern.memory import release
 from streamkern.solvers import Problem, train
 from streamkern.solvers.metered import Bill, Effort, Size
-from tests.counting import CountingEngine, CountingSource, Counts, counted_rows
+from tests.counting import CountingEngine, CountingSource, OperationCounts, counted_rows
 
 FOURIER = sk.RandomFourier(sk.Gaussian(2.0), 96)
 
@@ -74,7 +74,7 @@ def problem(shape: tuple[int, ...], solver: Any, given: Any, executor: Any, **mo
 @functools.cache
 def counted(name: str, shape: tuple[int, ...]) -> Ran:
     solver, given = SOLVERS[name]
-    counts = Counts()
+    counts = OperationCounts()
     with ThreadsExecutor(1) as executor, pytest.MonkeyPatch.context() as patch:
         posed = problem(shape, solver, given, executor, engine=CountingEngine(counts))
         counted_rows(patch, counts)

@@ -111,7 +111,7 @@ def ingested(name: str, **options: Any) -> User:
         ingest(X, folder / name, overwrite=True, memory="8GiB", **options)
 
     def read(folder: Path) -> int:
-        X = read_all(open_source(writer.present(folder / name), format=name.rpartition(".")[2])).X
+        X = read_all(open_source(writer.target_or_previous(folder / name), format=name.rpartition(".")[2])).X
         X = X[np.argsort(X[:, 0])]
         which = round(float(X[1, 0] / 3))
         np.testing.assert_array_equal(X, np.arange(30).reshape(10, 3) * which)
@@ -134,7 +134,7 @@ def predicted(old: str, new: str) -> User:
             made.commit()
 
     def read(folder: Path) -> int:
-        place = writer.present(folder / "out")
+        place = writer.target_or_previous(folder / "out")
         assert place is not None
         which = record_at(place)["fingerprint"]
         inside = place if place.is_file() else place / "prediction"
