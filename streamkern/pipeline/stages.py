@@ -237,6 +237,8 @@ class Stages:
             if outcome.failure is not None and checkpoints is not None:
                 checkpoints.clear()  # going on from there would end there again
             require_success(outcome)
+            for message in iteration.report.get("warnings", ()):
+                self.events.emit("warning", message=message)
             return outcome, iteration.report
 
         return self.run("train", key, compute, _dump_outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -285,6 +286,8 @@ class AtOnce:
         iteration = solver.setup(problem)
         outcome = train(problem, iteration, patience=solver.patience, on_step=self.on_step)
         require_success(outcome)
+        for message in iteration.report.get("warnings", ()):
+            warnings.warn(message, stacklevel=2)
         return outcome, iteration.report
 
 
