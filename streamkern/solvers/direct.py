@@ -108,8 +108,8 @@ class DirectIteration(WholePasses):
         A = self._equations(gram, n)
         scale = float(np.trace(A)) / self.basis.width
         found = self._factored(A, moment / n)
-        lost = found is None or self.report["rounding"] > FAR
-        if engine.decide(not lost, bound=False, likely=True):
+        enough = found is not None and self.report["rounding"] <= FAR
+        if engine.decide(enough, bound=False, likely=True) and found is not None:
             return found
         del A, found
         # ``gram`` is kept: a checkpoint holds it for as long as the pass lasts.
@@ -154,7 +154,10 @@ class DirectIteration(WholePasses):
         """
         engine, basis, ridge, dtype = self.problem.engine, self.basis, self.solver.ridge, self.basis.dtype
         kernel = isinstance(basis, Expansion)
-        R = engine.kernel_matrix(basis, basis.p) if kernel else engine.mirror(self._equations(gram, n))
+        if isinstance(basis, Expansion):
+            R = engine.kernel_matrix(basis, basis.p)
+        else:
+            R = engine.mirror(self._equations(gram, n))
         eps = float(np.finfo(np.float64).eps)
         rows, V = self._independent(R, eps * len(R) * float(np.max(np.diag(R))))
         del R

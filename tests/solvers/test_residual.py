@@ -39,7 +39,7 @@ def exact(name: str, bandwidth: float, ridge: float) -> Array:
 
 def fitted(solver: Any, name: str, bandwidth: float, dtype: str, quiet: bool = False) -> tuple[Any, Array]:
     model = sk.KernelRegressor(
-        kernel=getattr(sk, name)(bandwidth), centers=sk.Given(X[:P]), solver=solver, dtype=dtype, memory="1GiB", threads=1
+        kernel=getattr(sk, name)(bandwidth), centers=sk.Given(X[:P]), solver=solver, dtype=dtype, memory="1GiB"
     )  # fmt: skip
     with warnings.catch_warnings():
         if quiet:
@@ -76,7 +76,7 @@ def test_direct_takes_one_sweep_where_that_is_enough():
 def test_dependent_features_without_a_ridge_are_least_squares():
     doubled = np.hstack([X, X[:, :2]])
     model = sk.KernelRegressor(
-        kernel=sk.Linear(), centers=sk.Given(doubled[:40]), solver=sk.Direct(0.0), dtype="float64", memory="1GiB", threads=1
+        kernel=sk.Linear(), centers=sk.Given(doubled[:40]), solver=sk.Direct(0.0), dtype="float64", memory="1GiB"
     ).fit(doubled[:N], Y[:N])  # fmt: skip
     mean = Y[:N].mean()
     right = mean + doubled[N:] @ np.linalg.lstsq(doubled[:N], Y[:N] - mean, rcond=None)[0]
