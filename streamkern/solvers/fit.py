@@ -317,6 +317,8 @@ class Stages:
         iteration = solver.setup(problem)
         outcome = train(problem, iteration, patience=solver.patience)
         require_success(outcome)
+        for message in iteration.report.get("warnings", ()):
+            self.warn(message)
         return outcome, iteration.report
 
 
