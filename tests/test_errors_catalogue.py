@@ -780,8 +780,8 @@ sweep.py: There are no rows to go over.
 """Sites whose error takes a damaged file, a dead worker, a full disk or a value of its own: the test that makes it."""
 
 UNTESTED = _table("""
-solvers/direct.py: The normal equations are singular to working precis
-    normal equations that no jitter makes positive
+solvers/direct.py: The normal equations are zero or not finite.
+    kernel values that are all 0: refused before, by their precision
 cli.py: The report needs
     an installation without Bokeh
 model.py: The model's description is incomplete:
