@@ -345,7 +345,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.Predictor(model())([['a'] * 4])", "no number"),
     ("sk.Predictor(model())([[1.0], [1.0, 2.0]])", "lengths"),
     ("sk.Predictor(model())(X[:, :2].tolist())", "2"),
-    ("sk.KernelClassifier(kernel='rbf').fit(X, Y)", "rbf"),
+    ("sk.KernelClassifier(kernel='rbfs').fit(X, Y)", "rbf"),
     ("sk.KernelClassifier().fit(data, Y)", "y"),
     ("sk.Laplace(0)", "0"),
     ("sk.Polynomial(degree=1.5)", "1.5"),

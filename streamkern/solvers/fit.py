@@ -112,7 +112,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     return summarise(sums, moments, flat=not target.outputs, has_target=True)
 
 
-def check(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype[Any], what: str) -> int:
+def check_rows(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype[Any], what: str) -> int:
     """One sweep over rows that training will be measured on: everything that evaluation would refuse is refused now.
 
     Args:
@@ -494,7 +494,7 @@ def _check_like(
     stages.keep(
         f"check-{name}",
         lambda: (rows_key(prepared), encoding_to_json(encoding), dtype.str),
-        lambda: check(prepared, encoding, executor, dtype, what),
+        lambda: check_rows(prepared, encoding, executor, dtype, what),
     )
 
 
