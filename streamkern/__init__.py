@@ -45,8 +45,8 @@ from streamkern.kernels import (
     ReLUFeatures,
 )
 from streamkern.model import KernelMachine, load_model
-from streamkern.pipeline import Pipeline, Plan, Trial, Tuning, load_pipeline, plan, resume, run, tune
-from streamkern.registry import Registry, retrain
+from streamkern.pipeline import Pipeline, Plan, RunResult, Trial, Tuning, load_pipeline, plan, resume, run, tune
+from streamkern.registry import Registry, RetrainResult, retrain
 from streamkern.report.inspect import Inspection, inspect
 from streamkern.report.mlflow import log_to_mlflow
 from streamkern.serving import Predictor
@@ -136,7 +136,9 @@ __all__ = [
     "RandomProjection",
     "ReLUFeatures",
     "Registry",
+    "RetrainResult",
     "Retry",
+    "RunResult",
     "Standardise",
     "StorageError",
     "StreamkernError",

@@ -23,28 +23,28 @@ from types import FrameType
 from typing import Any
 
 from streamkern.backends import get_device
-from streamkern.data import Dataset
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.execute import open_executor
 from streamkern.execute.threads import default_threads
-from streamkern.memory import format_bytes, share_heap
+from streamkern.kernels import RADIAL
+from streamkern.memory import share_heap
 from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.doctor import doctor_text, examine
-from streamkern.pipeline.tune import KERNELS, ROWS, next_command, tune
+from streamkern.pipeline.results import RunResult
+from streamkern.pipeline.tune import ROWS, next_command, tune
 from streamkern.redaction import redacted
 from streamkern.registry import Registry, retrain
-from streamkern.registry.models import KEPT, open_model
+from streamkern.registry.models import KEPT
 from streamkern.registry.retrain import listing
 from streamkern.report import read_run, status, status_text
 from streamkern.report.inspect import inspect as inspect_data
-from streamkern.report.status import duration, metrics_in_words
+from streamkern.report.status import metrics_in_words
 from streamkern.report.terminal import Display
-from streamkern.serving.predict import predict
+from streamkern.serving.predict import evaluate, predict
 from streamkern.storage.ingest import ingest
-from streamkern.storage.tables import open_tables
-from streamkern.storage.writer import write_json
+from streamkern.storage.writer import read_json, write_json
 from streamkern.user_code import in_words, users_place
 
 _EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 directory busy"
@@ -188,7 +188,7 @@ def _parser() -> _Parser:
     command.add_argument("--rows", type=_count, default=ROWS, metavar="N", help=f"rows of the subsample ({ROWS:,})")
     command.add_argument("--centers", type=_count, metavar="N", help="most centers; the pipeline's, up to 2,000")
     command.add_argument(
-        "--kernel", action="append", choices=sorted(KERNELS), help="kernels to compare; may be repeated; the pipeline's"
+        "--kernel", action="append", choices=sorted(RADIAL), help="kernels to compare; may be repeated; the pipeline's"
     )
     command.add_argument("--run-dir", metavar="DIR", help="where tune.json and tune.html go (default: runs/NAME)")
     command.add_argument("--json", action="store_true", help="as JSON")
@@ -214,6 +214,7 @@ def _parser() -> _Parser:
     command.add_argument("model", metavar="MODEL", help="a model.zarr, or where models are kept: the champion")
     command.add_argument("data", metavar="DATA", help="a table of any kind, or a glob")
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
+    command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_evaluate)
 
@@ -255,6 +256,7 @@ def _parser() -> _Parser:
     command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
     command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="columns to look at")
     command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
+    command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_inspect)
@@ -348,25 +350,25 @@ def _run(args: argparse.Namespace, settings: dict[str, str]) -> None:
     pipeline = load_pipeline(args.pipeline, settings)
     folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
 
-    def begin(listeners: tuple[Listener, ...]) -> dict[str, Any]:
+    def begin(listeners: tuple[Listener, ...]) -> RunResult:
         return run(
             pipeline, folder, memory=args.memory, threads=args.threads, scheduler=args.scheduler,
             checkpoint_seconds=args.checkpoint_seconds, listeners=listeners, device=args.device,
         )  # fmt: skip
 
-    _watched(begin, pipeline.name, folder, args.quiet)
+    _watched(begin, folder, args.quiet)
 
 
 def _resume(args: argparse.Namespace) -> None:
     folder = Path(args.run_dir)
 
-    def begin(listeners: tuple[Listener, ...]) -> dict[str, Any]:
+    def begin(listeners: tuple[Listener, ...]) -> RunResult:
         return resume(folder, threads=args.threads, scheduler=args.scheduler, listeners=listeners)
 
-    _watched(begin, folder.name, folder, args.quiet)
+    _watched(begin, folder, args.quiet)
 
 
-def _watched(begin: Callable[[tuple[Listener, ...]], dict[str, Any]], name: str, folder: Path, quiet: bool) -> None:
+def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, quiet: bool) -> None:
     """A run, what it is doing, and what it has come to."""
     display = Display(sys.stderr)
     try:
@@ -376,27 +378,17 @@ def _watched(begin: Callable[[tuple[Listener, ...]], dict[str, Any]], name: str,
             display.close()
             _complain(f"the run can go on: streamkern resume {shlex.quote(str(folder))}")
         raise
+    except StreamkernError:
+        told = read_json(folder / "result.json") or {}
+        if "model" in told and told.get("status") != "done":
+            display.close()
+            model = shlex.quote(str(folder / told["model"]))
+            _complain(f"the model is trained and saved: streamkern evaluate {model} DATA --target NAME scores it")
+        raise
     finally:
         display.close()
     if not quiet:
-        _say(_summary(name, folder, result))
-
-
-def _summary(name: str, folder: Path, result: dict[str, Any]) -> str:
-    """What a run has come to, for a terminal."""
-    lines = [f"{name}: done in {duration(result['seconds'])}"]
-    lines += [f"  {part:<9}{metrics_in_words(metrics)}" for part, metrics in result["metrics"].items()]
-    waiting = f"{result['data_wait_fraction']:.0%} of the time waiting for data"
-    lines += [
-        f"  speed    {result['samples_per_second']:,.0f} rows/s, {waiting}",
-        f"  memory   {format_bytes(result['peak_memory_bytes'])} at the peak, "
-        f"{format_bytes(result['projected_memory_bytes'])} projected, "
-        f"{format_bytes(result['memory_budget_bytes'])} allowed",
-    ]
-    taken = [stage["name"] for stage in result["stages"] if stage["cached"]]
-    if taken:
-        lines.append(f"  kept     {', '.join(taken)}: taken over from an earlier run")
-    return "\n".join([*lines, f"  result   {folder / 'result.json'}", f"  model    {folder / 'model.zarr'}"]) + "\n"
+        _say(f"{result}\n")
 
 
 def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:
@@ -468,7 +460,7 @@ def _tune(args: argparse.Namespace, settings: dict[str, str]) -> None:
     display = Display(sys.stderr)
     try:
         found = tune(
-            pipeline, args.kernel and [KERNELS[name] for name in args.kernel], rows=args.rows, centers=args.centers,
+            pipeline, args.kernel and [RADIAL[name] for name in args.kernel], rows=args.rows, centers=args.centers,
             memory=args.memory, threads=args.threads, on_trial=display.trial,
         )  # fmt: skip
     finally:
@@ -507,11 +499,8 @@ def _report(args: argparse.Namespace) -> None:
 
 def _evaluate(args: argparse.Namespace) -> None:
     get_device(args.device)
-    model = open_model(args.model)
     target = args.target[0] if len(args.target) == 1 else args.target
-    with open_executor("threads", args.threads) as executor:
-        rows = open_tables([args.data], target, model.columns, nulls_as_nan=bool(model.transforms))
-        metrics = model.score(Dataset(rows), executor=executor)
+    metrics = evaluate(args.model, args.data, target, memory=args.memory, threads=args.threads)
     _say((json.dumps(metrics) if args.json else metrics_in_words(metrics)) + "\n")
 
 
@@ -556,7 +545,10 @@ def _ingest(args: argparse.Namespace) -> None:
 
 def _inspect(args: argparse.Namespace) -> None:
     with open_executor("threads", args.threads) as executor:
-        found = inspect_data(args.data, args.target, columns=args.columns, executor=executor, header=not args.no_header)
+        found = inspect_data(
+            args.data, args.target, columns=args.columns, executor=executor, header=not args.no_header,
+            memory=args.memory,
+        )  # fmt: skip
     _say((json.dumps(found.to_json()) if args.json else found.text()) + "\n")
 
 

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import os
+import secrets
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,14 +22,13 @@ from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.preprocess import Step, require_steps
 from streamkern.data.targets import Classes
-from streamkern.errors import PrecisionError, UsageError
-from streamkern.execute import open_executor
-from streamkern.kernels import FeatureMap, Kernel
-from streamkern.memory import default_budget, parse_bytes
+from streamkern.errors import DataError, PrecisionError, UsageError
+from streamkern.execute import Scheduler, open_executor, scheduler_name
+from streamkern.kernels import FeatureMap, Kernel, named_kernel
+from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.model import KernelMachine
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.bandwidth import AUTO_KERNEL
 from streamkern.solvers.fit import Fitted, fit
 from streamkern.solvers.placement import device_for
 from streamkern.storage.dask import is_dask_array
@@ -53,10 +54,11 @@ class _Recipe:
     dtype: str
     features: FeatureMap | None = None
     preprocess: tuple[Step, ...] = ()
+    test: Dataset | None = None
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share; see them for the parameters."""
+    """What both estimators do."""
 
     _task: str
 
@@ -73,9 +75,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         dtype: str = "auto",
         lanes: int = 4,
         threads: int | None = None,
-        scheduler: str = "threads",
-        random_state: int = 0,
+        scheduler: Scheduler = "threads",
+        random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
+        verbose: int = 0,
     ) -> None:
         self.kernel = kernel
         self.centers = centers
@@ -90,6 +93,41 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.scheduler = scheduler
         self.random_state = random_state
         self.device = device
+        self.verbose = verbose
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; those of the kernel by names such as ``kernel__bandwidth``, in a new kernel.
+
+        Raises:
+            UsageError: the kernel has no such parameter.
+        """
+        inside = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
+        super().set_params(**params)
+        if inside:
+            kernel = named_kernel(self.kernel, self._where("kernel"))
+            if kernel is None:
+                raise UsageError(
+                    f"{next(iter(inside))} is given, and there is no kernel.",
+                    where=self._where("kernel"),
+                    expected='a kernel whose parameters are set, such as "laplace"',
+                )
+            self.kernel = kernel.set_params(**{name.removeprefix("kernel__"): v for name, v in inside.items()})
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        """A clone has the same client of a cluster: a client cannot be copied."""
+        scheduler, self.scheduler = self.scheduler, "threads"
+        try:
+            made: Self = super().__sklearn_clone__()
+        finally:
+            self.scheduler = scheduler
+        made.scheduler = scheduler
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle has the address of a cluster in place of its client."""
+        state: dict[str, Any] = super().__getstate__()
+        return state | {"scheduler": scheduler_name(self.scheduler)}
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
@@ -104,31 +142,52 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             UsageError: a parameter is out of range.
             PlanRefusedError: it would not fit the memory; said before a row is read.
             PrecisionError: ``dtype`` cannot represent the kernel on these rows.
-            DataError: rows or targets that cannot be used, or fewer rows than centers.
+            DataError: rows or targets that cannot be used.
             NumericalError: training diverged or stagnated.
         """
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         else:
+            _require_target(y)
             data, dtype = self._validated(X, y, sample_weight)
+        seed = self._seed()
         reason: dict[str, str] = {}
         try:
-            fitted = self._fitted(self._recipe(data, dtype))
+            fitted = self._fitted(self._recipe(data, dtype, seed))
         except PrecisionError as error:
             if self.dtype != "auto" or dtype == "float64":
                 raise
             reason = {"arithmetic": f"float64: {error.what}"}
-            fitted = self._fitted(self._recipe(data, "float64"))
+            fitted = self._fitted(self._recipe(data, "float64", seed))
         self.model_ = KernelMachine.of(fitted, **reason)
         self.outcome_ = fitted.outcome
-        self.report_ = fitted.report | reason
+        self.report_ = fitted.report | {"seed": seed} | reason
         self.footprint_ = fitted.footprint
         return self
+
+    def _where(self, name: str) -> str:
+        """How an error calls a parameter."""
+        return f"{type(self).__name__}({name}=...)"
+
+    def _seed(self) -> int:
+        """The seed that ``random_state`` means."""
+        given = self.random_state
+        if given is None:
+            return secrets.randbits(31)
+        if isinstance(given, np.random.RandomState):
+            return int(given.randint(1 << 31, dtype=np.int64))
+        if isinstance(given, int | np.integer) and not isinstance(given, bool) and given >= 0:
+            return int(given)
+        raise UsageError(
+            f"random_state is {given!r}.",
+            where=self._where("random_state"),
+            expected="an integer >= 0, a numpy.random.RandomState, or None for another seed in every fit",
+        )
 
     def _fitted(self, recipe: _Recipe) -> Fitted:
         budget = default_budget() if self.memory is None else parse_bytes(self.memory)
         recipe, _ = resolved(recipe, budget)
-        with open_executor(self.scheduler, self.threads) as executor:
+        with limited(budget), open_executor(self.scheduler, self.threads) as executor:
             return fit(recipe, executor, budget, device=device_for(recipe, self.device))
 
     def predict(self, X: Any) -> Array:
@@ -144,7 +203,13 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return self.model_.decide(outputs)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the fitted model, to be read by ``load_model``. See ``KernelMachine.save``.
+        """Write the fitted model, to be read by ``load_model``: a zarr group with JSON attributes.
+
+        Args:
+            path: the directory; a model that is there is replaced.
+
+        Returns:
+            The path.
 
         Raises:
             StorageError: the disk is full or not writable; an earlier model is still there.
@@ -198,17 +263,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         data = from_arrays(X, y, columns=None if columns is None else columns.tolist(), sample_weight=sample_weight)
         return data, "float64" if X.dtype == np.float64 else "float32"
 
-    def _recipe(self, data: Dataset, dtype: str) -> _Recipe:
+    def _recipe(self, data: Dataset, dtype: str, seed: int) -> _Recipe:
         def require(right: bool, name: str, expected: str) -> None:
             if not right:
-                raise UsageError(
-                    f"{name} is {getattr(self, name)!r}.", where=f"{type(self).__name__}({name}=...)", expected=expected
-                )
+                raise UsageError(f"{name} is {getattr(self, name)!r}.", where=self._where(name), expected=expected)
 
-        auto = isinstance(self.kernel, str) and self.kernel == AUTO
-        right = auto or isinstance(self.kernel, Kernel | None)
-        kernel: Any = AUTO_KERNEL if auto else self.kernel
-        require(right, "kernel", 'a kernel such as sk.Laplace(10) or sk.Laplace("median"), or "auto"')
+        kernel = named_kernel(self.kernel, self._where("kernel"))
         known = self.solver in (None, AUTO) if isinstance(self.solver, str | None) else hasattr(self.solver, "setup")
         require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
@@ -216,14 +276,11 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
         require(_is_count(self.lanes), "lanes", "at least 1")
         require(self.threads is None or _is_count(self.threads), "threads", "at least 1")
-        natural = isinstance(self.random_state, int | np.integer) and self.random_state >= 0
-        require(natural, "random_state", "an integer >= 0: results never depend on a global state")
         require(
             self.centers is None or _is_count(self.centers) or hasattr(self.centers, "choose"),
             "centers",
             "a number of rows to draw, at least 1, or a choice such as sk.Uniform(1000) or sk.Given(Z)",
         )
-        seed = int(self.random_state)
         data.require_rows()
         validation = self.validation
         if validation is not None and not isinstance(validation, Dataset):
@@ -237,6 +294,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             centers = Uniform(min(MAX_CENTERS, data.base_rows), seed)
         elif isinstance(centers, int | np.integer):
             centers = Uniform(int(centers), seed)
+        if isinstance(centers, Uniform) and centers.p > data.base_rows:
+            message = f"there are {data.base_rows:,} rows for {centers.p:,} centers: all of them are centers"
+            warnings.warn(message, UserWarning, stacklevel=3)
+            centers = replace(centers, p=data.base_rows)
         solver: Any = AUTO if self.solver is None else self.solver
         return _Recipe(
             data,
@@ -257,11 +318,13 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
     Args:
-        kernel: the kernel. "auto": ``Laplace("median")``, whose bandwidth is the median distance of two rows. None:
-            Laplace with the root mean square distance of two rows as bandwidth, σ² = 2 Σ_j var(x_j), which puts a
-            typical kernel value near 1/e whatever the units.
-        centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. None: all
-            rows, at most 2000, drawn uniformly.
+        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
+            distance of two rows; ``"auto"`` is ``"laplace"``. None: Laplace with the root mean square distance of two
+            rows as bandwidth, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near 1/e whatever the units.
+            A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+        centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
+            are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2000, drawn
+            uniformly.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
@@ -275,16 +338,20 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
         threads: threads of this process; its cores by default. The weights do not depend on it.
-        scheduler: where blocks run: ``threads``, ``processes:N`` or the address of a Dask scheduler.
-        random_state: seed, an integer, of the centers, the held-out rows and the order of rows.
+        scheduler: where blocks run: ``threads``, ``processes:N``, the address of a Dask scheduler, or a
+            ``distributed.Client``, which stays open; a pickled estimator has its address.
+        random_state: seed of the centers, the held-out rows and the order of rows: an integer, or a
+            ``numpy.random.RandomState`` that one is drawn from. None: another one in every fit.
+            ``report_["seed"]`` has it.
         device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``, so far the CPU.
+        verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
     Attributes:
         model_: the ``KernelMachine``.
         n_features_in_: width d of a row.
         feature_names_in_: names of the features, shape (d,), where the rows had names.
         outcome_: how training ended: passes, rows, seconds, history.
-        report_: what the solver found out: batch, step, spectrum.
+        report_: what the solver found out: batch, step, spectrum; and the seed.
         footprint_: projected memory, in bytes.
     """
 
@@ -317,27 +384,62 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     There is no ``predict_proba``: the outputs are scores, not probabilities.
 
     Args:
-        kernel: parameters and attributes are those of ``KernelRegressor``.
-        centers: see there.
-        solver: see there.
-        memory: see there.
-        scaling: see there.
-        preprocess: see there.
-        validation: see there.
-        dtype: see there.
-        lanes: see there.
-        threads: see there.
-        scheduler: see there.
-        random_state: see there.
-        device: see there.
+        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
+            distance of two rows; ``"auto"`` is ``"laplace"``. None: Laplace with the root mean square distance of two
+            rows as bandwidth, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near 1/e whatever the units.
+            A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+        centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
+            are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2000, drawn
+            uniformly.
+        solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
+            else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
+        memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
+        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
+            centers are in those units. None takes rows as they are.
+        preprocess: steps such as ``Impute("mean")`` or ``OneHot((3,))``, fitted to the training rows in this order,
+            before ``scaling``; the model keeps them and applies them in prediction.
+        validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
+            may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass.
+        dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
+            float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
+        lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
+        threads: threads of this process; its cores by default. The weights do not depend on it.
+        scheduler: where blocks run: ``threads``, ``processes:N``, the address of a Dask scheduler, or a
+            ``distributed.Client``, which stays open; a pickled estimator has its address.
+        random_state: seed of the centers, the held-out rows and the order of rows: an integer, or a
+            ``numpy.random.RandomState`` that one is drawn from. None: another one in every fit.
+            ``report_["seed"]`` has it.
+        device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``, so far the CPU.
+        verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
     Attributes:
         classes_: the labels, sorted, shape (K,).
+        model_: the ``KernelMachine``.
+        n_features_in_: width d of a row.
+        feature_names_in_: names of the features, shape (d,), where the rows had names.
+        outcome_: how training ended: passes, rows, seconds, history.
+        report_: what the solver found out: batch, step, spectrum; and the seed.
+        footprint_: projected memory, in bytes.
     """
 
     _task = "classification"
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Args:
+            X: rows, shape (n, d): NumPy, pandas, polars or Dask; or a ``Dataset`` with a target.
+            y: labels, shape (n,); None with a ``Dataset``.
+            sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
+                and only the weights' ratios matter. None with a ``Dataset``, which has its own.
+
+        Raises:
+            UsageError: a parameter is out of range.
+            PlanRefusedError: it would not fit the memory; said before a row is read.
+            PrecisionError: ``dtype`` cannot represent the kernel on these rows.
+            DataError: rows or labels that cannot be used.
+            NumericalError: training diverged or stagnated.
+        """
         super().fit(X, y, sample_weight)
         encoding = self.model_.encoding
         assert isinstance(encoding, Classes)
@@ -375,6 +477,28 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
 def _no_target(y: Any, sample_weight: Any = None) -> None:
     if y is not None or sample_weight is not None:
         raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
+
+
+def _require_target(y: Any) -> None:
+    """Raises an error where targets are missing: all of them, or one that is None, NA or NaT."""
+    if y is None:
+        raise UsageError(
+            "There is no target: this estimator requires y to be passed, but the target y is None.",
+            where="fit(X, y)",
+            expected="a target for every row; or a Dataset, which has its own",
+        )
+    dtype = getattr(y, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":
+        return
+    values = np.asarray(y, dtype=object)
+    for row, value in enumerate(values.ravel().tolist() if values.ndim == 1 else ()):
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+            raise DataError(
+                f"A target is missing: {value!r}.",
+                where=f"y, row {row}",
+                expected="a label or a number for every row",
+                remedy="leave out the rows without a target: keep = pd.notna(y); model.fit(X[keep], y[keep])",
+            )
 
 
 def _is_count(value: Any) -> bool:

@@ -12,11 +12,12 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.base import wide
+from streamkern.data.alike import require_alike, require_scaled_alike
 from streamkern.data.dataset import Dataset
 from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
-from streamkern.data.transforms import Transform, dump, load, require_numbers
+from streamkern.data.transforms import Transform, dump, load
 from streamkern.errors import DataError, ModelFormatError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
@@ -94,6 +95,13 @@ class KernelMachine:
     features: FeatureMap | None = None
     transforms: tuple[Transform, ...] = ()
     origin: float | Array = 0.0
+
+    def __repr__(self) -> str:
+        basis = repr(self.kernel) if self.features is None else f"{type(self.features).__name__} features"
+        outputs = self.encoding.outputs
+        answers = f"{outputs} classes" if isinstance(self.encoding, Classes) else f"{outputs} output(s)"
+        basis = basis if len(basis) <= 50 else f"{type(self.features or self.kernel).__name__}(...)"
+        return f"KernelMachine({basis}, {len(self.Z):,} centers, {self.n_features:,} features, {answers})"
 
     @classmethod
     def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
@@ -342,35 +350,12 @@ class KernelMachine:
             names = getattr(X, "columns", None)  # of a data frame
             named = names is not None and all(isinstance(name, str) for name in names)
             dataset = Dataset(open_source(X, target=y, columns=list(names) if named and names is not None else None))
-        if dataset.source.n_features != self.n_features:
-            raise DataError(
-                f"X has {dataset.source.n_features} features, but KernelMachine is expecting {self.n_features} "
-                "features as input",
-                where="X",
-                expected=f"{self.n_features} features",
-                remedy="give the columns the model was trained on, in their order",
-            )
-        theirs = dataset.source.columns
-        if self.columns is not None and theirs is not None and tuple(theirs) != self.columns:
-            differ = next((a, b) for a, b in zip(self.columns, theirs, strict=True) if a != b)
-            raise DataError(
-                f"The columns differ from those of training: {differ[1]!r} is where {differ[0]!r} was.",
-                where=_place(dataset.source),
-                expected=", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else ""),
-                remedy="open the data with columns=[...] as in training",
-            )
-        require_numbers(dataset.source, self.transforms)
+        require_alike(dataset, self.n_features, self.columns, self.transforms)
         prepared = replace(
             dataset, transforms=self.transforms, factor=self.factor, shift=self.shift, origin=self.origin,
             wide=self.wide,
         )  # fmt: skip
-        if dataset.settled().transforms and prepared.fingerprint != dataset.relative_to(self.origin).fingerprint:
-            raise UsageError(
-                "The data set is scaled in another way than the training data.",
-                where="dataset",
-                expected="stored rows: the model scales them itself",
-                remedy="pass the data set without .scale(...)",
-            )
+        require_scaled_alike(dataset, prepared)
         return prepared
 
 

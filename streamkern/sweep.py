@@ -18,6 +18,7 @@ import numpy as np
 from streamkern.data.stream import Assembly, Block, Key, Scan
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor, Parts, Stack, Tree, add
+from streamkern.memory import check
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
@@ -173,6 +174,7 @@ def run_node(node: tuple[int, int, int], work: ScanWork, state: Any) -> Parts:
     for leaf in range(index << level, min((index + 1) << level, n)):
         parts = work.contribute(work.build(leaf), state)
         total = parts if total is None else add(total, parts)
+        check()
     assert total is not None
     return total
 

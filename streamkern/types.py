@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -55,3 +56,8 @@ class Target:
     name: str
     dtype: np.dtype[Any]
     outputs: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Values of a row."""
+        return math.prod(self.outputs)

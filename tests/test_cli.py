@@ -85,7 +85,7 @@ def test_a_second_run_takes_over_and_a_changed_setting_runs_again(capsys: pytest
     assert again["weights_sha256"] == first["weights_sha256"]
     assert "taken over from an earlier run" in capsys.readouterr().out
     assert main([*run, "--set", "bandwidth=3"]) == 0
-    assert computed(result_of()) == ["eigensystem", "train", "evaluate", "save"]
+    assert computed(result_of()) == ["eigensystem", "train", "save", "evaluate"]
     assert result_of()["weights_sha256"] != first["weights_sha256"]
 
 

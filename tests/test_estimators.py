@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -247,7 +249,7 @@ def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatc
 @pytest.mark.parametrize(
     ("parameters", "word"),
     [
-        ({"kernel": "rbf"}, "kernel"),
+        ({"kernel": "rbfs"}, "kernel"),
         ({"centers": 0}, "centers"),
         ({"centers": 2.5}, "centers"),
         ({"solver": "sgd"}, "solver"),
@@ -258,8 +260,7 @@ def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatc
         ({"lanes": 0}, "lanes"),
         ({"threads": 0}, "threads"),
         ({"scheduler": "mpi"}, "scheduler"),
-        ({"random_state": None}, "random_state"),
-        ({"centers": 100}, "fewer centers"),
+        ({"random_state": -1}, "random_state"),
     ],
 )
 def test_parameters_are_checked_in_fit(parameters: dict[str, Any], word: str) -> None:
@@ -291,3 +292,97 @@ def test_bad_rows_and_targets(digits: tuple[Array, ...]) -> None:
         sk.KernelClassifier().fit(sk.from_arrays(X, y), y)
     with pytest.raises(sk.DataError, match="label 77"):
         model.score(sk.from_arrays(X_test, np.where(np.arange(200) == 5, 77, y_test)))
+
+
+# ------------------------------------------------------------------------------------------------------- small things
+
+
+def small(n: int = 60) -> tuple[Array, Array]:
+    X = np.random.default_rng(0).standard_normal((n, 3))
+    return X, X[:, 0] > 0
+
+
+def test_a_grid_of_bandwidths_is_searched() -> None:
+    X, y = small()
+    for kernel in (sk.Laplace(1.0), "laplace"):
+        search = GridSearchCV(
+            sk.KernelClassifier(kernel), {"kernel__bandwidth": [0.01, 2.0]}, cv=2, error_score="raise"
+        )
+        assert search.fit(X, y).best_params_ == {"kernel__bandwidth": 2.0}
+        assert search.best_estimator_.model_.kernel == sk.Laplace(2.0)
+        assert search.estimator.kernel == kernel
+    model = sk.KernelClassifier(2.0 * sk.Laplace(1.0))
+    model.set_params(kernel__kernel__bandwidth=3.0, kernel__scale=1, lanes=2)
+    assert (model.kernel, model.lanes) == (1.0 * sk.Laplace(3.0), 2)
+    with pytest.raises(sk.UsageError, match="there is no kernel"):
+        sk.KernelClassifier().set_params(kernel__bandwidth=1.0)
+    with pytest.raises(ValueError, match="Invalid parameter"):
+        model.set_params(width=1.0)
+
+
+def test_a_kernel_by_its_name_has_the_median_distance() -> None:
+    X, y = small()
+    named, meant = (sk.KernelClassifier(kernel).fit(X, y) for kernel in ("Laplace", sk.Laplace("median")))
+    assert named.model_.weights_sha256 == meant.model_.weights_sha256
+
+
+def test_a_random_state_of_any_kind_gives_a_seed_that_is_told() -> None:
+    X, y = small()
+
+    def fitted(random_state: Any) -> tuple[str, int]:
+        model = sk.KernelClassifier(centers=10, random_state=random_state).fit(X, y)
+        return model.model_.weights_sha256, model.report_["seed"]
+
+    drawn = [fitted(np.random.RandomState(5)) for _ in range(2)]
+    assert drawn[0] == drawn[1] == fitted(drawn[0][1])
+    free = [fitted(None) for _ in range(2)]
+    assert free[0] != free[1]
+    assert free[0] == fitted(free[0][1])
+    state = np.random.RandomState(5)
+    assert len({fitted(state)[1] for _ in range(3)}) == 3
+    for wrong in (-1, 1.5, "zero", True):
+        with pytest.raises(sk.UsageError, match="RandomState"):
+            fitted(wrong)
+
+
+def test_centers_beyond_the_rows_are_all_rows_with_a_warning() -> None:
+    X, y = small()
+    everything = sk.KernelClassifier(centers=60).fit(X, y).model_
+    for centers in (61, sk.Uniform(500)):
+        with pytest.warns(UserWarning, match="60 rows for (61|500) centers: all of them are centers"):
+            model = sk.KernelClassifier(centers=centers).fit(X, y).model_
+        assert model.weights_sha256 == everything.weights_sha256
+
+
+@pytest.mark.parametrize(
+    ("y", "told"),
+    [
+        (["a", None, "b"], "None"),
+        (np.array([1.0, None, 2.0], dtype=object), "None"),
+        (pd.Series(["a", None, "b"], dtype="string"), "<NA>"),
+        (pd.Series([1, None, 2], dtype="Int64"), "<NA>"),
+        (pd.Series([pd.Timestamp(0), pd.NaT, pd.Timestamp(0)], dtype=object), "NaT"),
+    ],
+)
+def test_a_target_that_is_missing_is_told_by_its_row(y: Any, told: str) -> None:
+    for kind in (sk.KernelClassifier, sk.KernelRegressor):
+        with pytest.raises(sk.DataError, match=f"A target is missing: {told}") as error:
+            kind().fit(np.eye(3), y)
+        assert error.value.where == "y, row 1"
+
+
+def test_no_target_at_all_is_told() -> None:
+    with pytest.raises(sk.UsageError, match="There is no target"):
+        sk.KernelRegressor().fit(np.eye(3))
+
+
+def test_every_parameter_of_an_estimator_is_described_once_and_whole() -> None:
+    described = {}
+    for kind in (sk.KernelRegressor, sk.KernelClassifier):
+        text = inspect.getdoc(kind) or ""
+        assert "see there" not in text + (inspect.getdoc(kind.fit) or "")
+        args = text.partition("Args:")[2].partition("Attributes:")[0]
+        described[kind] = args
+        names = re.findall(r"^    (\w+): ", args, re.MULTILINE)
+        assert names == list(inspect.signature(kind).parameters)
+    assert len(set(described.values())) == 1

@@ -21,7 +21,7 @@ DOORS = {
     "bokeh": {"report/figures.py"},
     "cupy": {"backends/cupy.py"},
     "dask": {"storage/dask.py", "execute/dask.py"},
-    "distributed": {"execute/client.py", "execute/dask.py"},
+    "distributed": {"execute/__init__.py", "execute/client.py", "execute/dask.py"},
     "fcntl": {"storage/writer.py"},
     "h5py": {"storage/hdf5.py"},
     "mlflow": {"report/mlflow.py"},

@@ -160,12 +160,57 @@ def test_shifted_targets_have_residuals_as_good_and_predictions_that_differ(offs
 
 def test_predictions_are_float64_only_where_float32_cannot_hold_the_targets():
     X, y = table()
-    for offset, dtype in ((0.0, np.float32), (100.0, np.float32), (UNIX, np.float64)):
+    for offset, dtype in ((0.0, np.float32), (5.0, np.float32), (50.0, np.float64), (UNIX, np.float64)):
         model = regressor().fit(X, y + offset)
         assert model.predict(X).dtype == dtype
         assert model.model_.decision_function(np.empty((0, 3))).dtype == dtype
     both = np.stack([y, y + UNIX], axis=1)
     assert regressor().fit(X, both).predict(X).dtype == np.float64
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e4, 1e7])
+def test_epoch_seconds_have_as_many_predictions_as_rows(spread: float):
+    X, y = table()
+    model = regressor().fit(X, UNIX + spread * y)
+    many = np.random.default_rng(2).normal(size=(20_000, 3))
+    assert len(np.unique(model.predict(many))) > 19_900
+    assert len(np.unique(sk.Predictor(model.model_, max_rows=len(many))(many).predictions)) > 19_900
+
+
+def test_outputs_in_unlike_units_are_fitted_as_each_by_itself(tmp_path: Path):
+    X, y = table()
+    both = np.stack([y, 1e6 * X[:, 0] + UNIX], axis=1)
+    model = regressor(solver=EigenPro(epochs=3, batch=100)).fit(X, both)
+    scale = model.model_.encoding.scale
+    assert scale is not None
+    assert np.log2(scale).tolist() == [0.0, 20.0]
+    for j in range(2):
+        alone = regressor(solver=EigenPro(epochs=3, batch=100)).fit(X, both[:, j])
+        np.testing.assert_allclose(model.predict(X)[:, j], alone.predict(X), rtol=1e-12, atol=1e-5 * scale[j])
+    model.save(tmp_path / "model.zarr")
+    saved = load_model(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(saved.predict(X), model.predict(X))
+    assert saved.fingerprint == model.model_.fingerprint
+    np.testing.assert_array_equal(sk.Predictor(saved)(X).predictions, model.predict(X))
+    found = saved.score(X, both)
+    assert found["mse"] == pytest.approx(mean_squared_error(both, model.predict(X)), rel=1e-5)
+    assert found["r2"] == pytest.approx(r2_score(both, model.predict(X)), abs=1e-6)
+    with sk.open_executor() as executor:
+        detail = saved.score_in_detail(sk.from_arrays(X, both), executor)
+    np.testing.assert_allclose(detail.actual, both)
+    assert "scale" not in encoding_to_json(regressor().fit(X, np.stack([y, 8 * y], axis=1)).model_.encoding)
+    for damaged in ([1.0], [1.0, -1.0]):
+        with pytest.raises(ValueError, match="units"):
+            encoding_from_json(encoding_to_json(model.model_.encoding) | {"scale": damaged})
+
+
+def test_unlike_units_do_not_decide_when_training_stops():
+    X, y = table()
+    noise = np.random.default_rng(3).normal(size=N) * 1e6  # the larger output cannot be learnt
+    data = sk.from_arrays(X, np.stack([y, noise], axis=1))
+    train, held = data.split(0.3)
+    model = regressor(solver=EigenPro(epochs=12, batch=50, patience=2), validation=held).fit(train)
+    assert r2_score(y, model.predict(X)[:, 0]) > 0.9
 
 
 def test_one_mean_is_added_wherever_predictions_are_made():

@@ -57,6 +57,17 @@ class Dataset:
     origin: float | Array = 0.0
     wide: bool | None = None
 
+    def __repr__(self) -> str:
+        parts = [f"{self.base_rows:,} rows", f"{self.n_features:,} features"]
+        if self.target is not None:
+            parts.append(f"target {self.target.name!r}")
+        if self.weighted:
+            parts.append("weighted")
+        if self.augmentations or self.virtual_rows is not None:
+            names = "+".join(type(each).__name__ for each in self.augmentations) or "repeated"
+            parts.append(f"{names} to {len(self):,} rows a pass")
+        return f"Dataset({', '.join(parts)})"
+
     def __len__(self) -> int:
         """Rows in a pass."""
         return self.base_rows if self.virtual_rows is None or not self.base_rows else self.virtual_rows

@@ -9,7 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from streamkern.data.split import Chooser, chosen, count_chosen
-from streamkern.storage.base import DerivedSource, Source, digest
+from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.storage.described import Described
 from streamkern.storage.layout import check_chunk
 from streamkern.types import IntArray, Rows
@@ -41,6 +41,12 @@ class FilteredSource(DerivedSource):
         start, stop = self.source.bounds[self._chunks[chunk] :][:2].tolist()
         ids = chosen(self._rules, start, stop)
         return np.arange(start, stop, dtype=np.int64) if ids is None else ids
+
+    def reading(self) -> Reading:
+        """Return the bytes that reading a chunk takes: all its rows, before some are chosen."""
+        row, decoding, once = self.source.reading()
+        whole = int(np.diff(self.source.bounds).max(initial=0)) * row
+        return Reading(row, decoding + (0 if self.source.in_memory else whole), once)
 
     def read(self, chunk: int) -> Rows:
         local = self._local(chunk)

@@ -10,14 +10,15 @@ FAR = 1024.0
 """Standard deviations from 0 beyond which a mean is an offset: float32 would round at 1/16,000 of one or more."""
 
 
-def far(mean: Array, spread: Array) -> Array:
-    """Which columns have an offset: |mean| > ``FAR`` standard deviations.
+def far(mean: Array, spread: Array, least: float = FAR) -> Array:
+    """Which columns have an offset: |mean| > ``least`` standard deviations.
 
     Args:
         mean: shape (k,).
         spread: standard deviations, shape (k,).
+        least: how many of them an offset is beyond.
 
     Returns:
         Shape (k,), bool.
     """
-    return np.abs(mean) > FAR * spread
+    return np.abs(mean) > least * spread

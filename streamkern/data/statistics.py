@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.precision import far
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.errors import DataError
@@ -301,10 +300,37 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
     elif has_target and moments.target_pivot is not None:
         spread = np.sqrt(np.maximum(squares / mass - (total / mass) ** 2, 0.0))
         target_mean = moments.target_pivot + total / mass
-        precision = "float64" if np.any(far(target_mean, spread)) else "float32"
-        encoding = Continuous(target_mean, flat, precision=precision)
+        encoding = Continuous.of(target_mean, spread, flat)
     mean, mean_weight = moments.pivot + shift, mass / n
     return Statistics(
         n, ranges.low, ranges.high, mean, variance, dict(labels), encoding, mean_weight,
         float(weights.high) / mean_weight,
     )  # fmt: skip
+
+
+DOMINANT, FEW = 0.99, 0.2
+"""Features have unlike scales where this share of the variance lies in at most that share of them."""
+
+
+def unlike_scales(variance: Array, columns: Sequence[str] | None = None) -> str | None:
+    """Say that few features make up nearly all of the distance of two rows, or None where they do not.
+
+    Pixels of an image, codes of categories and standardised features pass; lengths in metres beside incomes do not.
+
+    Args:
+        variance: of every feature as the kernel sees it, shape (d,).
+        columns: their names, or None.
+    """
+    varying = variance[variance > 0]
+    if len(varying) < 2:
+        return None
+    order = np.argsort(-variance, kind="stable")
+    most = int(np.searchsorted(np.cumsum(variance[order]), DOMINANT * varying.sum())) + 1
+    if most > max(1, FEW * len(varying)):
+        return None
+    names = [repr(columns[i]) if columns is not None else str(i) for i in order[:most].tolist()]
+    shown = ", ".join(names[:3]) + ", ..." * (most > 3)
+    return (
+        f"{most} of {len(varying)} features ({shown}) make up {DOMINANT:.0%} of the variance; the kernel hardly sees "
+        'the others: scaling="standard" (standardise=True in a pipeline) gives all of them one unit'
+    )

@@ -22,7 +22,7 @@ from streamkern.backends import get_backend
 from streamkern.backends.base import Backend, wide
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
-from streamkern.data.reader import AT_ONCE, Reader
+from streamkern.data.reader import AT_ONCE, KEPT_BYTES, Reader
 from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
 from streamkern.data.transforms import through
@@ -440,7 +440,7 @@ class Scan:
 
     def _reset(self) -> None:
         # Neighbouring blocks share a chunk, so the last few stay; more would only be memory.
-        self.reader = Reader(self.assembly.dataset, cache_bytes=16 << 20)
+        self.reader = Reader(self.assembly.dataset, KEPT_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "reader"}

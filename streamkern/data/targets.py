@@ -8,9 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from streamkern.data.precision import far
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
+
+TARGET_FAR = 16.0
+"""Standard deviations from 0 beyond which a target's mean is an offset: float32 predictions would lose 4 bits to it."""
+
+UNLIKE = 16.0
+"""Ratio of the outputs' standard deviations from which on their units are unlike."""
 
 _CLASSES_BYTES = 256 << 20  # of the labels of a saved model
 
@@ -86,18 +93,38 @@ class Classes:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Continuous:
-    """Regression: the mean is subtracted before training and added to predictions.
+    """Regression: the mean is subtracted before training and added to predictions, in float64.
 
     Args:
         mean: shape (c,), float64.
         flat: whether stored targets have shape (n,).
         precision: dtype that predictions have at least: ``float64`` where float32 does not tell targets apart.
+        scale: powers of two, shape (c,), that centred targets are divided by, where outputs have unlike units; None
+            where they are taken as they are.
     """
 
     mean: Array
     flat: bool = True
     kind: str = "regression"
     precision: str = "float32"
+    scale: Array | None = None
+
+    @classmethod
+    def of(cls, mean: Array, spread: Array, flat: bool) -> Continuous:
+        """The encoding of targets.
+
+        Args:
+            mean: shape (c,), float64.
+            spread: their standard deviations, shape (c,).
+            flat: whether stored targets have shape (n,).
+        """
+        precision = "float64" if np.any(far(mean, spread, TARGET_FAR)) else "float32"
+        varying = spread[spread > 0]
+        scale = None
+        if len(varying) and varying.max() > UNLIKE * varying.min():
+            # Powers of two change no digit: each output has the weights, times that, which it would have alone.
+            scale = np.exp2(np.round(np.log2(np.where(spread > 0, spread, 1.0))))
+        return cls(mean, flat, precision=precision, scale=scale)
 
     @property
     def outputs(self) -> int:
@@ -131,15 +158,23 @@ class Continuous:
                 expected="finite numbers",
                 remedy="leave out or fill the rows without a target",
             )
-        return values - self.mean
+        values = values - self.mean
+        return values if self.scale is None else values / self.scale
+
+    @property
+    def unit(self) -> Array | float:
+        """What encoded targets are multiplied by to be in stored units: shape (c,), or 1."""
+        return 1.0 if self.scale is None else self.scale
 
     def dtype(self, working: np.dtype[Any]) -> np.dtype[Any]:
         """Dtype of predictions of a model that computes in ``working``."""
         return np.result_type(working, np.dtype(self.precision))
 
     def decode(self, outputs: Array) -> Array:
-        """Outputs of a model, shape (n, c), plus the mean, added in float64. Outputs may be changed."""
+        """Outputs of a model, shape (n, c), in stored units, with the mean added in float64. Outputs may be changed."""
         dtype = self.dtype(outputs.dtype)
+        if self.scale is not None:
+            outputs = outputs.astype(dtype) * self.scale.astype(dtype)
         out = outputs if dtype == outputs.dtype else None
         return np.add(outputs, self.mean, out=out, dtype=np.float64, casting="same_kind")
 
@@ -160,7 +195,8 @@ def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
     if isinstance(encoding, Continuous):
         # Only where it is not the rule: the fingerprints of all other models stay as they were.
         precision = {} if encoding.precision == "float32" else {"precision": encoding.precision}
-        return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "flat": encoding.flat, **precision}
+        scale = {} if encoding.scale is None else {"scale": encoding.scale.tolist()}
+        return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "flat": encoding.flat, **precision, **scale}
     return None
 
 
@@ -179,7 +215,10 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
         return Classes(values)
     mean = np.array(data["mean"], dtype=np.float64)
     precision = {name: name for name in ("float32", "float64")}[data.get("precision", "float32")]
-    return Continuous(mean, bool(data["flat"]), precision=precision)
+    scale = np.array(data["scale"], dtype=np.float64) if "scale" in data else None
+    if scale is not None and (scale.shape != mean.shape or not np.all(scale > 0)):
+        raise ValueError(f"units of shape {scale.shape}")
+    return Continuous(mean, bool(data["flat"]), precision=precision, scale=scale)
 
 
 def _listing(values: Array, limit: int = 12) -> str:

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from streamkern.execute.base import LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import WorkerCounts
+from streamkern.memory import check
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -172,6 +173,7 @@ class LanePool:
             start = time.perf_counter()
             token = begun.pop(lane).result() if lane in begun else None
             parts = self.work.contribute(block, state, token)
+            check()
             return lane, parts, wait, time.perf_counter() - start
 
         results = self.pool.map(run, self.mine)

@@ -14,11 +14,12 @@ from streamkern.kernels.features import (
     feature_map_from_json,
 )
 from streamkern.kernels.radial import Cauchy, ExponentialPower, Gaussian, Laplace, Matern, RadialProfile
-from streamkern.kernels.registry import kernel_from_json
+from streamkern.kernels.registry import RADIAL, kernel_from_json, named_kernel
 from streamkern.kernels.streamed import StoredCenters, StreamedExpansion, mean_row
 
 __all__ = [
     "NTK",
+    "RADIAL",
     "ArcCosine",
     "Basis",
     "Cauchy",
@@ -46,4 +47,5 @@ __all__ = [
     "feature_map_from_json",
     "kernel_from_json",
     "mean_row",
+    "named_kernel",
 ]

@@ -12,7 +12,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, SupportsFloat
 
@@ -93,6 +93,46 @@ class Kernel(Parameters, ABC):
     def at_median(self, distance: float) -> Kernel:
         """The kernel with the median distance of two rows, in the units of the rows, wherever it asks for it."""
         return self
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name, as scikit-learn's tools ask for them.
+
+        Args:
+            deep: whether to add those of kernels inside, as ``kernel__bandwidth`` or ``parts__0__bandwidth``.
+        """
+        found: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        for name, value in list(found.items()) if deep else ():
+            inside = {name: value} if isinstance(value, Kernel) else {}
+            if isinstance(value, tuple):
+                inside = {f"{name}__{i}": part for i, part in enumerate(value)}
+            for prefix, kernel in inside.items():
+                found |= {f"{prefix}__{each}": given for each, given in kernel.get_params().items()}
+        return found
+
+    def set_params(self, **given: Any) -> Self:
+        """Return the kernel with other parameters, named as ``get_params`` names them. A kernel itself never changes.
+
+        Raises:
+            UsageError: a name is unknown, or a value is not allowed.
+        """
+        kernel = self
+        for name, value in given.items():
+            head, _, rest = name.partition("__")
+            old = kernel.get_params(deep=False).get(head, kernel)
+            index, _, inner = rest.partition("__")
+            if rest and isinstance(old, tuple) and index.isdecimal() and int(index) < len(old):
+                part = old[int(index)].set_params(**{inner: value}) if inner else value
+                value = (*old[: int(index)], part, *old[int(index) + 1 :])
+            elif rest and isinstance(old, Kernel) and old is not kernel:
+                value = old.set_params(**{rest: value})
+            elif rest or old is kernel:
+                raise UsageError(
+                    f"{type(self).__name__} has no parameter {name!r}.",
+                    where="set_params",
+                    expected="one of " + ", ".join(self.get_params()),
+                )
+            kernel = replace(kernel, **{head: value})  # type: ignore[type-var]
+        return kernel
 
     def __add__(self, other: object) -> Sum:
         if not isinstance(other, Kernel):

@@ -1,7 +1,8 @@
-"""Kernels by name: what a saved model may hold."""
+"""Kernels by name: what a saved model may hold, and what a user may type."""
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from streamkern.errors import ModelFormatError, UsageError
@@ -18,6 +19,48 @@ _KERNELS: dict[str, type[Kernel]] = {
     )
 }
 _USERS = {kind.__name__ for kind in (RadialProfile, DotProfile)}
+
+RADIAL: dict[str, Kernel] = {
+    "cauchy": Cauchy("median"),
+    "gaussian": Gaussian("median"),
+    "laplace": Laplace("median"),
+    "matern32": Matern("median", 1.5),
+    "matern52": Matern("median", 2.5),
+}
+"""Kernels of the distance by name, with the median distance of two rows as bandwidth."""
+
+NAMED: dict[str, Kernel] = RADIAL | {
+    "auto": Laplace("median"),
+    "laplacian": Laplace("median"),
+    "rbf": Gaussian("median"),
+    "linear": Linear(),
+    "polynomial": Polynomial(),
+    "arccosine": ArcCosine(),
+    "ntk": NTK(),
+}
+"""Kernels that a text may stand for; ``laplacian`` and ``rbf`` are scikit-learn's names."""
+
+
+def named_kernel(given: Any, where: str) -> Kernel | None:
+    """Return the kernel that a parameter means: a kernel, the name of one, or None as it is.
+
+    Args:
+        given: the parameter.
+        where: what the parameter is called in an error.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if isinstance(given, str) and given.lower() in NAMED:
+        return NAMED[given.lower()]
+    if given is not None and not isinstance(given, Kernel):
+        close = difflib.get_close_matches(given.lower(), NAMED, n=1) if isinstance(given, str) else []
+        raise UsageError(
+            f"kernel is {given!r}" + (f"; did you mean {close[0]!r}?" if close else "."),
+            where=where,
+            expected='a kernel such as sk.Laplace(10) or sk.Laplace("median"), or one of the names ' + ", ".join(NAMED),
+        )
+    return given
 
 
 def kernel_from_json(data: dict[str, Any]) -> Kernel:

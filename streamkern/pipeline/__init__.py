@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamkern.pipeline.pipeline import Parameter, Pipeline, load_pipeline, parameters, type_name
 from streamkern.pipeline.plan import Plan, plan
+from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.run import resume, run
 from streamkern.pipeline.tune import Trial, Tuning, tune
 
@@ -11,6 +12,7 @@ __all__ = [
     "Parameter",
     "Pipeline",
     "Plan",
+    "RunResult",
     "Trial",
     "Tuning",
     "load_pipeline",

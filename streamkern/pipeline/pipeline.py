@@ -20,11 +20,10 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import Step, require_steps
 from streamkern.errors import StreamkernError, UsageError, require_types
 from streamkern.execute.base import PIPELINE_FILE
-from streamkern.kernels import FeatureMap, Kernel
+from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.redaction import keep_setting_secrets
 from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO
-from streamkern.solvers.bandwidth import AUTO_KERNEL
 from streamkern.solvers.fit import TASKS
 from streamkern.user_code import in_words, unknown_code, users_place
 
@@ -35,8 +34,8 @@ class Pipeline:
 
     Args:
         train: training rows with a target.
-        kernel: the kernel; ``"auto"`` for ``Laplace("median")``; Laplace with the rows' root mean square distance as
-            bandwidth by default.
+        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
+            as bandwidth (``"auto"`` is ``"laplace"``); by default Laplace with their root mean square distance.
         centers: where centers come from; None for features that need none.
         solver: how weights are found; ``"auto"`` chooses by the size of the problem, and the plan says why.
         features: a feature map, for the solvers that work on one; None for kernel values at centers.
@@ -79,8 +78,7 @@ class Pipeline:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.kernel, str) and self.kernel == AUTO:
-            object.__setattr__(self, "kernel", AUTO_KERNEL)
+        object.__setattr__(self, "kernel", named_kernel(self.kernel, "Pipeline(kernel=...)"))
         for name, value, allowed in (
             ("task", self.task, TASKS),
             ("dtype", self.dtype, ("float32", "float64")),
@@ -96,7 +94,6 @@ class Pipeline:
             ("train", isinstance(self.train, Dataset), data),
             ("test", isinstance(self.test, Dataset | None), f"{data}; or None"),
             ("validation", isinstance(self.validation, Dataset | None), f"{data}; or None"),
-            ("kernel", isinstance(self.kernel, Kernel | None), 'a kernel such as sk.Laplace(10), "auto", or None'),
             ("centers", self.centers is None or _made(self.centers, "choose"), "centers such as sk.Uniform(1000)"),
             (
                 "features",

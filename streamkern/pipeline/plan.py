@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.preprocess import Learning, learning_bytes
+from streamkern.data.statistics import unlike_scales
+from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.operations import Operations
 from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
@@ -17,7 +19,7 @@ from streamkern.pipeline.stages import TRAIN_SAMPLE
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
 from streamkern.solvers.base import HELD_OUT
-from streamkern.solvers.fit import OUTPUTS_GUESS, centers_bytes, planned, steps, width
+from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.placement import device_for, require_room
@@ -25,6 +27,7 @@ from streamkern.solvers.placement import device_for, require_room
 LIKELY_CLASSES = 10
 """Outputs of a classifier that seconds are predicted for, before the labels are known."""
 
+_LOOKED_AT = 1024  # rows that are looked at before a run
 _HASHED = 4e-8  # seconds in which the draw hashes and sorts a row id
 _LOADED = 0.4  # seconds in which compiled code and libraries load on first use, and threads start
 
@@ -141,7 +144,7 @@ def plan(
         data.draw(pipeline.centers.count(data))
     dtype = np.dtype(pipeline.dtype)
     fits = footprint(
-        data, p, OUTPUTS_GUESS, solver, budget=budget, baseline=resident(), slots=slots, lanes=pipeline.lanes,
+        data, p, likely_outputs(data), solver, budget=budget, baseline=resident(), slots=slots, lanes=pipeline.lanes,
         itemsize=dtype.itemsize, validate=pipeline.validation is not None,
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
@@ -162,7 +165,18 @@ def plan(
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
         f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
     )
+    if message := _unlike(pipeline):
+        choices = (*choices, f"warning: {message}")
     return Plan(stages, choices, fits, budget, solver.to_json()["name"])
+
+
+def _unlike(pipeline: Pipeline) -> str | None:
+    """What the first rows say of the features' scales; None where preprocessing has yet to learn from all rows."""
+    if steps(pipeline) or pipeline.train.source.text:
+        return None
+    rows = Scan(Assembly(pipeline.train.plain()), _LOOKED_AT).block((0,)).X.astype(np.float64)
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    return unlike_scales(rows.var(axis=0), pipeline.train.columns) if len(rows) else None
 
 
 def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: Size) -> list[str]:
@@ -246,6 +260,19 @@ def _stages(pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices) -> 
     return (
         *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
         stage("statistics", stored, 1, scanning, whole, scanned),
+        *(
+            stage(
+                f"check-{name}",
+                len(rows),
+                1,
+                Operations(),
+                len(rows) * row_bytes,
+                seconds(Operations(), len(rows), len(rows) * row_bytes),
+                "statistics",
+            )
+            for name, rows in (("validation", pipeline.validation), ("test", pipeline.test))
+            if rows is not None
+        ),
         *([] if not asks_median(pipeline) else [distances]),
         stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
         stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),

@@ -18,17 +18,18 @@ import numpy as np
 
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
-from streamkern.execute import open_executor
+from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.execute.request_counts import WorkerCounts
-from streamkern.memory import default_budget, parse_bytes, peak_resident, resident
+from streamkern.memory import default_budget, limited, parse_bytes, peak_resident, resident
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
-from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate, version
+from streamkern.pipeline.results import RunResult
+from streamkern.pipeline.stages import KeptStages, diagnosed, version
 from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import OUTPUTS_GUESS, fit, planned, steps, width
+from streamkern.solvers.fit import fit, likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.solvers.placement import device_for
 from streamkern.storage.remote import COUNTS
@@ -42,11 +43,11 @@ def run(
     *,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: str = "threads",
+    scheduler: Scheduler = "threads",
     checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
     device: str = "auto",
-) -> dict[str, Any]:
+) -> RunResult:
     """Train a pipeline; go on where an earlier run of the same pipeline in the same directory was interrupted.
 
     Args:
@@ -55,17 +56,19 @@ def run(
             over the stages that have not changed.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         threads: threads of the ``threads`` scheduler; the process's cores by default.
-        scheduler: ``threads``, ``processes``, ``processes:N`` or the address of a Dask scheduler.
+        scheduler: ``threads``, ``processes``, ``processes:N``, the address of a Dask scheduler, or a
+            ``distributed.Client``, which stays open.
         checkpoint_seconds: between two checkpoints of the training.
         listeners: told of every event.
         device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``, so far the CPU.
 
     Returns:
-        What is written to ``result.json``.
+        What is written to ``result.json``, by its keys and as attributes.
 
     Raises:
-        PlanRefusedError: the run would not fit the memory; nothing has been written but the manifest and the result.
+        PlanRefusedError: the run would not fit the memory; the result of an earlier run that is done stays.
         BusyError: another run holds the directory.
+        MemoryLimitError: the process came to hold more than the budget all the same; what was trained is kept.
         NumericalError: training diverged or stagnated.
         UsageError: the pipeline, the memory or the seconds are none.
         StreamkernError: any other failure, told by its class.
@@ -81,7 +84,7 @@ def run(
     with locked(folder), EventLog(folder / "events.jsonl", listeners, _held) as events:
         for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
             tidy(parent)
-        before = _last_done(folder / "result.json")
+        before, finished = _last_done(folder / "result.json"), _finished(folder)
         manifest = _manifest(pipeline, budget, scheduler, threads, checkpoint_seconds) | {"device": device}
         changed = _changed(folder, manifest)
         write_json(folder / "manifest.json", manifest)
@@ -99,39 +102,46 @@ def run(
         for each in pipeline.train.quarantine:
             events.emit("warning", message=f"left out, {each.where}: {each.why}", rows=[each.start, each.stop])
         timings: list[dict[str, Any]] = []
+        trained: dict[str, Any] = {}
         started = time.perf_counter()
         try:
-            result = _train(pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device)
+            with limited(budget):
+                measured = _train(
+                    pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device, trained
+                )
         except BaseException as error:
             status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
-            failure = {
+            failure = trained | {
                 "status": status,
                 "run": manifest["run"],
                 "error": redacted(_in_words(error)),
                 "stages": timings,
                 "seed": pipeline.seed,
                 "peak_memory_bytes": peak_resident(),
-                "last_done": before,
+                "last_done": None if trained else before,  # it is what model.zarr is
             }
             # The disk may be what failed: the error that is on its way must not be replaced by a second one.
             with suppress(StorageError):
-                write_json(folder / "result.json", failure)
+                if status == "refused" and finished is not None:
+                    write_json(folder / "manifest.json", finished)  # the run that result.json goes on describing
+                else:
+                    write_json(folder / "result.json", failure)
             events.emit("run", state=status, error=failure["error"])
             raise
-        result["run"] = manifest["run"]
+        result = {"status": "done", **measured, "stages": timings, **trained, "run": manifest["run"]}
         result["seconds"] = time.perf_counter() - started
         write_json(folder / "result.json", result)
         events.emit("run", state="done", result=result)
-        return result
+        return RunResult(result, folder)
 
 
 def resume(
     run_dir: str | os.PathLike[str],
     *,
     threads: int | None = None,
-    scheduler: str | None = None,
+    scheduler: Scheduler | None = None,
     listeners: tuple[Listener, ...] = (),
-) -> dict[str, Any]:
+) -> RunResult:
     """Go on with an interrupted run of a pipeline file, as its manifest says; a run that is done is left as it is.
 
     It goes on in the working directory where it was started, where the file's relative paths lead.
@@ -143,7 +153,7 @@ def resume(
         listeners: told of every event.
 
     Returns:
-        What is in ``result.json``.
+        What is in ``result.json``, by its keys and as attributes.
 
     Raises:
         UsageError: there is no run here, it is not one of a pipeline file, or its working directory is gone.
@@ -175,7 +185,7 @@ def resume(
     with locked(folder):
         result = read_json(folder / "result.json")
     if result is not None and result.get("status") == "done" and result.get("run") == told.get("run"):
-        return result
+        return RunResult(result, folder)
     place = Path(told.get("directory", ""))
     if not place.is_dir():
         raise UsageError(
@@ -211,12 +221,17 @@ def _train(
     folder: Path,
     budget: int,
     threads: int | None,
-    scheduler: str,
+    scheduler: Scheduler,
     events: EventLog,
     timings: list[dict[str, Any]],
     checkpoint_seconds: float,
     device: str,
+    trained: dict[str, Any],
 ) -> dict[str, Any]:
+    """Train, save, evaluate: what the result says of the evaluation.
+
+    ``trained`` gets what the result says of the model, once it is saved; an evaluation that fails leaves that.
+    """
     pipeline, reason = resolved(pipeline, budget)
     if reason:
         events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
@@ -239,17 +254,12 @@ def _train(
         )
         settled = {} if median is None else {"median_distance": median}
         model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
-        metrics = evaluate(pipeline, stages, model, problem.train, executor)
-        diagnostics = {"diagnostics": diagnosed(pipeline, stages, problem, model)} if pipeline.diagnose else {}
         started = time.perf_counter()
         model.save(folder / "model.zarr")
-        stages.prune()
         timings.append({"name": "save", "seconds": time.perf_counter() - started, "cached": False})
-        return {
-            "status": "done",
-            "metrics": metrics,
-            **diagnostics,
-            "stages": timings,
+        trained |= {
+            "name": pipeline.name,
+            "model": "model.zarr",
             "samples_per_second": outcome.rows / max(outcome.seconds, 1e-9),
             "data_wait_fraction": outcome.wait,
             "peak_memory_bytes": peak_resident(),
@@ -268,6 +278,12 @@ def _train(
             "executor": executor.name,
             "device": "cpu" if computing is None else computing.name,
         }
+        measured: dict[str, Any] = {"metrics": evaluate(pipeline, stages, model, problem.train, executor)}
+        if pipeline.diagnose:
+            measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
+        stages.prune()
+        trained["peak_memory_bytes"] = peak_resident()
+        return measured
 
 
 def _in_words(error: BaseException) -> str:
@@ -284,7 +300,7 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
     """
     rows = planned(pipeline)
     return footprint(
-        rows, width(pipeline, rows), OUTPUTS_GUESS, Direct(), budget=budget, baseline=resident(), slots=slots,
+        rows, width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=resident(), slots=slots,
         lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize,
     ).peak  # fmt: skip
 
@@ -309,8 +325,15 @@ def _last_done(path: Path) -> dict[str, Any] | None:
     return done if isinstance(done, dict) else None
 
 
+def _finished(folder: Path) -> dict[str, Any] | None:
+    """The manifest of the run that has finished here, or None if the last one has not."""
+    manifest, result = read_json(folder / "manifest.json"), read_json(folder / "result.json") or {}
+    done = manifest is not None and result.get("status") == "done" and result.get("run") == manifest.get("run")
+    return manifest if done else None
+
+
 def _manifest(
-    pipeline: Pipeline, budget: int, scheduler: str, threads: int | None, checkpoint_seconds: float
+    pipeline: Pipeline, budget: int, scheduler: Scheduler, threads: int | None, checkpoint_seconds: float
 ) -> dict[str, Any]:
     return {
         "run": secrets.token_hex(8),
@@ -337,7 +360,7 @@ def _manifest(
         "lanes": pipeline.lanes,
         "dtype": pipeline.dtype,
         "memory": budget,
-        "scheduler": scheduler,
+        "scheduler": scheduler_name(scheduler),
         "threads": threads,
         "checkpoint_seconds": checkpoint_seconds,
         "versions": {name: version(name) for name in ("streamkern", "numpy", "numba", "scipy", "zarr")},
@@ -352,9 +375,7 @@ _TRAINING = ("train", "kernel", "centers", "features", "solver", "preprocess", "
 def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """In what the run that is about to begin differs from one that was interrupted in its training here."""
     before = read_json(folder / "manifest.json")
-    last = read_json(folder / "result.json") or {}
-    done = before is not None and last.get("status") == "done" and last.get("run") == before.get("run")
-    if before is None or done or not any((folder / "checkpoints").glob("*/[0-9]*")):
+    if before is None or _finished(folder) is not None or not any((folder / "checkpoints").glob("*/[0-9]*")):
         return []
     now = redacted(json.loads(json.dumps(manifest, default=str)))
     return [name for name in _TRAINING if before.get(name) != now[name]]

@@ -99,6 +99,9 @@ class KeptStages(Stages):
     def choice(self, reason: str, **facts: Any) -> None:
         self.events.emit("choice", reason=reason, **facts)
 
+    def warn(self, message: str) -> None:
+        self.events.emit("warning", message=message)
+
     def prune(self) -> None:
         """Delete all but the results of each stage that were used last, so that a nightly directory does not grow."""
         if not self.folder.exists():
@@ -173,7 +176,7 @@ class KeptStages(Stages):
         return self.keep("train", key, compute)
 
 
-def evaluate(
+def evaluate_model(
     pipeline: Pipeline, stages: Stages, model: KernelMachine, train_set: Dataset, executor: Executor
 ) -> dict[str, Any]:
     """Metrics of the model on a sample of the training rows, and on the test rows.

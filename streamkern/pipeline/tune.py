@@ -18,19 +18,19 @@ from streamkern.data.preprocess import Step
 from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
-from streamkern.execute import open_executor
+from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import default_threads
-from streamkern.kernels import Kernel
-from streamkern.kernels.radial import Cauchy, Gaussian, Laplace, Matern, Radial
-from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
+from streamkern.kernels import Kernel, named_kernel
+from streamkern.kernels.radial import Radial
+from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, resident
 from streamkern.pipeline.calibrate import Prices
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline, parameters
 from streamkern.pipeline.plan import plan, priced
 from streamkern.solvers import Direct, Falkon, Problem
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
-from streamkern.solvers.fit import OUTPUTS_GUESS, Stages, prepare
+from streamkern.solvers.fit import Stages, likely_outputs, prepare
 from streamkern.solvers.footprint import footprint
 from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.solvers.precision import relative
@@ -55,15 +55,6 @@ RIDGES = (*(float(f"{m}e-{e}") for e in range(9, 2, -1) for m in (1, 3)), 1e-2)
 
 ENOUGH = 0.01
 """Part of the squared error that fewer centers, or a bandwidth nearer to the median distance, may cost."""
-
-KERNELS: dict[str, Kernel] = {
-    "cauchy": Cauchy("median"),
-    "gaussian": Gaussian("median"),
-    "laplace": Laplace("median"),
-    "matern32": Matern("median", 1.5),
-    "matern52": Matern("median", 2.5),
-}
-"""Kernels that a command line may name."""
 
 _FEWEST = 32
 
@@ -199,7 +190,7 @@ def tune(
     seed: int = 0,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: str = "threads",
+    scheduler: Scheduler = "threads",
     seconds: bool = True,
     prices: Prices | None = None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
@@ -242,8 +233,8 @@ def tune(
     pipeline = _pipeline(data, task, preprocess, standardise, centers)
     families = _families(pipeline, kernel)
     budget = default_budget() if memory is None else parse_bytes(memory)
-    sample = _sample(pipeline.train, rows, seed, budget)
-    with open_executor(scheduler, threads) as executor:
+    with limited(budget), open_executor(scheduler, threads) as executor:
+        sample = _sample(pipeline.train, rows, seed, budget)
         invariant = all(family.translation_invariant for family in families)
         bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant)
         median = median_distance(bench.fit, executor, bench.problem.dtype)
@@ -331,7 +322,7 @@ class _Bench:
             part.require_rows()
         dtype, p = np.dtype(pipeline.dtype), _count(pipeline, fit, centers)
         footprint(
-            fit, p, OUTPUTS_GUESS, Direct(), budget=budget, baseline=resident(), slots=executor.slots,
+            fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=resident(), slots=executor.slots,
             lanes=pipeline.lanes, itemsize=dtype.itemsize,
         )  # fmt: skip
         recipe = replace(pipeline, train=sample, test=None, validation=None)
@@ -416,16 +407,16 @@ def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None
     """
     if kernel is None:
         return (pipeline.kernel or AUTO_KERNEL,)
-    given = (AUTO_KERNEL,) if isinstance(kernel, str) and kernel == AUTO else kernel
-    kernels = (given,) if isinstance(given, Kernel | str) else tuple(given)
-    if not kernels or not all(isinstance(each, Kernel) for each in kernels):
+    given = (kernel,) if isinstance(kernel, Kernel | str) else tuple(kernel)
+    kernels = tuple(named_kernel(each, "tune(kernel=...)") for each in given)
+    if not kernels or None in kernels:
         raise UsageError(
             f"The kernel is {kernel!r}.",
             where="tune(kernel=...)",
-            expected='a kernel such as sk.Laplace("median"), several, or "auto"',
+            expected='a kernel such as sk.Laplace("median"), or its name; or several',
             remedy="leave it out for the pipeline's own",
         )
-    return tuple(each for each in kernels if isinstance(each, Kernel))
+    return tuple(each for each in kernels if each is not None)
 
 
 def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:

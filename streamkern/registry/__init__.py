@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from streamkern.registry.models import Registry
-from streamkern.registry.retrain import retrain
+from streamkern.registry.retrain import RetrainResult, retrain
 
-__all__ = ["Registry", "retrain"]
+__all__ = ["Registry", "RetrainResult", "retrain"]

@@ -17,7 +17,7 @@ from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.errors import DataError, StreamkernError, UsageError
 from streamkern.events import Listener
-from streamkern.execute import open_executor
+from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.model import KernelMachine, load_model
@@ -45,6 +45,40 @@ GROWN = 1.5
 _DRAW = 11  # a draw of its own among those of the data set
 
 
+class RetrainResult(dict[str, Any]):
+    """The decision of a retraining, by its keys, and the main entries as attributes."""
+
+    @property
+    def status(self) -> str:
+        """``promoted``, ``rejected`` or ``unchanged``."""
+        return str(self["status"])
+
+    @property
+    def champion(self) -> int | None:
+        """The version in use from now on, or None."""
+        found: int | None = self["champion"]
+        return found
+
+    @property
+    def version(self) -> int | None:
+        """The version of the model that was trained, or None where nothing was."""
+        found: int | None = self["version"]
+        return found
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why, in sentences."""
+        found: list[str] = self["reasons"]
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The decision as JSON-serialisable data."""
+        return dict(self)
+
+    def __repr__(self) -> str:
+        return f"RetrainResult({self.status}, version {self.version}, champion {self.champion})"
+
+
 def retrain(
     pipeline: Pipeline,
     registry: str | os.PathLike[str],
@@ -54,12 +88,12 @@ def retrain(
     keep: int = KEPT,
     memory: str | int | None = None,
     threads: int | None = None,
-    scheduler: str = "threads",
+    scheduler: Scheduler = "threads",
     device: str = "auto",
     checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
     report: Callable[[Path], Path] | None = None,
-) -> dict[str, Any]:
+) -> RetrainResult:
     """Train a challenger if data, pipeline or gate have changed, and make it the champion if it passes the gate.
 
     Killed at any moment, the next call goes on: training from its checkpoint, a promotion that was decided is carried
@@ -117,7 +151,7 @@ def retrain(
         except StreamkernError as error:
             models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [str(error)]})
             raise
-        decision = about | made | {"seconds": time.time() - started}
+        decision = RetrainResult(about | made | {"seconds": time.time() - started})
         models.log(decision)
         return decision
 

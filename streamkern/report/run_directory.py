@@ -100,7 +100,9 @@ def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
             expected="a directory with manifest.json, as streamkern run makes it",
             remedy="check the path; runs are kept in runs/NAME unless --run-dir says otherwise",
         )
-    events, steps = _last_run(_events(place / "events.jsonl"))
+    # A refusal leaves the result of a run that is done, and so the page shows that run.
+    done = result is not None and result.get("status") == "done" and result.get("run") == (manifest or {}).get("run")
+    events, steps = _last_run(_events(place / "events.jsonl"), skip_refused=done and owner is None)
     earlier = None if result is None else result.get("last_done")
     if result is not None and result.get("run") != (manifest or {}).get("run"):
         earlier = result if result.get("status") == "done" else earlier  # an earlier run's: this one has none yet
@@ -124,8 +126,11 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
                 yield redacted(event)
 
 
-def _last_run(events: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _last_run(
+    events: Iterator[dict[str, Any]], skip_refused: bool
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The events since a run last began, and the steps that led to where it stands."""
+    finished: tuple[list[dict[str, Any]], list[dict[str, Any]]] = [], []
     last: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
     before: list[dict[str, Any]] = []  # of the last run that took any
@@ -138,4 +143,8 @@ def _last_run(events: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], l
             case "step", _:
                 steps.append(event)
         last.append(event)
+        if event["event"] == "run" and event.get("state") == "done":
+            finished = last, steps
+        elif event["event"] == "run" and event.get("state") == "refused" and skip_refused:
+            last, steps = finished
     return last, steps

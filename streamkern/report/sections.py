@@ -14,7 +14,7 @@ from streamkern.report.figures import Level, Line, Plot, bins, histogram, number
 from streamkern.report.markup import COLOURS, Entry, bar, heat, image, legend, table
 from streamkern.report.run_directory import RunDirectory
 from streamkern.report.status import duration, metrics_in_words, status
-from streamkern.report.verdict import baseline, labels, mistakes, outputs
+from streamkern.report.verdict import baseline, labels, mistakes
 from streamkern.types import Array
 
 _LARGEST_TABLE = 20  # classes of which every pair is shown
@@ -87,7 +87,7 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
             numbers.append((f"RMSE, {word}", f"{math.sqrt(metrics['mse']):.4g}", note))
     if "fraction" in found and record.state != "done":
         numbers.append(("training", f"{found['fraction']:.0%}", f"pass {found['pass']}"))
-        numbers.append(("loss", f"{found['loss']:.4g}", "mean squared residual a row"))
+        numbers.append(("loss", f"{found['loss']:.4g}", "mean squared residual"))
     if "seconds" in found:
         numbers.append(("time", duration(found["seconds"]), "start to end"))
     speed = result.get("samples_per_second", found.get("rows_per_second"))
@@ -119,22 +119,21 @@ def _learning(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
             )
         lines.append(curve)
         entries.append(Entry(f"{prefix}training loss", number, 0, curve.mark))
-        width = outputs(record)
         seen = [(h["rows"], h["validation"]) for h in history if "validation" in h]
         colour = number if many else 1
-        if seen and width is not None:
-            error = [width * metrics["mse"] for _, metrics in seen]
+        if seen:
+            error = [metrics["mse"] for _, metrics in seen]
             lines.append(Line([r for r, _ in seen], error, f"{prefix}validation", colour, 1, "square"))
             entries.append(Entry(f"{prefix}validation error", colour, 1, "square"))
         if seen and "accuracy" in seen[0][1]:
             accuracy = [100 * metrics["accuracy"] for _, metrics in seen]
             scores.append(Line([r for r, _ in seen], accuracy, f"{prefix}validation", colour, 1, "square"))
         test = ((record.result or {}).get("metrics") or {}).get("test")
-        if test and width is not None and history:
+        if test and history:
             lines.append(
                 Line(
                     [max(curve.x[-1], history[-1]["rows"])],
-                    [width * test["mse"]],
+                    [test["mse"]],
                     f"{prefix}test",
                     number if many else 2,
                     2,

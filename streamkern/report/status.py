@@ -50,6 +50,12 @@ def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
 def advice(record: RunDirectory) -> str | None:
     """What to do about a run, or None where nothing is to be done."""
     folder = record.folder
+    if record.state not in ("running", "done") and record.result is not None and "model" in record.result:
+        model = shlex.quote(str(folder / record.result["model"]))
+        return (
+            f"the model is trained and saved: streamkern evaluate {model} DATA --target NAME scores it; or mend what "
+            f"the error names, and {_go_on(record)}, without training"
+        )
     match record.state:
         case "running":
             return None

@@ -10,7 +10,8 @@ import numpy as np
 
 from streamkern.data.targets import Classes
 from streamkern.errors import DataError, UsageError
-from streamkern.model import KernelMachine, load_model
+from streamkern.model import KernelMachine
+from streamkern.registry.models import Registry, open_model
 from streamkern.types import Array
 
 
@@ -36,7 +37,7 @@ class Predictor:
     loaded. BLAS may use threads for one answer: where many are asked for side by side, start with OMP_NUM_THREADS=1.
 
     Args:
-        model: a saved model, or one in memory.
+        model: a saved model, one in memory, or a registry, by its directory or URL or as a ``Registry``: its champion.
         max_rows: most rows of one question.
 
     Attributes:
@@ -46,13 +47,15 @@ class Predictor:
     Raises:
         StorageError: there is no model here.
         ModelFormatError: it is not a model, or not as it was written.
-        UsageError: ``max_rows`` is below 1.
+        UsageError: ``max_rows`` is below 1, or the registry has no champion.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | KernelMachine, *, max_rows: int = 10_000) -> None:
+    def __init__(self, model: str | os.PathLike[str] | KernelMachine | Registry, *, max_rows: int = 10_000) -> None:
         if max_rows < 1:
             raise UsageError(f"max_rows is {max_rows}.", where="Predictor(max_rows=...)", expected="at least 1")
-        self.model = model if isinstance(model, KernelMachine) else load_model(model)
+        if isinstance(model, Registry):
+            model = model.load()
+        self.model = model if isinstance(model, KernelMachine) else open_model(model)
         self.max_rows = max_rows
         self._outputs = self.model.answering()
 

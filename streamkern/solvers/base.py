@@ -35,9 +35,9 @@ MIX_CHUNKS = 256
 """Chunks shuffled among each other at most: a window gathers its rows from that many places."""
 
 
-def row_bytes(d: int, itemsize: int) -> int:
-    """Bytes of a row as solvers see it: features, target and id."""
-    return d * itemsize + 24
+def row_bytes(d: int, itemsize: int, values: int = 1) -> int:
+    """Bytes of a row as solvers see it: features, ``values`` of a target in float64, and id."""
+    return d * itemsize + 16 + 8 * values
 
 
 def steps_ahead(batch: int, width: int) -> int:

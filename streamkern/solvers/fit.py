@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -12,6 +14,7 @@ import numpy as np
 from streamkern.backends import get_backend
 from streamkern.backends.device import Device
 from streamkern.centers import Centers, CenterSet
+from streamkern.data.alike import Usable, require_alike, require_scaled_alike
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import (
     Learning,
@@ -23,12 +26,12 @@ from streamkern.data.preprocess import (
     require_encoded,
     scale,
 )
-from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise
+from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise, unlike_scales
 from streamkern.data.stream import Assembly, Scan
-from streamkern.data.targets import encoding_to_json
+from streamkern.data.targets import Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
-from streamkern.errors import DataError, NumericalError, UsageError
+from streamkern.errors import DataError, NumericalError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
 from streamkern.memory import release, resident
@@ -52,6 +55,11 @@ TASKS = ("classification", "regression")
 
 OUTPUTS_GUESS = 16
 """Outputs assumed before the labels are known; they weigh little beside the centers."""
+
+
+def likely_outputs(dataset: Dataset) -> int:
+    """Outputs assumed before the labels are known: as many as a row has targets, at least ``OUTPUTS_GUESS``."""
+    return max(OUTPUTS_GUESS, 1 if dataset.target is None else dataset.target.width)
 
 
 def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
@@ -102,6 +110,39 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     moments = Moments(pivot, target_pivot, get_backend().finite_rows)
     sums = sweep(executor, ScanWork(scan, moments))
     return summarise(sums, moments, flat=not target.outputs, has_target=True)
+
+
+def check_rows(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype[Any], what: str) -> int:
+    """One sweep over rows that training will be measured on: everything that evaluation would refuse is refused now.
+
+    Args:
+        rows: prepared as the training rows.
+        encoding: how targets become numbers.
+        executor: where chunks are read.
+        dtype: of the streaming arithmetic.
+        what: what the rows are called in an error.
+
+    Returns:
+        How many rows there are.
+
+    Raises:
+        DataError: a label or a category that training did not see, or a value that is not finite.
+    """
+    plain = rows.plain()
+    scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain.widest))
+    with _named(what):
+        sweep(executor, ScanWork(scan, Usable(plain.columns)))
+    return plain.base_rows
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Say in an error which rows it is about."""
+    try:
+        yield
+    except StreamkernError as error:
+        error.where = what if error.where is None else f"{what}: {error.where}"
+        raise
 
 
 def learn(dataset: Dataset, step: Learning, executor: Executor) -> Transform:
@@ -202,6 +243,10 @@ class Recipe(Protocol):
         """Rows to stop early on, or None."""
 
     @property
+    def test(self) -> Dataset | None:
+        """Rows that the trained model is scored on, or None."""
+
+    @property
     def kernel(self) -> Kernel | None:
         """The kernel; None for ``default_kernel``."""
 
@@ -257,6 +302,10 @@ class Stages:
 
     def choice(self, reason: str, **facts: Any) -> None:
         """Report a choice that the rows have made."""
+
+    def warn(self, message: str) -> None:
+        """Report rows that are probably not as the user means them."""
+        warnings.warn(message, UserWarning, stacklevel=4)
 
     def train(self, problem: Problem, solver: Solver, key: Key) -> tuple[Outcome, dict[str, Any]]:
         """Eigensystem and training: the outcome, and what the solver found out about its problem.
@@ -316,9 +365,10 @@ def fit(
     stages = stages or Stages()
     data, baseline = recipe.train, resident()
     data.require_rows()
-    if recipe.validation is not None:
-        recipe.validation.require_rows()
-    elif recipe.solver.patience is not None:
+    measured = {"validation": recipe.validation, "test": recipe.test}
+    for name, rows in measured.items():
+        _require_measurable(rows, name)
+    if recipe.validation is None and recipe.solver.patience is not None:
         raise UsageError(
             "The solver has a patience, and there are no validation rows to lose it on.",
             where="patience",
@@ -336,20 +386,25 @@ def fit(
         )  # fmt: skip
 
     guess = planned(recipe)
-    projected = project(guess, OUTPUTS_GUESS)
+    projected = project(guess, likely_outputs(guess))
     on_plan(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = prepare(recipe, executor, stages)
+    if message := unlike_scales(facts.variance * np.square(scaled.factor), scaled.columns):
+        stages.warn(message)
     basis = recipe.features or recipe.kernel
     scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
     basis = recipe.features or recipe.kernel
     require_range(scaled, facts, np.dtype(recipe.dtype), centred=basis is None or basis.translation_invariant)
     release()
-    if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features:
-        projected = project(scaled, max(facts.encoding.outputs, OUTPUTS_GUESS))
+    if facts.encoding.outputs > likely_outputs(guess) or scaled.n_features != guess.n_features:
+        projected = project(scaled, max(facts.encoding.outputs, likely_outputs(guess)))
         on_plan(projected)
+    for name, rows in measured.items():
+        if rows is not None:
+            _check_like(rows, name, recipe, scaled, facts.encoding, executor, stages)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
     recipe, median = with_median(recipe, scaled, executor, stages)
     kernel = recipe.kernel or default_kernel(facts, scaled)
@@ -405,6 +460,39 @@ def rows_key(dataset: Dataset) -> str:
 def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
     """What the centers depend on."""
     return rows_key(dataset), described(recipe.centers), recipe.dtype
+
+
+def _require_measurable(rows: Dataset | None, name: str) -> None:
+    """Raises DataError where there are no rows, or none with a target."""
+    if rows is None:
+        return
+    with _named(f"the {name} rows"):
+        rows.require_rows()
+        if rows.target is None:
+            raise DataError(
+                "The data set has no target.",
+                expected="the name of the target column",
+                remedy='name it: sk.open_dataset(path, target="label")',
+                where="the target",
+            )
+
+
+def _check_like(
+    rows: Dataset, name: str, recipe: Recipe, train: Dataset, encoding: Encoding, executor: Executor, stages: Stages
+) -> None:
+    """Check validation or test rows, as training prepares them, before training."""
+    what = f"the {name} rows"
+    with _named(what):
+        require_alike(rows, train.source.n_features, train.source.columns, train.transforms)
+        prepared = rows.prepared_like(train)
+        if name == "test" and not steps(recipe):
+            require_scaled_alike(rows, prepared)
+    dtype = np.dtype(recipe.dtype)
+    stages.keep(
+        f"check-{name}",
+        lambda: (rows_key(prepared), encoding_to_json(encoding), dtype.str),
+        lambda: check_rows(prepared, encoding, executor, dtype, what),
+    )
 
 
 def width(recipe: Recipe, dataset: Dataset | None = None) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from streamkern.data.stream import Scan
+from streamkern.data.targets import Continuous, Encoding
 from streamkern.execute.base import Parts, Position
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, row_bytes, steps_ahead
@@ -18,6 +19,9 @@ from streamkern.solvers.score import score
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute, Partial, ScanWork, StepWork, sweep
 from streamkern.types import Array
+
+GAIN = 1e-4
+"""Part of the validation error by which it must fall for a pass to count as better: less is not worth a pass."""
 
 _BLOW_UP = 10.0  # a loss this many times that of predicting zero is no longer noise
 _SETTLING = 64  # rows whose mean loss is known well enough; fewer may happen to fit, or to be far off
@@ -33,7 +37,8 @@ class Progress:
         steps: steps of a pass.
         rows: rows seen in all.
         total_rows: rows of all passes.
-        loss: mean squared residual a row, smoothed.
+        loss: mean over rows of the mean squared residual over outputs, as ``mse`` is, smoothed; in the targets'
+            encoded units.
         seconds: since training began.
         wait: share of the slots' time spent waiting for rows.
         timeline: where the time of this step went, as ``StepResult.timeline`` tells, and seconds of the update on the
@@ -86,13 +91,12 @@ class Checkpoint:
         begun: whether what precedes the steps of the pass is done.
         swept: where its sweeps over all rows stand, one after another, while it is not.
         rows: rows seen.
-        loss: mean squared residual a row, smoothed.
+        loss: as in ``Progress``.
         scale: loss of the first step; where it had few rows, the largest of the first steps.
-        pass_loss: sum of squared residuals of this pass.
+        pass_loss: sum over the rows of this pass of their loss.
         pass_rows: rows of this pass.
         history: one entry a completed pass.
-        best: weights and mean squared error of the best pass on the validation rows, or None.
-        stale: passes since.
+        best: weights and error of the best pass on the validation rows, or None.
         seconds: time in the loop.
         scoring: of which on validation rows.
         waited: time that the slots waited for rows.
@@ -110,7 +114,6 @@ class Checkpoint:
     pass_rows: int = 0
     history: tuple[dict[str, Any], ...] = ()
     best: tuple[Array, float] | None = None
-    stale: int = 0
     seconds: float = 0.0
     scoring: float = 0.0
     waited: float = 0.0
@@ -156,7 +159,8 @@ def train(
     Args:
         problem: the problem it was set up for.
         iteration: what ``Solver.setup`` returned.
-        patience: stop after this many passes without a better score on the validation set; None to run all passes.
+        patience: stop after this many passes in which the error on the validation set did not fall by ``GAIN`` of
+            itself; None to run all passes.
         on_step: told after every step.
         start: where to go on; from the beginning by default. What follows is what would have followed there.
         keeper: keeps checkpoints.
@@ -193,8 +197,10 @@ class _Loop:
     ) -> None:
         self.problem, self.iteration, self.patience = problem, iteration, patience
         self.on_step, self.now, self.keeper = on_step, now, keeper
+        self.outputs = problem.encoding.outputs
         self.steps = iteration.stream.steps if iteration.minibatches else 0
-        width = row_bytes(problem.train.n_features, problem.dtype.itemsize)
+        target = problem.train.target
+        width = row_bytes(problem.train.n_features, problem.dtype.itemsize, 1 if target is None else target.width)
         self.ahead = steps_ahead(iteration.stream.batch_rows, width)
         self.total_rows = iteration.epochs * iteration.stream.rows * (iteration.minibatches + iteration.sweeps)
         self.scan = Scan(iteration.stream.assembly, SCAN_ROWS)
@@ -223,7 +229,8 @@ class _Loop:
         now = self.now
         if now.begun or not now.position[0]:
             return False
-        patience = self.patience is not None and now.best is not None and now.stale >= self.patience
+        errors = [_error(each["validation"], self.problem.encoding) for each in now.history if "validation" in each]
+        patience = self.patience is not None and stale(errors) >= self.patience
         return self.iteration.finished(now.state) or patience or now.position[0] >= self.iteration.epochs
 
     def begin(self) -> Failure | None:
@@ -240,14 +247,14 @@ class _Loop:
                 nonlocal last
                 last = partial
                 rows = seen + int(partial.total(-1))
-                mean = (loss + float(partial.total(-2))) / max(1, rows)
+                mean = (loss + float(partial.total(-2)) / self.outputs) / max(1, rows)
                 there = (*swept, partial)
                 self._advance(replace(now, swept=there, rows=now.rows + rows, loss=mean, seconds=self.seconds))
 
             parts = sweep(self.problem.executor, ScanWork(self.scan, contribution), shared, last, on_part)
             assert last is not None
             swept.append(last)
-            loss, seen = loss + float(parts[-2]), seen + int(parts[-1])
+            loss, seen = loss + float(parts[-2]) / self.outputs, seen + int(parts[-1])
             return parts
 
         state = self.iteration.begin(now.state, position[0], whole)
@@ -271,7 +278,7 @@ class _Loop:
         position = now.position
         ahead = _ahead(position, self.ahead, self.steps, iteration.epochs)
         result = self.placement.step(position, iteration.broadcast(now.state), ahead)
-        loss, rows = float(result.parts[-2]), int(result.parts[-1])
+        loss, rows = float(result.parts[-2]) / self.outputs, int(result.parts[-1])
         mean = loss / max(1, rows)
         scale = max(now.scale, mean) if now.rows < _SETTLING else now.scale
         failure = _failed(mean, rows, scale, position)
@@ -302,7 +309,7 @@ class _Loop:
         """The end of a pass."""
         now, problem, iteration = self.now, self.problem, self.iteration
         pass_ = now.position[0] + 1
-        state, best, stale, scoring = now.state, now.best, now.stale, now.scoring
+        state, best, scoring = now.state, now.best, now.scoring
         entry: dict[str, Any] = {"pass": pass_, "loss": now.pass_loss / max(1, now.pass_rows), "rows": now.rows}
         if problem.validation is not None:
             state = iteration.settle(state)
@@ -311,14 +318,13 @@ class _Loop:
             metrics = score(problem.executor, problem.assembly(problem.validation), problem.predictor(), weights)
             scoring += time.perf_counter() - before
             entry["validation"], entry["scoring_seconds"] = metrics, scoring
-            if best is None or metrics["mse"] < best[1]:
-                best, stale = (weights, metrics["mse"]), 0
-            else:
-                stale += 1
+            error = _error(metrics, problem.encoding)
+            if best is None or error < best[1]:
+                best = weights, error
         entry["seconds"] = self.seconds
         self.now = replace(
             now, state=state, position=(pass_, 0), begun=False, pass_loss=0.0, pass_rows=0,
-            history=(*now.history, entry), best=best, stale=stale, scoring=scoring, seconds=entry["seconds"],
+            history=(*now.history, entry), best=best, scoring=scoring, seconds=entry["seconds"],
         )  # fmt: skip
         if self.keeper is not None:
             self.keeper.offer(self.now)
@@ -338,6 +344,20 @@ class _Loop:
         """Let go of what is resident on the workers."""
         if self.placement is not None:
             self.placement.close()
+
+
+def stale(errors: Sequence[float]) -> int:
+    """Passes at the end of training since the error on the validation rows last fell by a ``GAIN`` of itself."""
+    reference, passes = np.inf, 0
+    for error in errors:
+        reference, passes = (error, 0) if error < (1 - GAIN) * reference else (reference, passes + 1)
+    return passes
+
+
+def _error(metrics: dict[str, Any], encoding: Encoding) -> float:
+    """What a pass is judged by: the mean squared error; of outputs in unlike units, that in units of each one's."""
+    unlike = isinstance(encoding, Continuous) and encoding.scale is not None
+    return 1.0 - metrics["r2"] if unlike else float(metrics["mse"])
 
 
 def _ahead(position: Position, count: int, steps: int, epochs: int) -> list[Position]:

@@ -103,6 +103,7 @@ class Memory:
         centers: of the basis.
         evaluation: of a block that is evaluated, what each thread holds.
         batch: rows of a step, at most; 0 for a method of whole passes.
+        sweeps: times that a pass goes over all rows in its beginning, with all threads.
     """
 
     setup: int
@@ -113,6 +114,7 @@ class Memory:
     centers: int
     evaluation: int
     batch: int
+    sweeps: int
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,8 @@ class _Run:
         meter.peak = 0
         self._train()
         batch = iteration.stream.batch_rows if iteration.minibatches else 0
-        return Memory(setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch)
+        sweeps = iteration.sweeps
+        return Memory(setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch, sweeps)
 
     def effort(self) -> Effort:
         """Operations and rows."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from streamkern.data.split import Chooser
 from streamkern.data.stream import Assembly, Block, Scan
-from streamkern.data.targets import Classes, Continuous
+from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
 from streamkern.sweep import ScanWork, sweep
@@ -124,7 +124,8 @@ def score(
         ``r2`` (mean over outputs); means are weighted where rows have sample weights.
     """
     classify = isinstance(assembly.encoding, Classes)
-    return _metrics(classify, _sums(executor, assembly, SquaredError(basis, classify), weights, block_rows))
+    sums = _sums(executor, assembly, SquaredError(basis, classify), weights, block_rows)
+    return _metrics(assembly.encoding, sums)
 
 
 def score_in_detail(
@@ -135,11 +136,13 @@ def score_in_detail(
     classify = isinstance(encoding, Classes)
     sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]
     sums = _sums(executor, assembly, SquaredError(basis, classify, sample), weights, block_rows)
-    metrics, details = _metrics(classify, sums), sums[-1]
+    metrics, details = _metrics(encoding, sums), sums[-1]
     if classify:
         return Scored(metrics, details if isinstance(details, np.ndarray) else None)
     assert isinstance(encoding, Continuous)
-    actual, predicted = (np.concatenate(pieces) + encoding.mean for pieces in zip(*details, strict=True))
+    actual, predicted = (
+        np.concatenate(pieces) * encoding.unit + encoding.mean for pieces in zip(*details, strict=True)
+    )
     return Scored(metrics, None, actual, predicted)
 
 
@@ -147,11 +150,12 @@ def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: 
     return sweep(executor, ScanWork(Scan(assembly, block_rows), error), weights)
 
 
-def _metrics(classify: bool, sums: Parts) -> dict[str, Any]:
+def _metrics(encoding: Encoding | None, sums: Parts) -> dict[str, Any]:
     n, mass, error, correct, total, squares, _ = sums
     mass = mass or np.nan  # every weight is 0: there is no mean
-    metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(error) / mass)}
-    if classify:
+    unit = encoding.unit if isinstance(encoding, Continuous) else 1.0
+    metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(error * unit**2) / mass)}
+    if isinstance(encoding, Classes):
         metrics["accuracy"] = correct / mass
     else:
         spread = squares - total**2 / mass

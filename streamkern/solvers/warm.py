@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from streamkern.data.targets import Classes, Encoding
+from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.errors import UsageError
 from streamkern.solvers.base import Iteration, Problem
 from streamkern.solvers.eigenpro import EigenPro, ProjectedState
@@ -59,7 +59,10 @@ class WarmEigenPro(EigenPro):
                 expected="the champion's classes",
                 remedy="begin anew: --cold",
             )
-        return _Warm(cast(Iteration, super().setup(problem, prepared)), self.start)
+        start = self.start
+        if isinstance(given, Continuous) and isinstance(self.encoding, Continuous):
+            start = start * (self.encoding.unit / np.asarray(given.unit))  # powers of two: exact
+        return _Warm(cast(Iteration, super().setup(problem, prepared)), start)
 
 
 class _Warm:

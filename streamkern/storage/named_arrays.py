@@ -8,13 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.storage.base import digest
+from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
 from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.types import Array, IntArray, Rows
 
 FEATURE_NAMES = ("X", "features", "data", "images")
 """Names by which the features are recognised among several arrays, in order of preference."""
+
+
+_SAMPLE = 1000  # rows whose texts are measured
 
 
 class StoredRows(Protocol):
@@ -41,6 +44,15 @@ class StoredRows(Protocol):
 
     def read_kept(self, a: int, b: int) -> Array:
         """Return rows a to b of an array whose stored chunks may hold the rows of many reads, and are kept then."""
+
+    def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
+        """Return the bytes that a read holds while it decodes, beside its rows, and those that are held once.
+
+        Args:
+            rows: of the read.
+            text: bytes of a text as an object.
+            kept: whether it is a ``read_kept``.
+        """
 
 
 class Declared(Protocol):
@@ -132,6 +144,18 @@ class NamedArrays(ChosenSource):
         roles = self._roles
         weight = [] if roles.weight is None else [roles.weight]
         return digest("arrays", [self._identity, roles.features], self.columns, self.target, *weight)
+
+    def reading(self) -> Reading:
+        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
+        roles, rows, text = self._roles, self._most_rows(), TEXT_BYTES
+        if self.target is not None and self.target.dtype == object and rows:
+            texts = self._arrays[roles.targets[0]].read(0, min(rows, _SAMPLE)).reshape(-1)
+            text = text_bytes(texts.tolist())
+        found = [array.holding(rows, text, name not in roles.features) for name, array in self._arrays.items()]
+        decoding = max(holds for holds, _ in found)  # one after another
+        decoding += rows * roles.row_bytes if roles.pick is not None else 0
+        y = 0 if self.target is None else rows * (self._row_bytes(text) - self.n_features * self.dtype.itemsize)
+        return Reading(self._row_bytes(text), decoding + y, sum(kept for _, kept in found))
 
     def read(self, chunk: int) -> Rows:
         a, b = check_chunk(chunk, self.bounds)

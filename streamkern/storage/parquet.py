@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import named, require_rows
-from streamkern.storage.arrow import TableSource, fields_of
-from streamkern.storage.base import digest
+from streamkern.storage.arrow import TableSource, fields_of, is_text
+from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.ingest_record import ingest_record
 from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, feature_dtype, merged, target_of
@@ -27,6 +27,8 @@ from streamkern.storage.remote import Retry
 from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
+_DESCRIBED = 5  # copies of values that are described
+_OBJECT = 64  # bytes of a text as an object, beside its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -126,6 +128,20 @@ class ParquetSource(TableSource):
         of_all = int(self.bounds[chunk]) + row
         return f"{file.path}, row group {group}, row {row - start} of it (row {of_all} of the dataset)"
 
+    def _decoded(self) -> tuple[int, int]:
+        """Pages as they are, and what they decode to."""
+        pages, text, rows = 0, TEXT_BYTES, self._most_rows()
+        groups = max((len(groups) for _, groups in self._reads), default=0)
+        for file in self._files.files:
+            sizes = dict(zip(file.schema.names, file.widest, strict=True))
+            pages = max(pages, groups * sum(sizes.get(name, 0) for name in self._roles.stored))
+            # Row groups are described one by one: as they are, and their distinct values, as texts, too.
+            pages = max(pages, _DESCRIBED * sum(sizes.get(name, 0) for name, _ in self.non_features))
+            if self.target is not None and self.target.dtype == object and file.rows:
+                texts = max(sizes.get(name, 0) for name in self._roles.targets)
+                text = max(text, _OBJECT + 2 * texts // max(file.rows))
+        return pages + rows * max(self._roles.row_bytes, self._row_bytes(0)), text
+
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         return self._groups(*self._reads[chunk], names)
 
@@ -135,7 +151,11 @@ class ParquetSource(TableSource):
 
     def _groups(self, file: DataFile, groups: range, names: Sequence[str]) -> pa.Table:
         """Columns of neighbouring row groups, and partition keys as columns."""
-        table = self._files.read(file, groups, [name for name in names if name not in self._partitions])
+        stored = [name for name in names if name not in self._partitions]
+        words = [name for name in stored if is_text(file.schema.field(name).type)]
+        if self._names_rows:
+            words = [name for name in words if name not in self._roles.targets]
+        table = self._files.read(file, groups, stored, words)
         for name in self._partitions.keys() & set(names):
             here = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
             value = pa.scalar(here, pa.string()).cast(self._partitions[name])

@@ -9,7 +9,7 @@ import numpy as np
 
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import ArraySource
-from streamkern.storage.base import DerivedSource, Source, digest
+from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.types import Array, Rows
 
 
@@ -49,6 +49,11 @@ class WeightedSource(DerivedSource):
     @cached_property
     def fingerprint(self) -> str:
         return digest("weighted", self.source.fingerprint, ArraySource(self._w[:, None]).fingerprint)
+
+    def reading(self) -> Reading:
+        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
+        row, decoding, once = self.source.reading()
+        return Reading(row + 8, decoding, once)
 
     def read(self, chunk: int) -> Rows:
         X, y, _ = self.source.read(chunk)

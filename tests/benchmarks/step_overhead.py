@@ -39,10 +39,10 @@ class Idle:
     def build(self, *key: int) -> None:
         """Nothing to read."""
 
-    def warm(self, block: None) -> None:
+    def begin(self, block: None) -> None:
         """Nothing to begin with."""
 
-    def contribute(self, block: None, state: Any) -> Parts:
+    def contribute(self, block: None, state: Any, begun: None = None) -> Parts:
         """The weights, a loss and a number of rows."""
         return state.copy(), 0.0, 1
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import pickle
 import socket
 import subprocess
 import sys
@@ -10,10 +12,13 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from distributed import Client
+from sklearn.base import clone
 from threadpoolctl import threadpool_info
 
+import streamkern as sk
 from streamkern.errors import StorageError, UsageError
 from streamkern.execute import ThreadsExecutor, open_executor
 from streamkern.execute.dask import DaskExecutor
@@ -50,7 +55,19 @@ def test_processes_are_single_threaded_and_end_with_the_executor():
 
 @pytest.mark.parametrize(
     "scheduler",
-    ["", "thread", "threads:2", "processes:", "processes:0", "processes:two", "processes:-1", "tcp://", "head"],
+    [
+        "",
+        "thread",
+        "threads:2",
+        "processes:",
+        "processes:0",
+        "processes:two",
+        "processes:-1",
+        "tcp://",
+        "head",
+        None,
+        8,
+    ],
 )
 def test_a_setting_that_means_nothing_says_what_would(scheduler):
     with pytest.raises(UsageError, match=r"(?s)unknown.*processes:N.*tcp://"), open_executor(scheduler):
@@ -94,6 +111,25 @@ def test_a_client_that_is_given_stays_open(cluster):
         with DaskExecutor(client) as executor:
             assert list(executor.imap(minus, [4], (1,))) == [3]
         assert client.submit(minus, 4, 2, workers=list(executor.workers)).result(timeout=30) == 2
+
+
+def test_a_client_is_a_scheduler_and_is_kept_by_clones_and_left_out_of_pickles(cluster, tmp_path):
+    cluster.keep(1)
+    X = np.random.default_rng(0).standard_normal((60, 3)).astype("float32")
+    here = sk.KernelClassifier(centers=10).fit(X, X[:, 0] > 0)
+    with Client(cluster.address, set_as_default=False) as client:
+        model = clone(sk.KernelClassifier(centers=10, scheduler=client)).fit(X, X[:, 0] > 0)
+        assert model.scheduler is client
+        assert model.model_.weights_sha256 == here.model_.weights_sha256
+        again = pickle.loads(pickle.dumps(model))
+        assert again.scheduler == cluster.address
+        assert np.array_equal(again.predict(X), here.predict(X))
+        pipeline = sk.Pipeline(sk.from_arrays(X, X[:, 0] > 0), sk.Laplace(2.0), sk.Uniform(10), name="job")
+        assert sk.run(pipeline, tmp_path / "run", scheduler=client)["executor"] == "dask"
+        assert client.status == "running"
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["scheduler"] == cluster.address
+    with pytest.raises(UsageError, match="unknown"):  # closed
+        model.predict(X)
 
 
 def test_what_the_workers_cannot_import_is_a_clear_error(cluster, monkeypatch, tmp_path):

@@ -23,6 +23,7 @@ from streamkern.kernels import (
     Scaled,
     Sum,
     kernel_from_json,
+    named_kernel,
 )
 
 atoms = st.sampled_from([Laplace(2.0), Gaussian(3.0), Cauchy(1.5), Linear(0.5), Polynomial(2, 0.1), NTK(2)])
@@ -148,3 +149,28 @@ def test_what_is_not_positive_definite_is_refused(wrong):
 def test_json_that_is_no_kernel_is_refused(data: dict):
     with pytest.raises(ModelFormatError):
         kernel_from_json(data)
+
+
+def test_parameters_have_names_and_are_set_in_a_new_kernel() -> None:
+    kernel = 2.0 * Laplace(3.0) + Polynomial(2, 0.5)
+    assert kernel.get_params(deep=False) == {"parts": kernel.parts}
+    named = kernel.get_params()
+    assert (named["parts__0__kernel__bandwidth"], named["parts__0__scale"], named["parts__1__degree"]) == (3.0, 2.0, 2)
+    other = kernel.set_params(parts__0__kernel__bandwidth=5.0, parts__1__gamma=1)
+    assert other == 2.0 * Laplace(5.0) + Polynomial(2, 1.0)
+    assert kernel.parts[0].kernel == Laplace(3.0)
+    assert Laplace(1.0).set_params() == Laplace(1.0)
+    assert kernel.set_params(parts__1=Laplace(1.0)).parts[1] == Laplace(1.0)
+    for wrong in ("width", "bandwidth__a", "parts__7__scale"):
+        with pytest.raises(UsageError, match=f"no parameter '{wrong}'"):
+            (kernel if "parts" in wrong else Laplace(1.0)).set_params(**{wrong: 1.0})
+    with pytest.raises(UsageError, match="The bandwidth is -1"):
+        Laplace(1.0).set_params(bandwidth=-1)
+
+
+def test_a_kernel_is_named() -> None:
+    assert named_kernel("RBF", "here") == named_kernel("gaussian", "here") == Gaussian("median")
+    assert named_kernel("auto", "here") == named_kernel("laplace", "here") == Laplace("median")
+    assert named_kernel(None, "here") is None
+    with pytest.raises(UsageError, match=r"'laplase'; did you mean 'laplace'\?"):
+        named_kernel("laplase", "Pipeline(kernel=...)")

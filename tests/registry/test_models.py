@@ -66,6 +66,13 @@ def test_a_folder_that_is_none_is_one_clear_error(tmp_path: Path):
         Registry(tmp_path / "file", create=True)
 
 
+def test_a_predictor_answers_with_the_champion(five: Registry):
+    five.promote(3)
+    expected = five.load()
+    for given in (five, five.where):
+        assert sk.Predictor(given).model.fingerprint == expected.fingerprint
+
+
 def test_promote_and_rollback(five: Registry):
     assert five.champion is None
     for number in (2, 3, 5):

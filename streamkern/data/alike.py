@@ -1,0 +1,94 @@
+"""Rows beside those of training: the same columns, kinds and scaling, checked before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Block
+from streamkern.data.transforms import Transform, require_numbers
+from streamkern.errors import DataError, UsageError
+
+
+def require_alike(
+    rows: Dataset, n_features: int, columns: Sequence[str] | None, transforms: Sequence[Transform]
+) -> None:
+    """Check that stored rows have the width, the names and the kinds of the training rows; reads nothing.
+
+    Args:
+        rows: the rows.
+        n_features: stored width of the training rows.
+        columns: their names, or None.
+        transforms: what training does to stored rows, in order.
+
+    Raises:
+        DataError: another width, other names, or text where training had numbers.
+    """
+    source = rows.source
+    if source.n_features != n_features:
+        raise DataError(
+            f"X has {source.n_features} features, but KernelMachine is expecting {n_features} features as input",
+            where="X",
+            expected=f"{n_features} features",
+            remedy="give the columns the model was trained on, in their order",
+        )
+    if columns is not None and source.columns is not None and tuple(source.columns) != tuple(columns):
+        differ = next((a, b) for a, b in zip(columns, source.columns, strict=True) if a != b)
+        raise DataError(
+            f"The columns differ from those of training: {differ[1]!r} is where {differ[0]!r} was.",
+            where=source.where(0) if len(source.bounds) > 1 else "the source",
+            expected=", ".join(columns[:8]) + (", ..." if len(columns) > 8 else ""),
+            remedy="open the data with columns=[...] as in training",
+        )
+    require_numbers(source, transforms)
+
+
+def require_scaled_alike(rows: Dataset, prepared: Dataset) -> None:
+    """Check that rows which were scaled by their owner are scaled as the training rows.
+
+    Args:
+        rows: the rows as they were given.
+        prepared: the same rows with the scaling of the training rows.
+
+    Raises:
+        UsageError: they have a scaling of their own.
+    """
+    if rows.settled().transforms and prepared.fingerprint != rows.relative_to(prepared.origin).fingerprint:
+        raise UsageError(
+            "The data set is scaled in another way than the training data.",
+            where="dataset",
+            expected="stored rows: the model scales them itself",
+            remedy="pass the data set without .scale(...)",
+        )
+
+
+@dataclass(eq=False)
+class Usable:
+    """Contributes the number of rows. Refuses rows that are not finite; labels and categories are encoded before it.
+
+    Args:
+        columns: names of the features, or None.
+    """
+
+    columns: Sequence[str] | None
+
+    def __call__(self, block: Block, state: Any) -> tuple[int]:
+        """The block's rows.
+
+        Raises:
+            DataError: a feature is NaN or infinite.
+        """
+        if not np.isfinite(block.X).all():
+            row, column = (int(i) for i in np.argwhere(~np.isfinite(block.X))[0])
+            name = column if self.columns is None else repr(self.columns[column])
+            raise DataError(
+                "A feature is NaN or infinite.",
+                where=f"row {int(block.ids[row])}, feature {name}",
+                expected="finite numbers; Input X contains NaN or infinity",
+                remedy='fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
+            )
+        return (len(block.X),)

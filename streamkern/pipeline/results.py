@@ -1,0 +1,82 @@
+"""What a run returns: the content of ``result.json``, with names for what is asked for most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from streamkern.memory import format_bytes
+from streamkern.report.status import duration, metrics_in_words
+
+
+class RunResult(dict[str, Any]):
+    """What a run has made: every entry of ``result.json`` by its key, and the main ones as attributes.
+
+    ``str(result)`` is the summary that the command line prints.
+
+    Args:
+        entries: the content of ``result.json``.
+        run_dir: the run directory.
+
+    Attributes:
+        run_dir: the run directory.
+    """
+
+    def __init__(self, entries: dict[str, Any], run_dir: Path) -> None:
+        super().__init__(entries)
+        self.run_dir = run_dir
+
+    @property
+    def status(self) -> str:
+        """``done``."""
+        return str(self["status"])
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Metrics of the training rows and, where there are some, the test rows, by ``train`` and ``test``."""
+        found: dict[str, dict[str, Any]] = self["metrics"]
+        return found
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One entry a pass: loss, rows, seconds and, with validation rows, their metrics."""
+        found: list[dict[str, Any]] = self["history"]
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took."""
+        return float(self["seconds"])
+
+    @property
+    def weights_sha256(self) -> str:
+        """SHA-256 of the weights, as 64 hexadecimal digits."""
+        return str(self["weights_sha256"])
+
+    @property
+    def model_path(self) -> Path:
+        """Where the model is saved, for ``load_model``."""
+        return self.run_dir / "model.zarr"
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON-serialisable data: the content of ``result.json``."""
+        return dict(self)
+
+    def __repr__(self) -> str:
+        part = "test" if "test" in self.metrics else "train"
+        return f"RunResult({self.status}, {part} {metrics_in_words(self.metrics[part])}, {self.run_dir})"
+
+    def __str__(self) -> str:
+        lines = [f"{self.get('name') or self.run_dir.name}: {self.status} in {duration(self.seconds)}"]
+        lines += [f"  {part:<9}{metrics_in_words(metrics)}" for part, metrics in self.metrics.items()]
+        waiting = f"{self['data_wait_fraction']:.0%} of the time waiting for data"
+        lines += [
+            f"  speed    {self['samples_per_second']:,.0f} rows/s, {waiting}",
+            f"  memory   {format_bytes(self['peak_memory_bytes'])} at the peak, "
+            f"{format_bytes(self['projected_memory_bytes'])} projected, "
+            f"{format_bytes(self['memory_budget_bytes'])} allowed",
+        ]
+        taken = [stage["name"] for stage in self["stages"] if stage["cached"]]
+        if taken:
+            lines.append(f"  kept     {', '.join(taken)}: taken over from an earlier run")
+        return "\n".join([*lines, f"  result   {self.run_dir / 'result.json'}", f"  model    {self.model_path}"])
