@@ -278,7 +278,7 @@ def _train(
             "executor": executor.name,
             "device": "cpu" if computing is None else computing.name,
         }
-        measured: dict[str, Any] = {"metrics": evaluate(pipeline, stages, model, problem.train, executor)}
+        measured: dict[str, Any] = {"metrics": evaluate_model(pipeline, stages, model, problem.train, executor)}
         if pipeline.diagnose:
             measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
         stages.prune()
