@@ -25,7 +25,7 @@ from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
-from streamkern.pipeline.stages import KeptStages, diagnosed, version
+from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_model, version
 from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
