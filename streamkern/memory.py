@@ -76,6 +76,9 @@ def machine_memory() -> int:
 
 def release() -> None:
     """Hand memory that is free inside the process back to the system: between stages whose arrays differ in size."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:  # which has a heap of its own
+        arrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it; other C libraries keep less
     if trim is not None:
         trim(0)

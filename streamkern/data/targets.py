@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +42,20 @@ class Encoding(Protocol):
         """
 
 
+def distinct(y: Array) -> tuple[list[Any], IntArray]:
+    """Distinct labels, ascending, and the number of each row's among them, shape (n,); objects as texts.
+
+    NumPy would make an array of texts, with four bytes in every row for each letter of the longest.
+    """
+    if y.dtype != object:
+        found, codes = np.unique(y, return_inverse=True)
+        return found.tolist(), codes
+    texts = [str(label) for label in y.tolist()]
+    values = sorted(set(texts))
+    number = {text: code for code, text in enumerate(values)}
+    return values, np.array([number[text] for text in texts], dtype=np.int64)
+
+
 @serializable
 @dataclass(frozen=True, eq=False)
 class Classes:
@@ -58,6 +73,10 @@ class Classes:
         """K."""
         return len(self.values)
 
+    @cached_property
+    def _numbers(self) -> dict[Any, int]:
+        return {label: code for code, label in enumerate(self.values.tolist())}
+
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
         """Codes in [0, K), shape (n,)."""
         if y.size != len(y):
@@ -68,6 +87,11 @@ class Classes:
                 remedy="name one target column, or use a regressor",
             )
         y = y.reshape(len(y))
+        if y.dtype == object and self.values.dtype.kind == "U":
+            # Made arrays of text, each row would take four bytes for each letter of the longest label.
+            codes = np.array([self._numbers.get(label, -1) for label in y.tolist()], dtype=np.int64)
+            if not (codes < 0).any():
+                return codes
         try:
             codes = np.searchsorted(self.values, y)
         except TypeError as error:

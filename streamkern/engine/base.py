@@ -153,8 +153,14 @@ class Engine(Protocol):
     def normal(self, shape: tuple[int, ...], *key: Any) -> Array:
         """Standard normals, float64, a function of the key."""
 
-    def decide(self, condition: Any, bound: bool) -> bool:
-        """Whether a condition on data holds; ``bound`` is what a plan assumes: what takes the most."""
+    def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
+        """Whether a condition on data holds; a plan assumes ``bound``, which takes the most.
+
+        Args:
+            condition: of the data.
+            bound: what memory is projected for, and seconds too.
+            likely: what seconds are predicted for, where that is another.
+        """
 
     def count(self, mask: Array) -> int:
         """How many entries of a mask are true; a plan assumes all."""
@@ -186,7 +192,10 @@ class Engine(Protocol):
         """φ(X) W, shape (b, c)."""
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """φ(X)ᵀ r with r = respond(φ(X) W), shape (M, outputs): φ(X) is evaluated once, by panels."""
+        """φ(X)ᵀ r with r = respond(φ(X) W), shape (M, outputs): φ(X) is evaluated once, by panels.
+
+        With W in float64, products are taken in float64, whatever the dtype of the values.
+        """
 
     def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
         """φ(X), shape (n, M), by tiles in threads of this process; or of each tile what ``then`` makes of it."""
@@ -259,6 +268,25 @@ class Engine(Protocol):
 
         Raises:
             NumericalError: A is not positive definite.
+        """
+
+    def condition(self, L: Array, norm: float) -> float:
+        """Estimate of the condition number, in the 1-norm, of A = L Lᵀ whose 1-norm is ``norm``; inf if singular."""
+
+    def orthonormal(self, A: Array, floor: float) -> tuple[Array, Array]:
+        """Rows of a positive semidefinite A that are independent, and V with Vᵀ A V = I on them.
+
+        By Cholesky factorisation with pivots: A ≈ A[:, rows] A[rows, rows]⁻¹ A[rows, :].
+
+        Args:
+            A: shape (p, p), float64, symmetric to the bit and contiguous; it is used up.
+            floor: pivots up to this are taken for rounding errors.
+
+        Returns:
+            The rows, shape (r,), and V, upper triangular, shape (r, r).
+
+        Raises:
+            NumericalError: no pivot is larger than the floor.
         """
 
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:

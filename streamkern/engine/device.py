@@ -16,7 +16,7 @@ import numpy as np
 from streamkern.backends.device import NARROW, NARROW_OUTPUTS, PANEL_BYTES, Device
 from streamkern.engine.base import Centered, Engine, Evaluated, Imap, Map, Respond, TaskRunner
 from streamkern.engine.host import HostEngine
-from streamkern.engine.numpy import one_by_one
+from streamkern.engine.numpy import NumpyEngine, one_by_one
 from streamkern.engine.triangle import cuts
 from streamkern.types import Array
 
@@ -103,6 +103,8 @@ class DeviceEngine(HostEngine):
 
     def pull(self, basis: Any, X: Any, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
         """φ(X)ᵀ respond(φ(X) W): F comes back to the host and r goes there, where the product is summed."""
+        if W.dtype != basis.dtype:
+            return NumpyEngine.pull(self, basis, X, W, respond, outputs, begun)
         device, total = self.device, None
         with device.turn():
             rows, weights = device.put(X), self._shared(basis, W)

@@ -89,6 +89,8 @@ class HostEngine(NumpyEngine):
         return out
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+        if W.dtype != basis.dtype:
+            return super().pull(basis, X, W, respond, outputs, begun)
         right, c = laid_out(W), W.shape[1]
         g = room(basis.width, outputs, W.dtype)
         for rows, phi in basis.panels(X, begun):

@@ -30,7 +30,7 @@ from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import fit, likely_outputs, planned, steps, width
-from streamkern.solvers.footprint import Footprint, footprint
+from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.placement import device_for
 from streamkern.storage.remote import COUNTS
 from streamkern.storage.writer import locked, read_json, tidy, write_json
@@ -300,7 +300,7 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
     """
     rows = planned(pipeline)
     return footprint(
-        rows, width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=resident(), slots=slots,
+        rows, width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=loaded(), slots=slots,
         lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize,
     ).peak  # fmt: skip
 

@@ -171,6 +171,8 @@ class KeptStages(Stages):
             if outcome.failure is not None and checkpoints is not None:
                 checkpoints.clear()  # going on from there would end there again
             require_success(outcome)
+            for message in iteration.report.get("warnings", ()):
+                self.events.emit("warning", message=message)
             return outcome, iteration.report
 
         return self.keep("train", key, compute)

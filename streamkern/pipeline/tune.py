@@ -31,7 +31,7 @@ from streamkern.solvers import Direct, Falkon, Problem
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
 from streamkern.solvers.fit import Stages, likely_outputs, prepare
-from streamkern.solvers.footprint import footprint
+from streamkern.solvers.footprint import footprint, loaded
 from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.solvers.precision import relative
 
@@ -322,7 +322,7 @@ class _Bench:
             part.require_rows()
         dtype, p = np.dtype(pipeline.dtype), _count(pipeline, fit, centers)
         footprint(
-            fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=resident(), slots=executor.slots,
+            fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=loaded(), slots=executor.slots,
             lanes=pipeline.lanes, itemsize=dtype.itemsize,
         )  # fmt: skip
         recipe = replace(pipeline, train=sample, test=None, validation=None)

@@ -34,10 +34,10 @@ from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
-from streamkern.memory import release, resident
+from streamkern.memory import release
 from streamkern.solvers import bandwidth
 from streamkern.solvers.base import Problem, Solver
-from streamkern.solvers.footprint import Footprint, footprint, scan_rows
+from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
 from streamkern.solvers.loop import Outcome, train
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
@@ -316,6 +316,8 @@ class Stages:
         iteration = solver.setup(problem)
         outcome = train(problem, iteration, patience=solver.patience)
         require_success(outcome)
+        for message in iteration.report.get("warnings", ()):
+            self.warn(message)
         return outcome, iteration.report
 
 
@@ -363,7 +365,7 @@ def fit(
         NumericalError: training diverged or stagnated.
     """
     stages = stages or Stages()
-    data, baseline = recipe.train, resident()
+    data, baseline = recipe.train, loaded()
     data.require_rows()
     measured = {"validation": recipe.validation, "test": recipe.test}
     for name, rows in measured.items():

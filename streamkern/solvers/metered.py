@@ -162,7 +162,7 @@ class Bill:
     @cached_property
     def effort(self) -> Effort:
         """Operations, at a likely batch."""
-        return _Run(self.solver, self.size, 1.0 / LIKELY_CRITICAL_BATCH).effort()
+        return _Run(self.solver, self.size, 1.0 / LIKELY_CRITICAL_BATCH, likely=True).effort()
 
     @property
     def choice(self) -> str:
@@ -178,10 +178,10 @@ class Bill:
 class _Run:
     """A solver's run on shapes."""
 
-    def __init__(self, solver: Solver, size: Size, top: float) -> None:
+    def __init__(self, solver: Solver, size: Size, top: float, likely: bool = False) -> None:
         self.size, self.meter = size, Meter()
         overlaps = size.slots > 1 if size.overlaps is None else size.overlaps
-        self.engine = MeterEngine(self.meter, default_engine(), size.slots, overlaps, top)
+        self.engine = MeterEngine(self.meter, default_engine(), size.slots, overlaps, top, likely)
         self.sums = self.state = self.block = 0
         self.problem = MeteredProblem.of(size, self.engine, self)
         prepared = solver.prepare(self.problem)

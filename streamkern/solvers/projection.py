@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.engine import Engine
+from streamkern.errors import NumericalError
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
@@ -23,6 +24,10 @@ JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 """ε of K(Z, Z) + ε I, as a share of the largest eigenvalue."""
 COLUMNS = 64
 """Columns that an inexact projection is applied to at a time while it is measured."""
+
+_MORE_JITTER = (1.0, 1e3, 1e6, 1e8)
+"""Times ``JITTER``, one after another, until K(Z, Z) has a factor: rows far from their mean have kernel values that are
+uncertain by more than the dtype's epsilon."""
 
 _POWER_STEPS, _POWER_COLUMNS = 4, 8
 _DIAGONAL = 512  # rows that the preconditioned diagonal is taken over: p² for each
@@ -95,8 +100,16 @@ def project_exactly(
     scale = float(np.mean(engine.diagonal(expansion, expansion.Z.astype(np.float64))) * p)
     if nystrom is not None:
         scale = float(nystrom.eigensystem.values[0]) * p / len(nystrom.eigensystem.vectors)
-    W = engine.kernel_factor(expansion, JITTER[expansion.dtype] * scale, K)
-    return ExactProjection(W, nystrom, engine)
+    for more in _MORE_JITTER:
+        try:
+            return ExactProjection(
+                engine.kernel_factor(expansion, more * JITTER[expansion.dtype] * scale, K), nystrom, engine
+            )
+        except NumericalError:
+            if more == _MORE_JITTER[-1]:
+                raise
+            K = None  # used up
+    raise AssertionError
 
 
 @dataclass(frozen=True, eq=False)

@@ -212,14 +212,14 @@ _NAMES = [f"f{j}" for j in range(2000)]
 
 CASES: dict[str, Case] = {
     **{
-        f"{solver}, plain": Case(_PLAIN, "run", 250, {"solver": solver, "arguments": {"epochs": 2}})
+        f"{solver}, plain": Case(_PLAIN, "run", 350, {"solver": solver, "arguments": {"epochs": 2}})
         for solver in ("EigenPro", "EigenPro1", "SGD", "SVRG")
     },
-    "Direct, plain": Case(_PLAIN, "run", 250, {"solver": "Direct"}),
-    "Falkon, plain": Case(_PLAIN, "run", 250, {"solver": "Falkon"}),
+    "Direct, plain": Case(_PLAIN, "run", 350, {"solver": "Direct"}),
+    "Falkon, plain": Case(_PLAIN, "run", 350, {"solver": "Falkon"}),
     "1,500 centers": Case(_PLAIN, "run", 400, {"p": 1500}),
     "float64": Case(_PLAIN, "run", 400, {"dtype": "float64"}),
-    "two workers": Case(_PLAIN, "run", 300, {"scheduler": "processes:2"}),
+    "two workers": Case(_PLAIN, "run", 450, {"scheduler": "processes:2"}),
     "wide targets, zarr": Case(("zarr", {"n": 100_000, "d": 10, "c": 400}), "run", 500, outcome="any"),
     "wide targets, parquet": Case(
         ("parquet", {"n": 100_000, "d": 10, "c": 400, "group": 25_000}), "run", 500, {"target": _WIDE}, outcome="any"
@@ -232,17 +232,17 @@ CASES: dict[str, Case] = {
         {"columns": _NAMES[:4]}, outcome="any",
     ),
     "few columns of wide chunks, room enough": Case(
-        ("zarr", {"n": 40_000, "d": 2000, "dtype": "float32", "chunk_rows": 20_000}), "run", 900,
+        ("zarr", {"n": 40_000, "d": 2000, "dtype": "float32", "chunk_rows": 20_000}), "run", 1300,
         {"columns": _NAMES[:4]},
     ),
-    "one chunk, hdf5": Case(("hdf5", {"n": 40_000, "d": 500}), "run", 120, outcome="any"),
+    "one chunk, hdf5, room enough": Case(("hdf5", {"n": 40_000, "d": 500}), "ingest", 700),
     "one chunk, hdf5, ingest": Case(("hdf5", {"n": 40_000, "d": 500}), "ingest", 120, outcome="any"),
     "one large chunk is not refused": Case(
         ("zarr", {"n": 40_000, "d": 1000, "dtype": "float32", "chunk_rows": 40_000}), "run", 1200, {"rows": 3000}
     ),
     "long texts, run": Case(
         ("parquet", {"n": 200_000, "d": 4, "text": 4000}), "run", 400,
-        {"columns": ["f0", "text"], "preprocess": "[sk.OneHot()]"}, outcome="any",
+        {"columns": ["f0", "text"], "preprocess": "[sk.OneHot(['text'])]"}, outcome="any",
     ),
     "long texts, ingest": Case(
         ("parquet", {"n": 200_000, "d": 4, "text": 4000}), "ingest", 400, {"columns": ["f0", "text"]}, outcome="any"
@@ -255,22 +255,26 @@ CASES: dict[str, Case] = {
     "quote that is not closed, ingest": Case(("csv", {"n": 400_000, "d": 20, "fault": "quote"}), "ingest", 250,
                                              outcome="refused"),
     "long field, ingest": Case(("csv", {"n": 3_000_000, "d": 2, "fault": "long"}), "ingest", 200, outcome="refused"),
-    "csv, ingest": Case(("csv", {"n": 400_000, "d": 20}), "ingest", 250),
-    "csv, inspect": Case(("csv", {"n": 400_000, "d": 20}), "inspect", 300),
+    "csv, ingest": Case(("csv", {"n": 400_000, "d": 20}), "ingest", 700),
+    "csv, inspect": Case(("csv", {"n": 400_000, "d": 20}), "inspect", 700),
     "csv of 200,000 columns": Case(("csv", {"n": 2, "d": 200_000}), "ingest", 200, outcome="any"),
     "predict 500 outputs": Case(
-        ("parquet", {"n": 400_000, "d": 4, "group": 100_000}), "predict", 700,
+        ("parquet", {"n": 400_000, "d": 4, "group": 100_000}), "predict", 1000,
         {"d": 4, "c": 500, "columns": ["f0", "f1", "f2", "f3"]}, outcome="any",
     ),
     "predict, long ids": Case(
         ("parquet", {"n": 200_000, "d": 4, "ids": 2000}), "predict", 500,
         {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"}, outcome="any",
     ),
-    "predict": Case(
-        ("parquet", {"n": 400_000, "d": 4, "ids": 20}), "predict", 400,
+    "predict, long ids, room enough": Case(
+        ("parquet", {"n": 200_000, "d": 4, "ids": 2000}), "predict", 5000,
         {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"},
     ),
-    "evaluate": Case(("parquet", {"n": 400_000, "d": 4}), "evaluate", 300,
+    "predict": Case(
+        ("parquet", {"n": 400_000, "d": 4, "ids": 20}), "predict", 700,
+        {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"},
+    ),
+    "evaluate": Case(("parquet", {"n": 400_000, "d": 4}), "evaluate", 400,
                      {"d": 4, "columns": ["f0", "f1", "f2", "f3"]}),
     "evaluate, wide targets": Case(
         ("parquet", {"n": 100_000, "d": 4, "c": 400}), "evaluate", 300,
@@ -278,9 +282,20 @@ CASES: dict[str, Case] = {
     ),
     "labels in one chunk": Case(("labels_in_one_chunk", {"n": 30_000_000}), "run", 250, {"task": "classification"},
                                 outcome="any"),
+    "labels in one chunk, room enough": Case(
+        ("labels_in_one_chunk", {"n": 30_000_000}), "run", 4000, {"task": "classification"}
+    ),
     "labels in one chunk, inspect": Case(("labels_in_one_chunk", {"n": 30_000_000}), "inspect", 250, outcome="any"),
     "wide chunks, inspect": Case(
         ("zarr", {"n": 40_000, "d": 2000, "dtype": "float32", "chunk_rows": 20_000}), "inspect", 300, outcome="any"
+    ),
+    "wide targets, room enough": Case(("zarr", {"n": 100_000, "d": 10, "c": 400}), "run", 2000),
+    "wide chunks, inspect, room enough": Case(
+        ("zarr", {"n": 40_000, "d": 2000, "dtype": "float32", "chunk_rows": 20_000}), "inspect", 2500
+    ),
+    "shuffle, wide targets, room enough": Case(
+        ("parquet", {"n": 100_000, "d": 10, "c": 400, "group": 25_000}), "ingest", 7000,
+        {"target": _WIDE, "shuffle": True},
     ),
     "shuffle, wide targets": Case(
         ("parquet", {"n": 100_000, "d": 10, "c": 400, "group": 25_000}), "ingest", 300,

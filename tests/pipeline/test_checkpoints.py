@@ -124,7 +124,7 @@ def test_a_solution_that_is_interrupted_keeps_the_sums(executor: ThreadsExecutor
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(HostEngine, "spd_solve", interrupt)
+        patch.setattr(HostEngine, "cholesky", interrupt)
         with pytest.raises(KeyboardInterrupt):
             train(problem, solver.setup(problem), keeper=stopped)
     assert stopped.last is not None

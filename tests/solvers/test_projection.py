@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import streamkern as sk
 from streamkern.engine import default_engine
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Expansion, Gaussian, Laplace
@@ -227,3 +228,16 @@ def test_an_inexact_projection_never_holds_a_p_by_p_matrix():
 def test_top_eigenpairs_are_those_of_the_matrix(expansion: Expansion):
     found = center_eigensystem(expansion, P, Q, 0.0, ENGINE)
     np.testing.assert_array_equal(found.values, top_eigensystem(ENGINE.kernel_matrix(expansion, P), Q).values)
+
+
+def test_clusters_far_from_their_mean_have_a_factor_in_float64():
+    """Kernel values of rows at ±1e6 are uncertain by more than the jitter; Direct trained on them."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((600, 3))
+    y = np.sin(X[:, 0]) + X[:, 1]
+    X += np.where(rng.random(600) < 0.5, -1e6, 1e6)[:, None]
+    model = sk.KernelRegressor(
+        kernel=sk.Gaussian(3.0), centers=100, solver=sk.EigenPro(epochs=5, projection="exact"), dtype="float64",
+        memory="1GiB", threads=1, scaling=None,
+    ).fit(X, y)  # fmt: skip
+    assert model.score(X, y) > 0.9
