@@ -245,7 +245,6 @@ class Recipe(Protocol):
     @property
     def test(self) -> Dataset | None:
         """Rows that the trained model is scored on, or None."""
-        ...
 
     @property
     def kernel(self) -> Kernel | None:

@@ -180,11 +180,9 @@ class TableSource(ChosenSource):
             if self.target.dtype == object and not self._names_rows:
                 targets = [values if _is_coded(values) else values.dictionary_encode() for values in targets]
             y = target_values(targets, self.target)
-        w = (
-            None
-            if roles.weight is None
-            else self._weights(without_dictionary(table.column(roles.weight)).to_numpy(), chunk)
-        )
+        w = None
+        if roles.weight is not None:
+            w = self._weights(without_dictionary(table.column(roles.weight)).to_numpy(), chunk)
         return Rows(X, y, w)
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:

@@ -53,7 +53,6 @@ class StoredRows(Protocol):
             text: bytes of a text as an object.
             kept: whether it is a ``read_kept``.
         """
-        ...
 
 
 class Declared(Protocol):
