@@ -27,7 +27,7 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, UsageError
-from streamkern.execute.base import Executor
+from streamkern.execute.base import Allowance, Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
@@ -356,9 +356,13 @@ def fit(
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
         )  # fmt: skip
 
+    def allow(projected: Footprint) -> None:
+        executor.allowed = Allowance(budget, projected.worker_bytes(1), projected.worker[1])
+        on_plan(projected)
+
     guess = planned(recipe)
     projected = project(guess, likely_outputs(guess))
-    on_plan(projected)
+    allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = prepare(recipe, stages)
@@ -370,7 +374,7 @@ def fit(
     release()
     if facts.encoding.outputs > likely_outputs(guess) or scaled.n_features != guess.n_features:
         projected = project(scaled, max(facts.encoding.outputs, likely_outputs(guess)))
-        on_plan(projected)
+        allow(projected)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
     recipe = stages.settled(scaled)
     kernel = recipe.kernel or default_kernel(facts, scaled)
