@@ -686,6 +686,10 @@ kernels/radial.py: The bandwidth is the median distance of rows that n
     solvers/test_bandwidth.py::test_a_kernel_that_asks_is_a_value_like_others_but_has_none_until_it_is_told
 kernels/registry.py: The kernel is the user's function
     kernels/test_radial.py::test_a_profile_is_saved_by_name_and_loading_does_not_import_it
+memory.py: The process holds
+    test_memory_limit.py::test_what_outgrows_its_budget_is_told_in_words
+memory.py: The system gave no more memory:
+    test_memory_limit.py::test_memory_that_the_system_refuses_is_told_in_words
 memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
 model.py: The columns differ from those of training:

@@ -44,9 +44,9 @@ class FilteredSource(DerivedSource):
 
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes: all its rows, before some are chosen."""
-        row, decoding, once = self.source.reading()
-        whole = int(np.diff(self.source.bounds).max(initial=0)) * row
-        return Reading(row, decoding + (0 if self.source.in_memory else whole), once)
+        found = self.source.reading()
+        whole = 0 if self.source.in_memory else int(np.diff(self.source.bounds).max(initial=0)) * found.row
+        return found._replace(decoding=found.decoding + whole)
 
     def read(self, chunk: int) -> Rows:
         local = self._local(chunk)

@@ -30,10 +30,10 @@ def reading_bytes(source: Source, readers: int) -> int:
         source: the source.
         readers: threads.
     """
-    row, decoding, once = source.reading()
+    row, decoding, once, libraries = source.reading()
     chunks, largest = len(source.bounds) - 1, int(np.diff(source.bounds).max(initial=0))
     rows = 0 if source.in_memory else min(2 * readers, chunks) * largest * row
-    return rows + min(readers, chunks) * decoding + once
+    return rows + min(readers, chunks) * decoding + once + libraries
 
 
 class Chunk(NamedTuple):

@@ -111,6 +111,29 @@ class StepResult(NamedTuple):
         }
 
 
+class Allowance(NamedTuple):
+    """Memory that a worker process may hold.
+
+    Attributes:
+        budget: bytes, whatever it held before: the budget of the run.
+        first: bytes projected for a worker of one thread, beyond what it held before; they are allowed as well.
+        more: bytes projected for each further thread.
+    """
+
+    budget: int
+    first: int
+    more: int
+
+    def bytes(self, before: int, threads: int) -> int:
+        """Return the bytes that a worker may hold.
+
+        Args:
+            before: what it held before.
+            threads: its threads.
+        """
+        return max(self.budget, before + self.first + (threads - 1) * self.more)
+
+
 class Placement(Protocol):
     """Lanes placed where they run, with what they need resident there."""
 
@@ -122,7 +145,13 @@ class Placement(Protocol):
 
 
 class Executor(Protocol):
-    """Where blocks run. Parallelism is across blocks: inside one, BLAS has one thread."""
+    """Where blocks run. Parallelism is across blocks: inside one, BLAS has one thread.
+
+    Attributes:
+        allowed: memory that each worker process may hold; None for no bound. Of this process, ``memory.limited`` says.
+    """
+
+    allowed: Allowance | None
 
     @property
     def name(self) -> str:

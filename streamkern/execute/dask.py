@@ -21,7 +21,7 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -33,12 +33,12 @@ from distributed.client import FutureCancelledError
 from distributed.protocol import pickle
 from threadpoolctl import threadpool_limits
 
-from streamkern.errors import StorageError, UsageError
-from streamkern.execute.base import PIPELINE_FILE, LaneWork, Parts, Position, Share, StepResult, Tree
+from streamkern.errors import MemoryLimitError, StorageError, UsageError
+from streamkern.execute.base import PIPELINE_FILE, Allowance, LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.client import CONNECT, connect
 from streamkern.execute.request_counts import ProcessCounts, WorkerCounts, process_counts
 from streamkern.execute.threads import LanePool, Nodes, blas_kernels, default_threads
-from streamkern.memory import keep_heap
+from streamkern.memory import keep_heap, limited, resident
 from streamkern.storage.remote import COUNTS
 
 T = TypeVar("T")
@@ -129,6 +129,7 @@ class DaskExecutor:
     """
 
     name = "dask"
+    allowed: Allowance | None = None
 
     def __init__(
         self,
@@ -271,7 +272,7 @@ class DaskExecutor:
         lost with the worker.
         """
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60}):
-            spread: Future[Shared] = self.client.submit(Shared, payload, pure=False)
+            spread: Future[Shared] = self.client.submit(Shared, payload, self.allowed, pure=False)
             return spread
 
     def opened(self, answer: bytes, worker: str | None = None) -> Any:
@@ -280,7 +281,7 @@ class DaskExecutor:
         self.request_counts.add(counts)
         if done:
             return value
-        if isinstance(value, MemoryError):
+        if isinstance(value, MemoryError) and not isinstance(value, MemoryLimitError):
             raise StorageError(
                 f"A worker has no memory left: {value}",
                 where=worker,
@@ -535,14 +536,16 @@ def partition(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
 class Shared:
     """What tasks or actors of a worker share: unpickled there once, and pickled again for a worker that copies it."""
 
-    def __init__(self, payload: bytes) -> None:
-        self.before = COUNTS.now()
+    def __init__(self, payload: bytes, allowed: Allowance | None = None) -> None:
+        self.before, self.allowed = COUNTS.now(), allowed
+        held = resident()
         self.value = loads(payload)
         self._bytes = len(payload)
+        self.budget = None if allowed is None else allowed.bytes(held, get_worker().state.nthreads)
         threadpool_limits(1, user_api="blas")  # here, after every library in use was imported by unpickling
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shared, (dumps(self.value),)
+        return Shared, (dumps(self.value), self.allowed)
 
     def __sizeof__(self) -> int:  # what Dask believes it costs to hold and to copy
         return self._bytes
@@ -597,8 +600,11 @@ def _run(shared: Shared, message: bytes) -> bytes:
 def _packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
     """What ``compute`` returns or raises, and the counts of requests to stores, pickled."""
     try:
-        return dumps((True, compute(), _counts(shared)))
+        with nullcontext() if shared.budget is None else limited(shared.budget):
+            return dumps((True, compute(), _counts(shared)))
     except Exception as error:
+        if isinstance(error, MemoryLimitError):
+            error.where = f"worker {get_worker().address}, {error.where}"
         try:
             return dumps((False, error, _counts(shared)))
         except Exception:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from streamkern.execute.base import LaneWork, Parts, Position, Share, StepResult, Tree
+from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.memory import check
@@ -45,6 +45,7 @@ class ThreadsExecutor:
 
     name = "threads"
     dashboard = None
+    allowed: Allowance | None = None
 
     def __init__(self, threads: int | None = None) -> None:
         self.slots = threads or default_threads()

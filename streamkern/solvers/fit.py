@@ -32,7 +32,7 @@ from streamkern.data.targets import Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, StreamkernError, UsageError
-from streamkern.execute.base import Executor
+from streamkern.execute.base import Allowance, Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
@@ -387,9 +387,13 @@ def fit(
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
         )  # fmt: skip
 
+    def allow(projected: Footprint) -> None:
+        executor.allowed = Allowance(budget, projected.worker_bytes(1), projected.worker[1])
+        on_plan(projected)
+
     guess = planned(recipe)
     projected = project(guess, likely_outputs(guess))
-    on_plan(projected)
+    allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = prepare(recipe, executor, stages)
@@ -403,7 +407,7 @@ def fit(
     release()
     if facts.encoding.outputs > likely_outputs(guess) or scaled.n_features != guess.n_features:
         projected = project(scaled, max(facts.encoding.outputs, likely_outputs(guess)))
-        on_plan(projected)
+        allow(projected)
     for name, rows in measured.items():
         if rows is not None:
             _check_like(rows, name, recipe, scaled, facts.encoding, executor, stages)

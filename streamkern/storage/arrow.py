@@ -200,7 +200,7 @@ class TableSource(ChosenSource):
         decoded, text = self._decoded()
         row = self._row_bytes(text)
         # Text among features becomes numbers by way of objects, of which none is made twice.
-        return Reading(row, decoded + (decoded if self.text else 0), _LIBRARIES)
+        return Reading(row, decoded + (decoded if self.text else 0), libraries=_LIBRARIES)
 
     def _decoded(self) -> tuple[int, int]:
         """Bytes of a chunk while it is decoded, beside its rows; and of a text of its target, as an object."""

@@ -25,11 +25,13 @@ class Reading(NamedTuple):
         row: of a row as it is read: features, target, weight.
         decoding: most that a read holds while it decodes a chunk, beyond the rows that it returns.
         once: most that the source holds besides, however many threads read.
+        libraries: what decoders take on first use.
     """
 
     row: int
     decoding: int
     once: int = 0
+    libraries: int = 0
 
 
 TEXT_BYTES = 64

@@ -125,6 +125,7 @@ class JoinedSource(DerivedSource):
             max(self._row_bytes(), *(each.row for each in found)),
             wider + max(each.decoding for each in found),
             sum(each.once for each in found),
+            max(each.libraries for each in found),
         )
 
     def read(self, chunk: int) -> Rows:

@@ -52,8 +52,8 @@ class WeightedSource(DerivedSource):
 
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes; see ``Source.reading``."""
-        row, decoding, once = self.source.reading()
-        return Reading(row + 8, decoding, once)
+        found = self.source.reading()
+        return found._replace(row=found.row + 8)
 
     def read(self, chunk: int) -> Rows:
         X, y, _ = self.source.read(chunk)

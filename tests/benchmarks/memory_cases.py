@@ -328,7 +328,7 @@ def child(name: str, source: str, folder: str, room: int, hard: bool) -> None:
 
 
 def measured(name: str, folder: Path, size: float, hard: bool = False) -> dict[str, Any]:
-    """Write the rows of a case and run it, each in a process of its own."""
+    """Write the rows of a case, and run it in a process of its own."""
     case, words = CASES[name], [sys.executable, os.path.abspath(__file__)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     kind, arguments = case.source
@@ -340,10 +340,7 @@ def measured(name: str, folder: Path, size: float, hard: bool = False) -> dict[s
     made = folder / (kind + "".join(f"-{key}{value}" for key, value in arguments.items()))
     if not made.exists():
         made.mkdir()
-        program = [*words, "--write", kind, json.dumps(arguments), str(made)]
-        (made / "source").write_text(
-            subprocess.run(program, env=env, check=True, capture_output=True, text=True).stdout
-        )
+        (made / "source").write_text(globals()[kind](made, **arguments))
     source = (made / "source").read_text().strip()
     room = int(LIBRARIES * MIB + case.room * MIB * max(size, 0.2))
     with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -401,9 +398,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--write"]:
-        print(globals()[sys.argv[2]](Path(sys.argv[4]), **json.loads(sys.argv[3])))
-    elif sys.argv[1:2] == ["--child"]:
+    if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:5], int(sys.argv[5]), bool(int(sys.argv[6])))
     else:
         main()

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.errors import StorageError
+from streamkern.errors import MemoryLimitError, StorageError
 from streamkern.execute import dask as cluster_module
 from streamkern.execute import open_executor
-from streamkern.execute.base import Stack
+from streamkern.execute.base import Allowance, Stack
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import blas_kernels
 from streamkern.pipeline import load_pipeline
@@ -143,6 +143,24 @@ def test_a_worker_without_memory_is_a_clear_error(cluster):
     with DaskExecutor(cluster.address, 1) as executor:
         placement = executor.place(Endless(), 1)
         with pytest.raises(StorageError, match=r"(?s)no memory left.*where: tcp://.*fewer threads"):
+            placement.step((0, 0), 1.0)
+        placement.close()
+
+
+class Growing(Rounding):
+    """Keeps more than a worker may hold."""
+
+    def contribute(self, block, state, begun=None):
+        self.kept = np.ones(32 << 20)
+        return (1.0, Stack())
+
+
+def test_a_worker_that_holds_more_than_it_may_stops_and_is_named(cluster):
+    cluster.keep(1)
+    with DaskExecutor(cluster.address, 1) as executor:
+        executor.allowed = Allowance(budget=1, first=64 << 20, more=0)
+        placement = executor.place(Growing(), 1)
+        with pytest.raises(MemoryLimitError, match=r"(?s)its budget is.*where: worker tcp://"):
             placement.step((0, 0), 1.0)
         placement.close()
 
