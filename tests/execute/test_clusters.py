@@ -147,7 +147,7 @@ def test_a_worker_without_memory_is_a_clear_error(cluster):
         placement.close()
 
 
-class Growing(Rounding):
+class Growing(OrderSensitive):
     """Keeps more than a worker may hold."""
 
     def contribute(self, block, state, begun=None):
