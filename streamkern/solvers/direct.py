@@ -17,7 +17,7 @@ from streamkern.errors import NumericalError, UsageError
 from streamkern.kernels import Basis, Expansion
 from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
 from streamkern.solvers.gradient import NormalEquations
-from streamkern.solvers.residual import FAR, relative, said
+from streamkern.solvers.residual import FAR, relative_residual, said
 from streamkern.types import Array
 
 
@@ -137,9 +137,9 @@ class DirectIteration(WholePasses):
         residual = engine.triangular_solve(L, b - engine.product(A, w.astype(np.float64)), lower=True)
         condition = engine.condition(L, norm)
         # A was summed with errors of ε ‖A‖; what comes of them is largest along its least eigenvalue, ‖A‖/condition.
-        rounding = eps * np.sqrt(norm * condition) * relative(wide, half)
+        rounding = eps * np.sqrt(norm * condition) * relative_residual(wide, half)
         self.report["rounding"] = float(rounding)
-        self._reached(relative(residual, half), condition, 0.0)
+        self._reached(relative_residual(residual, half), condition, 0.0)
         return w
 
     def _orthonormalised(self, gram: Array, n: int, scale: float, sweep: Sweep) -> Array:
@@ -189,7 +189,7 @@ class DirectIteration(WholePasses):
         self.report["sweeps"] = 2
         condition = norm * float(np.max(np.sum(np.square(U), axis=0)))
         self.report.pop("rounding", None)
-        self._reached(relative(residual, half), condition, jitter)
+        self._reached(relative_residual(residual, half), condition, jitter)
         return w
 
     def _independent(self, A: Array, floor: float) -> tuple[Array, Array]:

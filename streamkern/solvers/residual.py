@@ -17,7 +17,7 @@ FAR = 0.05
 """Relative residual above which a better solve is tried, and a fit is said to be off."""
 
 
-def relative(residual: Array, whole: Array) -> float:
+def relative_residual(residual: Array, whole: Array) -> float:
     """Return the largest ‖r_j‖/‖b_j‖ over outputs j; 0 for an output whose b_j is 0.
 
     Args:

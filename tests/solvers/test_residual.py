@@ -11,7 +11,7 @@ import pytest
 import scipy.linalg
 
 import streamkern as sk
-from streamkern.solvers.residual import FAR, relative
+from streamkern.solvers.residual import FAR, relative_residual
 from streamkern.types import Array
 
 N, P = 1200, 150
@@ -125,4 +125,4 @@ def test_a_run_tells_it_in_its_result_and_as_an_event(tmp_path: Path):
 
 
 def test_a_relative_residual_is_the_worst_of_the_outputs():
-    assert relative(np.array([[3.0, 0.0, 0.0]]), np.array([[4.0, 1.0, 0.0]])) == 0.75
+    assert relative_residual(np.array([[3.0, 0.0, 0.0]]), np.array([[4.0, 1.0, 0.0]])) == 0.75
