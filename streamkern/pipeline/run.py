@@ -25,7 +25,7 @@ from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
-from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_model, version
+from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
 from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
@@ -278,7 +278,7 @@ def _train(
             "executor": executor.name,
             "device": "cpu" if computing is None else computing.name,
         }
-        measured: dict[str, Any] = {"metrics": evaluate_model(pipeline, stages, model, problem.train, executor)}
+        measured: dict[str, Any] = {"metrics": evaluate_stage(pipeline, stages, model, problem.train, executor)}
         if pipeline.diagnose:
             measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
         stages.prune()

@@ -178,7 +178,7 @@ class KeptStages(Stages):
         return self.keep("train", key, compute)
 
 
-def evaluate_model(
+def evaluate_stage(
     pipeline: Pipeline, stages: Stages, model: KernelMachine, train_set: Dataset, executor: Executor
 ) -> dict[str, Any]:
     """Metrics of the model on a sample of the training rows, and on the test rows.
