@@ -205,6 +205,10 @@ def _parser() -> _Parser:
     command.add_argument("run_dirs", nargs="+", metavar="RUN", help="run directories")
     command.add_argument("--out", metavar="FILE", help="the page (default: RUN/report.html; several: comparison.html)")
     command.add_argument(
+        "--live", action="store_true", help="serve the page on this machine, and follow the run, until Ctrl-C"
+    )
+    command.add_argument("--port", type=_count, metavar="N", help="port of --live; a free one by default")
+    command.add_argument(
         "--image-shape",
         type=_shape,
         metavar="HxW",
@@ -486,6 +490,7 @@ def _status(args: argparse.Namespace) -> None:
 def _report(args: argparse.Namespace) -> None:
     records = [read_run(folder) for folder in args.run_dirs]
     try:
+        from streamkern.report.live import LivePage
         from streamkern.report.page import write_report
     except ModuleNotFoundError as error:
         raise UsageError(
@@ -494,6 +499,19 @@ def _report(args: argparse.Namespace) -> None:
             expected="the extra `report`",
             remedy="pip install 'streamkern[report]'",
         ) from error
+    if args.live:
+        try:
+            live = LivePage(args.run_dirs, args.image_shape, args.port or 0)
+        except OSError as error:
+            raise UsageError(
+                f"The page cannot be served: {error.strerror}.",
+                where=f"--port {args.port}",
+                expected="a port of 127.0.0.1 that is free",
+            ) from error
+        with live:
+            _say(f"{live.url}  (Ctrl-C ends it)\n")
+            live.serve()
+        return
     _say(f"{write_report(records, args.out, args.image_shape)}\n")
 
 
