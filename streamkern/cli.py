@@ -35,6 +35,7 @@ from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.doctor import doctor_text, examine
 from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.tune import ROWS, next_command, tune
+from streamkern.progress import Display
 from streamkern.redaction import redacted
 from streamkern.registry import Registry, retrain
 from streamkern.registry.models import KEPT, open_model
@@ -42,7 +43,6 @@ from streamkern.registry.retrain import listing
 from streamkern.report import read_run, status, status_text
 from streamkern.report.inspect import inspect as inspect_data
 from streamkern.report.status import metrics_in_words
-from streamkern.report.terminal import Display
 from streamkern.serving.predict import predict
 from streamkern.storage.ingest import ingest
 from streamkern.storage.tables import open_tables

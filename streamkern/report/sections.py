@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.memory import format_bytes
+from streamkern.progress import duration
 from streamkern.report.figures import Level, Line, Plot, bins, histogram, plain, plot
 from streamkern.report.markup import COLOURS, Entry, bar, heat, image, legend, table
 from streamkern.report.run_directory import Record
-from streamkern.report.status import duration, metrics_in_words, status
+from streamkern.report.status import metrics_in_words, status
 from streamkern.report.verdict import baseline, labels, mistakes
 from streamkern.types import Array
 
