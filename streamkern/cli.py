@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell leaves it for a command in the background
             signal.signal(number, stop)
-    parser = _parser()
+    parser = make_parser()
     status = 0
     try:
         args = parser.parse_args(argv)
@@ -114,7 +114,8 @@ class _Parser(argparse.ArgumentParser):
         super()._print_message(redacted(message), file)
 
 
-def _parser() -> _Parser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = _Parser(
         prog="streamkern", description="Train kernel machines on data that does not fit in memory.", epilog=_EXIT
     )
