@@ -310,7 +310,9 @@ def test_plan_prints_a_table_or_json_and_writes_no_run(capsys: pytest.CaptureFix
     assert main(["plan", DIGITS, "--set", "rows=1_000_000", "--threads", "1", "--memory", "2GiB", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["memory_budget_bytes"] == 2 << 30
-    assert [stage["name"] for stage in data["stages"]] == ["statistics", "centers", "eigensystem", "train", "evaluate"]
+    assert [stage["name"] for stage in data["stages"]] == [
+        "statistics", "check-test", "centers", "eigensystem", "train", "evaluate",
+    ]  # fmt: skip
     assert not Path("runs").exists()
 
 

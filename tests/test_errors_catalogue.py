@@ -346,6 +346,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.Predictor(model())([[1.0], [1.0, 2.0]])", "lengths"),
     ("sk.Predictor(model())(X[:, :2].tolist())", "2"),
     ("sk.KernelClassifier(kernel='rbfs').fit(X, Y)", "rbf"),
+    ("sk.KernelClassifier(dtype='int8').fit(X, Y)", "int8"),
     ("sk.KernelClassifier().fit(data, Y)", "y"),
     ("sk.Laplace(0)", "0"),
     ("sk.Polynomial(degree=1.5)", "1.5"),
@@ -618,8 +619,12 @@ estimators.py: ... is given, and there is no kernel.
     test_estimators.py::test_a_grid_of_bandwidths_is_searched
 estimators.py: A target is missing:
     test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
-estimators.py: There is no target: this estimator requires y to be pa
+estimators.py: There is no target: this estimator requires y to be pas
     test_estimators.py::test_no_target_at_all_is_told
+cli.py: The page cannot be served:
+    report/test_browser.py::test_a_port_that_is_taken_is_told
+estimators.py: random_state is
+    test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
 kernels/base.py: ... has no parameter
     kernels/test_compose.py::test_parameters_have_names_and_are_set_in_a_new_kernel
 pipeline/pipeline.py: ... imports what cannot be imported:

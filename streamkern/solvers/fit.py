@@ -41,7 +41,7 @@ from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
 from streamkern.sweep import Work, sweep
-from streamkern.types import Array
+from streamkern.types import Array, Target
 
 TASKS = ("classification", "regression")
 
@@ -62,14 +62,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
             one class only; the message names chunk and row.
     """
     dataset.require_rows()
-    target = dataset.target
-    if target is None:
-        raise DataError(
-            "The data set has no target.",
-            where="the training rows",
-            expected="the name of the target column",
-            remedy='name it: sk.open_dataset(path, target="label"), or give y',
-        )
+    target = _target(dataset, "the training rows")
     plain = dataset.plain()
     scan = TransformedScan(Scan(Assembly(plain), scan_rows(dataset.widest)))
     first, _ = next(raw for raw in map(scan.block, ((i,) for i in range(len(scan)))) if len(raw[0].ids))
@@ -460,13 +453,19 @@ def _require_measurable(rows: Dataset | None, name: str) -> None:
         return
     with _named(f"the {name} rows"):
         rows.require_rows()
-        if rows.target is None:
-            raise DataError(
-                "The data set has no target.",
-                expected="the name of the target column",
-                remedy='name it: sk.open_dataset(path, target="label")',
-                where="the target",
-            )
+        _target(rows, "the target")
+
+
+def _target(rows: Dataset, where: str) -> Target:
+    """What the target is; raises DataError where there is none."""
+    if rows.target is None:
+        raise DataError(
+            "The data set has no target.",
+            where=where,
+            expected="the name of the target column",
+            remedy='name it: sk.open_dataset(path, target="label"), or give y',
+        )
+    return rows.target
 
 
 def _check_like(rows: Dataset, name: str, recipe: Recipe, train: Dataset, encoding: Encoding, stages: Stages) -> None:

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
 
 import streamkern as sk
+from streamkern.cli import main
 from streamkern.report import read_run
 from streamkern.report.live import LivePage
 from streamkern.report.page import write_report
@@ -264,6 +266,13 @@ def test_a_live_page_answers_to_its_own_address_on_this_machine_only(runs: dict[
         thread.join(10)
     with pytest.raises(sk.UsageError, match="no run here"):
         LivePage([runs["digits"].parent])
+
+
+def test_a_port_that_is_taken_is_told(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["report", str(runs["digits"]), "--live", "--port", port]) == 2
+    assert "The page cannot be served: Address already in use." in capsys.readouterr().err
 
 
 def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
