@@ -34,6 +34,7 @@ from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.doctor import doctor_text, examine
 from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.tune import ROWS, next_command, tune
+from streamkern.progress import Display
 from streamkern.redaction import redacted
 from streamkern.registry import Registry, retrain
 from streamkern.registry.models import KEPT
@@ -41,7 +42,6 @@ from streamkern.registry.retrain import listing
 from streamkern.report import read_run, status, status_text
 from streamkern.report.inspect import inspect as inspect_data
 from streamkern.report.status import metrics_in_words
-from streamkern.report.terminal import Display
 from streamkern.serving.predict import evaluate, predict
 from streamkern.storage.ingest import ingest
 from streamkern.storage.writer import read_json, write_json
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell leaves it for a command in the background
             signal.signal(number, stop)
-    parser = _parser()
+    parser = make_parser()
     status = 0
     try:
         args = parser.parse_args(argv)
@@ -112,7 +112,8 @@ class _Parser(argparse.ArgumentParser):
         super()._print_message(redacted(message), file)
 
 
-def _parser() -> _Parser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = _Parser(
         prog="streamkern", description="Train kernel machines on data that does not fit in memory.", epilog=_EXIT
     )
@@ -202,6 +203,10 @@ def _parser() -> _Parser:
     command = commands.add_parser("report", help="show a run, or several side by side, on a page")
     command.add_argument("run_dirs", nargs="+", metavar="RUN", help="run directories")
     command.add_argument("--out", metavar="FILE", help="the page (default: RUN/report.html; several: comparison.html)")
+    command.add_argument(
+        "--live", action="store_true", help="serve the page on this machine, and follow the run, until Ctrl-C"
+    )
+    command.add_argument("--port", type=_count, metavar="N", help="port of --live; a free one by default")
     command.add_argument(
         "--image-shape",
         type=_shape,
@@ -486,6 +491,7 @@ def _status(args: argparse.Namespace) -> None:
 def _report(args: argparse.Namespace) -> None:
     records = [read_run(folder) for folder in args.run_dirs]
     try:
+        from streamkern.report.live import LivePage
         from streamkern.report.page import write_report
     except ModuleNotFoundError as error:
         raise UsageError(
@@ -494,6 +500,19 @@ def _report(args: argparse.Namespace) -> None:
             expected="the extra `report`",
             remedy="pip install 'streamkern[report]'",
         ) from error
+    if args.live:
+        try:
+            live = LivePage(args.run_dirs, args.image_shape, args.port or 0)
+        except OSError as error:
+            raise UsageError(
+                f"The page cannot be served: {error.strerror}.",
+                where=f"--port {args.port}",
+                expected="a port of 127.0.0.1 that is free",
+            ) from error
+        with live:
+            _say(f"{live.url}  (Ctrl-C ends it)\n")
+            live.serve()
+        return
     _say(f"{write_report(records, args.out, args.image_shape)}\n")
 
 

@@ -27,9 +27,10 @@ from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.model import KernelMachine
+from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.fit import Fitted, fit
+from streamkern.solvers.fit import Fitted, Stages, fit
 from streamkern.solvers.placement import device_for
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
@@ -187,8 +188,13 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _fitted(self, recipe: _Recipe) -> Fitted:
         budget = default_budget() if self.memory is None else parse_bytes(self.memory)
         recipe, _ = resolved(recipe, budget)
-        with limited(budget), open_executor(self.scheduler, self.threads) as executor:
-            return fit(recipe, executor, budget, device=device_for(recipe, self.device))
+        with (
+            limited(budget),
+            open_executor(self.scheduler, self.threads) as executor,
+            showing(self.verbose) as display,
+        ):
+            stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
+            return fit(recipe, executor, budget, stages, device=device_for(recipe, self.device))
 
     def predict(self, X: Any) -> Array:
         """Labels, shape (n,), or values, shape (n,) or (n, c).

@@ -24,7 +24,7 @@ import pytest
 import streamkern as sk
 from streamkern.cli import main
 from streamkern.execute.threads import default_threads
-from streamkern.report.terminal import Display
+from streamkern.progress import Display
 
 DIGITS = str(Path(__file__).parent.parent / "pipelines" / "digits.py")
 SMALL = ["--set", "rows=20_000", "centers=200"]
@@ -310,7 +310,9 @@ def test_plan_prints_a_table_or_json_and_writes_no_run(capsys: pytest.CaptureFix
     assert main(["plan", DIGITS, "--set", "rows=1_000_000", "--threads", "1", "--memory", "2GiB", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["memory_budget_bytes"] == 2 << 30
-    assert [stage["name"] for stage in data["stages"]] == ["statistics", "centers", "eigensystem", "train", "evaluate"]
+    assert [stage["name"] for stage in data["stages"]] == [
+        "statistics", "check-test", "centers", "eigensystem", "train", "evaluate",
+    ]  # fmt: skip
     assert not Path("runs").exists()
 
 
@@ -413,13 +415,15 @@ def test_a_terminal_shows_one_live_line_that_fits(columns: int):
     start = time.monotonic()
     drawn = on_terminal([*MODULE, "run", DIGITS, "--set", "rows=3e5", "centers=200"], columns)
     seconds = time.monotonic() - start
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", drawn)  # colours
     live = [piece.split("\n")[0].split("\r")[0] for piece in drawn.split("\r\x1b[2K")[1:]]
     steps = [line for line in live if "of 300,000 rows" in line]
     assert 1 <= len(steps) <= 8 * seconds + 1
     assert max(len(line) for line in steps) < columns
     assert ("rows/s" in steps[-1] and "ETA" in steps[-1] and "waiting for data" in steps[-1]) == (columns == 120)
-    last = drawn.replace("\r\n", "\n").split("\r\x1b[2K")[-1]
+    last = drawn.replace("\r\n", "\n").split("\x1b[1A\x1b[2K")[-1]
     assert re.search(r"^evaluate: \d", last)  # nothing of the live line is left
+    assert ("━" in drawn) == (columns == 120)
     assert "digits: done" in last
 
 

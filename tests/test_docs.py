@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import socket
@@ -139,6 +140,16 @@ def test_what_the_navigation_names_is_there() -> None:
     # docs/site.py adds decisions and pages of the guide.
     unnamed = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if str(page.relative_to(DOCS)) not in named]
     assert [page for page in unnamed if "/" in page and not page.startswith("adr/")] == []
+
+
+def test_the_page_of_the_command_line_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("commands", DOCS / "commands.py")
+    assert spec is not None
+    assert spec.loader is not None
+    commands = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(commands)
+    assert commands.PAGE.read_text(encoding="utf-8") == commands.page(), "run python docs/commands.py"
+    assert "| `--live` |" in commands.page()
 
 
 def test_preprocessing_runs(tmp_path: Path) -> None:

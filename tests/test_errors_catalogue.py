@@ -346,6 +346,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.Predictor(model())([[1.0], [1.0, 2.0]])", "lengths"),
     ("sk.Predictor(model())(X[:, :2].tolist())", "2"),
     ("sk.KernelClassifier(kernel='rbfs').fit(X, Y)", "rbf"),
+    ("sk.KernelClassifier(dtype='int8').fit(X, Y)", "int8"),
     ("sk.KernelClassifier().fit(data, Y)", "y"),
     ("sk.Laplace(0)", "0"),
     ("sk.Polynomial(degree=1.5)", "1.5"),
@@ -610,6 +611,24 @@ centers.py: A row has a value that is not finite.
     test_centers_rpcholesky.py::test_a_row_that_is_not_finite_is_refused
 centers.py: Z is
     test_parameters.py::test_a_parameter_of_the_wrong_type_is_refused_by_its_name
+data/alike.py: A feature is NaN or infinite.
+    pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
+data/alike.py: The columns differ from those of training:
+    pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
+estimators.py: ... is given, and there is no kernel.
+    test_estimators.py::test_a_grid_of_bandwidths_is_searched
+estimators.py: A target is missing:
+    test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
+estimators.py: There is no target: this estimator requires y to be pas
+    test_estimators.py::test_no_target_at_all_is_told
+cli.py: The page cannot be served:
+    report/test_browser.py::test_a_port_that_is_taken_is_told
+estimators.py: random_state is
+    test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
+kernels/base.py: ... has no parameter
+    kernels/test_compose.py::test_parameters_have_names_and_are_set_in_a_new_kernel
+pipeline/pipeline.py: ... imports what cannot be imported:
+    test_user_faults.py::test_a_pipeline_file_that_fails_is_one_error_with_its_line
 data/augment.py: An augmentation raised
     test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
 data/statistics.py: A
@@ -692,8 +711,6 @@ memory.py: The system gave no more memory:
     test_memory_limit.py::test_memory_that_the_system_refuses_is_told_in_words
 memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
-model.py: The columns differ from those of training:
-    test_model.py::test_other_columns_are_refused
 pipeline/pipeline.py: The parameter
     pipeline/test_pipeline.py::test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words
 serving/predict.py: An id column cannot be called

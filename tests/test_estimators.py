@@ -314,6 +314,8 @@ def test_a_grid_of_bandwidths_is_searched() -> None:
     model = sk.KernelClassifier(2.0 * sk.Laplace(1.0))
     model.set_params(kernel__kernel__bandwidth=3.0, kernel__scale=1, lanes=2)
     assert (model.kernel, model.lanes) == (1.0 * sk.Laplace(3.0), 2)
+    for kernel in (2.0 * sk.Laplace(1.0) + sk.Polynomial(2, 1), sk.Matern("median", 2.5), sk.NTK(2)):
+        assert clone(sk.KernelClassifier(kernel)).kernel == kernel
     with pytest.raises(sk.UsageError, match="there is no kernel"):
         sk.KernelClassifier().set_params(kernel__bandwidth=1.0)
     with pytest.raises(ValueError, match="Invalid parameter"):

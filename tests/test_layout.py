@@ -36,6 +36,7 @@ DOORS = {
         "storage/parquet_files.py",
         "storage/predictions.py",
     },
+    "rich": {"progress.py"},
     "sklearn": {"estimators.py"},
     "zarr": {
         "storage/predictions.py",
@@ -99,7 +100,7 @@ def test_no_package_is_empty():
 
 
 def test_importing_the_library_does_not_import_what_is_optional():
-    optional = {"bokeh", "distributed", "cupy", "mlflow", "pandas"}
+    optional = {"bokeh", "distributed", "cupy", "mlflow", "pandas", "rich"}
     program = f"import sys, streamkern; print(*sorted({optional} & sys.modules.keys()))"
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.stdout.split() == []

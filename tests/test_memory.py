@@ -34,6 +34,7 @@ class Recipe:
     solver: sk.EigenPro
     kernel: sk.Kernel | None = None
     validation: sk.Dataset | None = None
+    test: sk.Dataset | None = None
     features: None = None
     task: str = "classification"
     standardise: bool = False

@@ -28,6 +28,7 @@ HELPER = "def fails():\n    return 1 / 0\n"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "users_helper.py").write_text(HELPER)
+    (tmp_path / "fails_inside.py").write_text("x = 1\nimport no_such_module\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "users_helper", raising=False)
@@ -47,7 +48,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (BODY.format("raise SystemExit"), "pipeline() raised SystemExit.", "p.py, line 8"),
         (BODY.format("users_helper.fails()"), "pipeline() raised ZeroDivisionError", "users_helper.py, line 2"),
         (BODY.format("return np.zeros(3).reshape(2, 2)"), "pipeline() raised ValueError", "p.py, line 8"),
-        ("import no_such_module\n", "The pipeline file raised ModuleNotFoundError", "p.py, line 1"),
+        ("import no_such_module\n", "imports what cannot be imported: ModuleNotFoundError", "p.py, line 1"),
+        ("\nfrom numpy import no_such\n", "imports what cannot be imported: ImportError", "p.py, line 2"),
+        (BODY.format("import no_such_module"), "pipeline() imports what cannot be imported", "p.py, line 8"),
+        (HEAD + "import fails_inside\n", "No module named 'no_such_module'", "fails_inside.py, line 2"),
         ("\nx = 1 / 0\n", "The pipeline file raised ZeroDivisionError: division by zero.", "p.py, line 2"),
         ("import sys\nsys.exit(0)\n", "The pipeline file raised SystemExit: 0.", "p.py, line 2"),
         ("x = 1\ndef pipeline(:\n", "not valid Python", "p.py, line 2"),

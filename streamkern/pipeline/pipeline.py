@@ -165,6 +165,13 @@ def _explaining(file: Path, what: str) -> Iterator[None]:
             expected="Python that this interpreter reads",
             remedy="correct the line",
         ) from error
+    except ImportError as error:
+        raise UsageError(
+            f"{what} imports what cannot be imported: {in_words(error)}",
+            where=users_place(error) or str(file),
+            expected=f"modules that are installed for {sys.executable}, or that PYTHONPATH names",
+            remedy="correct the name; or install the package; or put its folder in PYTHONPATH",
+        ) from error
     except BaseException as error:
         raise UsageError(
             f"{what} raised {in_words(error)}",

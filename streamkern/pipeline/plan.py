@@ -122,7 +122,9 @@ def plan(
     prices: Prices | None = None,
     device: str = "auto",
 ) -> Plan:
-    """Cost of a pipeline on this machine, with threads. Of the rows it reads the first chunk, to time that.
+    """Cost of a pipeline on this machine, with threads. Of the rows it reads the first chunk.
+
+    That chunk is timed, and its features' scales are looked at; with ``prices`` given, no row is read.
 
     Args:
         pipeline: the definition.
@@ -151,6 +153,7 @@ def plan(
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
     )  # fmt: skip
     bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
+    doubt = _unlike(pipeline) if prices is None else None
     if prices is None:
         prices = priced(pipeline, slots)
     stages = _stages(pipeline, fits, bill, prices)
@@ -165,8 +168,8 @@ def plan(
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
         f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
     )
-    if message := _unlike(pipeline):
-        choices = (*choices, f"warning: {message}")
+    if doubt is not None:
+        choices = (*choices, f"warning: {doubt}")
     return Plan(stages, choices, fits, budget, solver.to_json()["name"])
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.memory import format_bytes
-from streamkern.report.status import duration, metrics_in_words
+from streamkern.progress import duration
+from streamkern.report.status import metrics_in_words
 
 
 class RunResult(dict[str, Any]):

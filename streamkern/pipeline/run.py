@@ -26,6 +26,7 @@ from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
+from streamkern.progress import showing
 from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
@@ -47,6 +48,7 @@ def run(
     checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
     device: str = "auto",
+    verbose: int = 0,
 ) -> RunResult:
     """Train a pipeline; go on where an earlier run of the same pipeline in the same directory was interrupted.
 
@@ -61,6 +63,7 @@ def run(
         checkpoint_seconds: between two checkpoints of the training.
         listeners: told of every event.
         device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``, so far the CPU.
+        verbose: 1 shows the progress on standard error, as the command line does; 0 shows nothing.
 
     Returns:
         What is written to ``result.json``, by its keys and as attributes.
@@ -81,7 +84,11 @@ def run(
         raise UsageError(f"There are {checkpoint_seconds} seconds.", where="checkpoint_seconds", expected="0 or more")
     folder = Path(run_dir) if run_dir is not None else Path("runs") / (pipeline.name or "run")
     budget = default_budget() if memory is None else parse_bytes(memory)
-    with locked(folder), EventLog(folder / "events.jsonl", listeners, _held) as events:
+    with (
+        showing(verbose) as display,
+        locked(folder),
+        EventLog(folder / "events.jsonl", (*listeners, *([display] if display else [])), _held) as events,
+    ):
         for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
             tidy(parent)
         before, finished = _last_done(folder / "result.json"), _finished(folder)
@@ -141,6 +148,7 @@ def resume(
     threads: int | None = None,
     scheduler: Scheduler | None = None,
     listeners: tuple[Listener, ...] = (),
+    verbose: int = 0,
 ) -> RunResult:
     """Go on with an interrupted run of a pipeline file, as its manifest says; a run that is done is left as it is.
 
@@ -151,6 +159,7 @@ def resume(
         threads: as the run had by default; they do not change the weights.
         scheduler: where blocks run; as before by default.
         listeners: told of every event.
+        verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Returns:
         What is in ``result.json``, by its keys and as attributes.
@@ -213,6 +222,7 @@ def resume(
             checkpoint_seconds=told["checkpoint_seconds"],
             device=told.get("device", "cpu"),
             listeners=listeners,
+            verbose=verbose,
         )
 
 

@@ -27,6 +27,7 @@ from streamkern.memory import default_budget, format_bytes, limited, parse_bytes
 from streamkern.pipeline.calibrate import Prices
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline, parameters
 from streamkern.pipeline.plan import plan, priced
+from streamkern.progress import showing
 from streamkern.solvers import Direct, Falkon, Problem
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
@@ -193,7 +194,8 @@ def tune(
     scheduler: Scheduler = "threads",
     seconds: bool = True,
     prices: Prices | None = None,
-    on_trial: Callable[[Trial], None] = lambda trial: None,
+    on_trial: Callable[[Trial], None] | None = None,
+    verbose: int = 0,
 ) -> Tuning:
     """Bandwidth, ridge and number of centers for a data set, by trials on a subsample in closed form.
 
@@ -222,6 +224,7 @@ def tune(
         seconds: whether to predict what a run with each number of centers takes.
         prices: what operations take, for that; measured by default, as ``plan`` does.
         on_trial: told of the best ridge of every kernel as it is found.
+        verbose: 1 shows the trials on standard error; 0 shows nothing.
 
     Raises:
         UsageError: an argument is out of range, or the pipeline works on features.
@@ -233,7 +236,7 @@ def tune(
     pipeline = _pipeline(data, task, preprocess, standardise, centers)
     families = _families(pipeline, kernel)
     budget = default_budget() if memory is None else parse_bytes(memory)
-    with limited(budget), open_executor(scheduler, threads) as executor:
+    with limited(budget), open_executor(scheduler, threads) as executor, showing(verbose) as display:
         sample = _sample(pipeline.train, rows, seed, budget)
         invariant = all(family.translation_invariant for family in families)
         bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant)
@@ -243,7 +246,9 @@ def tune(
         def attempt(candidate: Kernel) -> None:
             if candidate not in trials:
                 trials[candidate] = bench.trials(candidate)
-                on_trial(_least(trials[candidate]))
+                for tell in (on_trial, None if display is None else display.trial):
+                    if tell is not None:
+                        tell(_least(trials[candidate]))
 
         for family in families:
             known = family.at_median(median)

@@ -93,6 +93,7 @@ def retrain(
     checkpoint_seconds: float = INTERVAL,
     listeners: tuple[Listener, ...] = (),
     report: Callable[[Path], Path] | None = None,
+    verbose: int = 0,
 ) -> RetrainResult:
     """Train a challenger if data, pipeline or gate have changed, and make it the champion if it passes the gate.
 
@@ -115,6 +116,7 @@ def retrain(
         listeners: told of every event of the training.
         report: writes the page of a run directory and says where, as the command line does; the version keeps it. Where
             it fails, that is a warning.
+        verbose: as for ``run``.
 
     Returns:
         The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version in use from
@@ -146,7 +148,7 @@ def retrain(
         }
         try:
             settings: dict[str, Any] = {"memory": memory, "threads": threads, "scheduler": scheduler, "device": device}
-            settings |= {"checkpoint_seconds": checkpoint_seconds}
+            settings |= {"checkpoint_seconds": checkpoint_seconds, "verbose": verbose}
             made = _decide(pipeline, models, judge, cold, keep, listeners, report, settings)
         except StreamkernError as error:
             models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [str(error)]})

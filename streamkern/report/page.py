@@ -103,8 +103,14 @@ def write_report(
     return target
 
 
-def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = None) -> str:
-    """The page as HTML."""
+def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = None, again: int | None = None) -> str:
+    """The page as HTML.
+
+    Args:
+        records: the runs.
+        image_shape: as for ``write_report``.
+        again: seconds after which a browser asks for the page again; None for a page that stays as it is.
+    """
     plots: dict[str, Plot] = {}
     names = sections.names(records)
     if len(records) == 1:
@@ -118,10 +124,12 @@ def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = 
             for name, record in zip(names, records, strict=True)
         )
     folders = ", ".join(str(record.folder) for record in records)
-    return shell(title, head, made, plots, f"Made by streamkern from {folders}.")
+    return shell(title, head, made, plots, f"Made by streamkern from {folders}.", again)
 
 
-def shell(title: str, head: str, made: Sequence[sections.Section], plots: dict[str, Plot], foot: str) -> str:
+def shell(
+    title: str, head: str, made: Sequence[sections.Section], plots: dict[str, Plot], foot: str, again: int | None = None
+) -> str:
     """A whole page: nothing in it is fetched.
 
     Args:
@@ -130,7 +138,9 @@ def shell(title: str, head: str, made: Sequence[sections.Section], plots: dict[s
         made: the sections; each plot is drawn where its ``place`` stands.
         plots: by name.
         foot: what stands at the end, as text.
+        again: seconds after which a browser asks for the page again; None for never.
     """
+    refresh = "" if again is None else f'\n<meta http-equiv="refresh" content="{again}">'
     script, places = embed(plots) if plots else ("", {})
     links = "".join(f'<li><a href="#{s.key}">{escape(s.title)}</a></li>' for s in made)
     body = "".join(
@@ -144,7 +154,7 @@ def shell(title: str, head: str, made: Sequence[sections.Section], plots: dict[s
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="viewport" content="width=device-width, initial-scale=1">{refresh}
 <title>{escape(title)} · streamkern</title>
 <link rel="icon" href="data:,">
 <style>{_STYLE}</style>

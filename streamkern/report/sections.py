@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.memory import format_bytes
+from streamkern.progress import duration
 from streamkern.report.figures import Level, Line, Plot, bins, histogram, number_text, plot
 from streamkern.report.markup import COLOURS, Entry, bar, heat, image, legend, table
 from streamkern.report.run_directory import RunDirectory
-from streamkern.report.status import duration, metrics_in_words, status
+from streamkern.report.status import metrics_in_words, status
 from streamkern.report.verdict import baseline, labels, mistakes
 from streamkern.types import Array
 
@@ -89,7 +90,7 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
         numbers.append(("training", f"{found['fraction']:.0%}", f"pass {found['pass']}"))
         numbers.append(("loss", f"{found['loss']:.4g}", "mean squared residual"))
     if "seconds" in found:
-        numbers.append(("time", duration(found["seconds"]), "start to end"))
+        numbers.append(("time", duration(found["seconds"]), "so far" if record.state == "running" else "start to end"))
     speed = result.get("samples_per_second", found.get("rows_per_second"))
     if speed is not None:
         numbers.append(("speed", f"{speed:,.0f}", "training rows a second"))
@@ -143,10 +144,12 @@ def _learning(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
             entries.append(Entry(f"{prefix}test error (at the end)", number if many else 2, None, "diamond"))
         rows += _passes(history, prefix)
     if not lines:
-        return _nothing("No step of training is recorded: the run ended before it, or took the training over.")
-    plots["learning"] = plot(lines, "training rows seen", "squared error a row", log_y=True, words="rows")
+        return _nothing(
+            "No step of training is recorded: the run ended before it, or took the training over.", *records
+        )
+    plots["learning"] = plot(lines, "training rows seen", "mean squared error", log_y=True, words="rows")
     caption = (
-        "Squared error summed over the outputs, mean over rows. The training loss is that of the steps as they came, "
+        "Squared error, mean over rows and outputs. The training loss is that of the steps as they came, "
         "smoothed, on augmented rows and before any averaging of iterates; validation and test rows are as stored."
     )
     html = framed("learning", legend(entries), caption, table("By pass", _PASSES, rows) if rows else "")
@@ -214,7 +217,9 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
                 f"{found['batch']:,}."
             )
     if not lines:
-        return _nothing("The solver found no spectrum, or ended before it did: not every solver computes one.")
+        return _nothing(
+            "The solver found no spectrum, or ended before it did: not every solver computes one.", *records
+        )
     plots["spectrum"] = plot(lines, "number of the eigenvalue", "eigenvalue", log_x=True, log_y=True, levels=levels)
     scale = "Eigenvalues of the kernel matrix of a subsample, divided by its rows. "
     head = ("number", "eigenvalue", "the first is so many times larger")
@@ -275,7 +280,8 @@ def _confusion(record: RunDirectory) -> str:
 def _residuals(record: RunDirectory, plots: Plots) -> str:
     found = _part(record, "actual")
     if found is None:
-        return _nothing("No rows were scored: the run ended before the evaluation, or an earlier version evaluated it.")
+        why = "No rows were scored: the run ended before the evaluation, or an earlier version evaluated it."
+        return _nothing(why, record)
     part, actual = found
     predicted = record.evaluation[0][f"{part}_predicted"]
     word, width = {"train": "training"}.get(part, part), actual.shape[1]
@@ -322,7 +328,8 @@ def _residuals(record: RunDirectory, plots: Plots) -> str:
 def _rows(record: RunDirectory, image_shape: tuple[int, ...] | None) -> str:
     arrays, facts = record.evaluation
     if "examples_rows" not in arrays:
-        return _nothing("The run has kept no rows to show: it ended before the evaluation, or they are very wide.")
+        why = "The run has kept no rows to show: it ended before the evaluation, or they are very wide."
+        return _nothing(why, record)
     rows, ids = arrays["examples_rows"], arrays["examples_ids"]
     targets = _targets(record, arrays.get("examples_targets"), facts)
     copies = rows.shape[1] - 1
@@ -587,5 +594,7 @@ def _details(html: str, summary: str = "The numbers as a table") -> str:
     return f"<details><summary>{escape(summary)}</summary>{html}</details>"
 
 
-def _nothing(why: str) -> str:
+def _nothing(why: str, *records: RunDirectory) -> str:
+    """Why a section is empty; of a run that goes on, that it is not there yet."""
+    why = "Not there yet: the run is still running." if any(each.state == "running" for each in records) else why
     return f'<p class="note">{escape(why)}</p>'

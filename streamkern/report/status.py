@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from streamkern.memory import format_bytes
+from streamkern.progress import duration
 from streamkern.report.run_directory import RunDirectory
 
 _RECENT = 30.0  # seconds over which the speed of a live run is taken
@@ -126,15 +127,6 @@ def metrics_in_words(metrics: dict[str, Any]) -> str:
     """Metrics on a line: what a person looks at first comes first."""
     numbers = [f"{name} {metrics[name]:.4g}" for name in ("accuracy", "r2", "mse") if name in metrics]
     return f"{', '.join(numbers)} ({metrics['n']:,} rows)"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: ``4.2 s``, ``3:05``, ``1:02:03``."""
-    if seconds < 59.95:
-        return f"{max(0.0, seconds):.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def moment(when: float) -> str:

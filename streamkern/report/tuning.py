@@ -7,11 +7,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from streamkern.progress import duration
 from streamkern.report.figures import Level, Line, Plot, number_text, plot
 from streamkern.report.markup import Entry, legend, table
 from streamkern.report.page import shell
 from streamkern.report.sections import Section, framed
-from streamkern.report.status import duration
 from streamkern.storage.writer import write_text
 
 _MARKS = ("circle", "square", "diamond")

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.progress import duration
 from streamkern.report.run_directory import RunDirectory
-from streamkern.report.status import advice, duration
+from streamkern.report.status import advice
 from streamkern.types import Array
 
 _MUCH = 0.05  # a gap in accuracy, or a share of time, that is worth a word

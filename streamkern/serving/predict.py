@@ -30,6 +30,7 @@ from streamkern.memory import (
     peak_resident,
 )
 from streamkern.model import KernelMachine, Predicted
+from streamkern.progress import showing, told
 from streamkern.registry.models import open_model
 from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source, digest
@@ -103,7 +104,8 @@ def predict(
     scheduler: Scheduler = "threads",
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
-    on_progress: Progress = lambda what, rows, total: None,
+    on_progress: Progress | None = None,
+    verbose: int = 0,
 ) -> PredictionResult:
     """Predict every stored row, in order, and write what comes out as one parquet file or one zarr group.
 
@@ -124,6 +126,7 @@ def predict(
         overwrite: replace other predictions that are there.
         storage_options: for fsspec URLs of the data.
         on_progress: told of what is done.
+        verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Raises:
         UsageError: parameters that contradict each other.
@@ -160,7 +163,7 @@ def predict(
         kept, rate, projected = n, 0.0, 0
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
-            with open_executor(scheduler, threads) as executor:
+            with open_executor(scheduler, threads) as executor, showing(verbose) as display:
                 held, working = _taken_by(machine, Dataset(source))
                 # A part in blocks, joined, as labels, in the format's own arrays, and encoded; and the next in blocks.
                 held += 7 * min(n, part_rows) * row_bytes
@@ -169,7 +172,7 @@ def predict(
                     missing = made.missing()
                     kept = n - sum(b - a for a, b in map(made.rows, missing))
                     start = time.perf_counter()
-                    _write(machine, source, made, missing, executor, on_progress)
+                    _write(machine, source, made, missing, executor, told(on_progress, display))
                     made.commit()
                     rate = (n - kept) / (time.perf_counter() - start)
         else:

@@ -73,7 +73,8 @@ class EigenPro(Parameters):
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which on a preconditioner is AxlePro; by default
             1 − 8 m*/min(m, p), where that is positive: below 8 critical batches it only adds noise. For steps
             that are projected each; delayed projection takes none.
-        patience: with a validation set: stop after this many passes without improvement; None runs all.
+        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
+            None runs all.
         projection_products: products with K(Z, Z), of p² kernel values each, that one inexact or delayed projection
             takes; by default 0 for inexact, which then costs no more than exact, and 1 for delayed.
 

@@ -52,7 +52,8 @@ class EigenPro1(ChoosesNothing):
         ridge: λ of λ/2 ‖w‖².
         average: whether the weights are the average of the iterates rather than the last one.
         seed: of the subsample and the random vectors.
-        patience: with a validation set: stop after this many passes without improvement; None runs all.
+        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
+            None runs all.
 
     Raises:
         UsageError: a value is out of range.

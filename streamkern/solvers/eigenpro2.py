@@ -56,7 +56,8 @@ class EigenPro2(ChoosesNothing):
         batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger.
         step: η of the mean gradient; by default what the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
-        patience: with a validation set: stop after this many passes without improvement; None runs all.
+        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
+            None runs all.
 
     Raises:
         UsageError: a value is out of range.

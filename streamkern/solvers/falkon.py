@@ -40,7 +40,8 @@ class Falkon(ChoosesNothing):
         epochs: passes at most; the first is for the right-hand side, each other is an iteration.
         ridge: λ > 0.
         tolerance: stop when the preconditioned residual is this share of the first.
-        patience: with a validation set: stop after this many passes without improvement; None runs all.
+        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
+            None runs all.
 
     Raises:
         UsageError: a value is out of range.

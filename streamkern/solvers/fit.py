@@ -38,11 +38,11 @@ from streamkern.memory import release
 from streamkern.solvers import bandwidth
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
-from streamkern.solvers.loop import Outcome, train
+from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
 from streamkern.sweep import ScanWork, sweep
-from streamkern.types import Array
+from streamkern.types import Array, Target
 from streamkern.user_code import described
 
 R = TypeVar("R", bound="Recipe")
@@ -75,14 +75,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
             one class only; the message names chunk and row.
     """
     dataset.require_rows()
-    target = dataset.target
-    if target is None:
-        raise DataError(
-            "The data set has no target.",
-            where="the training rows",
-            expected="the name of the target column",
-            remedy='name it: sk.open_dataset(path, target="label"), or give y',
-        )
+    target = _target(dataset, "the training rows")
     plain = dataset.plain()
     scan = TransformedScan(Scan(Assembly(plain), scan_rows(dataset.widest)))
     first, _ = next(raw for raw in map(scan.block, ((i,) for i in range(len(scan)))) if len(raw[0].ids))
@@ -288,7 +281,14 @@ class Recipe(Protocol):
 
 
 class Stages:
-    """How the stages of a fit are carried out: here each is computed, and nothing is kept."""
+    """How the stages of a fit are carried out: here each is computed, and nothing is kept.
+
+    Args:
+        on_step: called after every step of training.
+    """
+
+    def __init__(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
+        self.on_step = on_step
 
     def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
         """Return the result of a stage.
@@ -314,7 +314,7 @@ class Stages:
             NumericalError: training diverged or stagnated.
         """
         iteration = solver.setup(problem)
-        outcome = train(problem, iteration, patience=solver.patience)
+        outcome = train(problem, iteration, patience=solver.patience, on_step=self.on_step)
         require_success(outcome)
         for message in iteration.report.get("warnings", ()):
             self.warn(message)
@@ -474,13 +474,19 @@ def _require_measurable(rows: Dataset | None, name: str) -> None:
         return
     with _named(f"the {name} rows"):
         rows.require_rows()
-        if rows.target is None:
-            raise DataError(
-                "The data set has no target.",
-                expected="the name of the target column",
-                remedy='name it: sk.open_dataset(path, target="label")',
-                where="the target",
-            )
+        _target(rows, "the target")
+
+
+def _target(rows: Dataset, where: str) -> Target:
+    """What the target is; raises DataError where there is none."""
+    if rows.target is None:
+        raise DataError(
+            "The data set has no target.",
+            where=where,
+            expected="the name of the target column",
+            remedy='name it: sk.open_dataset(path, target="label"), or give y',
+        )
+    return rows.target
 
 
 def _check_like(

@@ -47,7 +47,8 @@ class SGD(ChoosesNothing):
         replacement: whether rows are drawn with replacement, as Carratino et al. analyse it; a pass then has as many
             rows as otherwise, but not every one. Among all rows while they fit in memory, else among those of the
             chunks that are read side by side.
-        patience: with a validation set: stop after this many passes without improvement; None runs all.
+        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
+            None runs all.
 
     Raises:
         UsageError: a value is out of range, or values that contradict each other.

@@ -60,7 +60,8 @@ class SVRG(ChoosesNothing):
             (Algorithm 1). The step is then bound by the mean of the β_i and not by the largest: far fewer epochs where
             rows are of very unequal weight. It takes a sweep for the β_i and 24 bytes a stored row, and reads at
             random: it is for rows whose chunks stay in memory.
-        patience: with a validation set: stop after this many passes without improvement; None runs all.
+        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
+            None runs all.
 
     Raises:
         UsageError: a value is out of range.

@@ -22,6 +22,7 @@ import numpy as np
 
 from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
 from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, release, resident
+from streamkern.progress import showing, told
 from streamkern.redaction import redacted
 from streamkern.storage.base import Source, digest
 from streamkern.storage.ingest_record import RECORD, ingest_record
@@ -103,7 +104,8 @@ def ingest(
     missing: str = "error",
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
-    on_progress: Progress = lambda what, rows, total: None,
+    on_progress: Progress | None = None,
+    verbose: int = 0,
 ) -> Ingested:
     """Write the rows of any supported tables in the training layout.
 
@@ -131,6 +133,7 @@ def ingest(
         overwrite: replace a dataset of this layout that is there.
         storage_options: for fsspec.
         on_progress: told of what is done.
+        verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Raises:
         UsageError: parameters that contradict each other.
@@ -184,7 +187,7 @@ def ingest(
             "version": version("streamkern"),
             **options,
         }
-        job = _Job(source, place, out, kept_target, record, threads, on_progress)
+        job = _Job(source, place, out, kept_target, record, threads)
         if store is not None and store.prepare(str(record["fingerprint"]), overwrite):
             return replace(job.result(began, kept=job.n), path=redacted(url))
         present = ingest_record(place)
@@ -205,7 +208,8 @@ def ingest(
                 expected="nothing" + (", or what ingest has made" if overwrite else ""),
                 remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
             )
-        with job.work.held():
+        with showing(verbose) as display, job.work.held():
+            job.on_progress = told(on_progress, display)
             kept = job.run(budget)
         made = job.result(began, kept)
         return made if store is None else replace(made, path=store.send())
@@ -222,10 +226,9 @@ class _Job:
         target: Target | None,
         record: dict[str, Any],
         threads: int,
-        on_progress: Progress,
     ) -> None:
         self.source, self.place, self.dtype, self.target = source, place, dtype, target
-        self.record, self.threads, self.on_progress = record, max(1, threads), on_progress
+        self.record, self.threads, self.on_progress = record, max(1, threads), told(None, None)
         self.weight: str | None = record.get("weight")
         self.n = int(source.bounds[-1])
         self.work = Workspace(place, "ingest", "room for the rows, and as much again where they are shuffled")

@@ -24,7 +24,7 @@ def test_the_run_is_that_of_the_number_and_keeps_it(make: Make, tmp_path: Path) 
     result = run(asked, tmp_path / "run", memory="4GiB")
     number = result["median_distance"]
     assert result["kernel"] == {"name": "Laplace", "bandwidth": number}
-    assert [s["name"] for s in result["stages"]][:3] == ["statistics", "bandwidth", "centers"]
+    assert [s["name"] for s in result["stages"]][:4] == ["statistics", "check-test", "bandwidth", "centers"]
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     assert manifest["kernel"] == {"name": "Laplace", "bandwidth": "median"}
     assert f"(bandwidth {number:.4g})" in basis(manifest, read_run(tmp_path / "run").result)
@@ -38,7 +38,7 @@ def test_the_run_is_that_of_the_number_and_keeps_it(make: Make, tmp_path: Path) 
 
     again = run(replace(asked, solver=sk.Direct()), tmp_path / "run", memory="4GiB", threads=1)
     assert again["median_distance"] == number
-    assert {s["name"] for s in again["stages"] if s["cached"]} == {"statistics", "bandwidth", "centers"}
+    assert {s["name"] for s in again["stages"] if s["cached"]} == {"statistics", "check-test", "bandwidth", "centers"}
 
 
 def test_features_at_the_median_are_those_at_the_number(make: Make, tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_a_retraining_from_the_champions_weights_keeps_its_bandwidth(
 
 
 def test_what_is_no_kernel_is_refused(make: Make) -> None:
-    with pytest.raises(sk.UsageError, match='"auto"'):
+    with pytest.raises(sk.UsageError, match=r"laplace.*auto"):
         make(kernel="median")

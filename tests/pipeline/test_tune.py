@@ -141,7 +141,7 @@ def test_the_curve_says_what_a_run_would_take(make: Make) -> None:
     [
         ({"rows": 3}, "3 rows are too few"),
         ({"centers": 10_000}, "10000 centers are asked for"),
-        ({"kernel": "laplace"}, "kernel is 'laplace'"),
+        ({"kernel": "laplase"}, "did you mean 'laplace'"),
         ({"kernel": []}, r"kernel is \[\]"),
         ({"standardise": True}, "A pipeline is given"),
     ],

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
 
 import streamkern as sk
+from streamkern.cli import main
 from streamkern.report import read_run
+from streamkern.report.live import LivePage
 from streamkern.report.page import write_report
 from streamkern.report.tuning import write_tuning
 
@@ -183,3 +194,93 @@ def test_what_a_page_asks_for_is_refused_and_seen(browser: webdriver.Chrome, run
     path.write_text(html)
     show(browser, path, DESK)
     assert any("Content Security Policy" in text for text in complaints(browser))
+
+
+SLOW = """
+import threading, time
+import numpy as np
+import streamkern as sk
+
+go = threading.Event()
+threading.Thread(target=lambda: (input(), go.set()), daemon=True).start()
+X = np.random.default_rng(0).standard_normal((400, 3)).astype("float32")
+data = sk.from_arrays(X, (X[:, 0] > 0).astype(int))
+pipeline = sk.Pipeline(data, sk.Laplace(2.0), sk.Uniform(20), sk.EigenPro(epochs=40, batch=40), test=data, name="slow")
+
+def wait(kind, fields):
+    if kind == "step" and fields["pass_"] == 2:
+        go.wait(60)
+
+sk.run(pipeline, "run", listeners=(wait,))
+"""
+
+
+def test_a_live_page_follows_a_run_to_its_end(browser: webdriver.Chrome, tmp_path: Path):
+    env = {**os.environ, "PYTHONPATH": str(Path(sk.__file__).parents[1])}
+    run = subprocess.Popen([sys.executable, "-c", SLOW], cwd=tmp_path, stdin=subprocess.PIPE, env=env)
+    try:
+        until(lambda: (tmp_path / "run" / "events.jsonl").exists() and len(read_run(tmp_path / "run").steps) > 1)
+        live = LivePage([tmp_path / "run"])
+        thread = threading.Thread(target=live.serve)
+        thread.start()
+        try:
+            browser.get(live.url)
+            words = "return document.querySelector('header').innerText"
+            assert "Still running: EigenPro" in browser.execute_script(words)
+            text = browser.execute_script("return document.body.innerText")
+            assert "Not there yet: the run is still running." in text
+            assert "the run ended" not in text
+            assert "start to end" not in text
+            assert run.stdin is not None
+            run.stdin.write(b"\n")
+            run.stdin.flush()
+            until(lambda: "Done: EigenPro" in (browser.execute_script(words) or ""))  # without a word from here
+            assert browser.execute_script("return document.querySelector('meta[http-equiv=refresh]')") is None
+        finally:
+            live.close()
+            thread.join(10)
+        assert not thread.is_alive()
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def test_a_live_page_answers_to_its_own_address_on_this_machine_only(runs: dict[str, Path]):
+    live = LivePage([runs["digits"]])
+    thread = threading.Thread(target=live.serve)
+    thread.start()
+    try:
+        place = urlsplit(live.url)
+        assert place.hostname == "127.0.0.1"
+
+        def status(path: str, host: str) -> int:
+            connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=10)
+            connection.request("GET", path, headers={"Host": host})
+            return connection.getresponse().status
+
+        assert status(place.path, place.netloc) == 200
+        assert status("/", place.netloc) == 404
+        assert status(place.path, "evil.example") == 404
+    finally:
+        live.close()
+        thread.join(10)
+    with pytest.raises(sk.UsageError, match="no run here"):
+        LivePage([runs["digits"].parent])
+
+
+def test_a_port_that_is_taken_is_told(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["report", str(runs["digits"]), "--live", "--port", port]) == 2
+    assert "The page cannot be served: Address already in use." in capsys.readouterr().err
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until something is true; a run that has just begun, or a page that is being replaced, is not there yet."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(sk.UsageError, WebDriverException):
+            if true():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

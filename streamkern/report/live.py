@@ -1,0 +1,80 @@
+"""The page of a run while it works: served on this machine alone, and drawn anew every few seconds."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from streamkern.report.page import page
+from streamkern.report.run_directory import read_run
+
+AGAIN = 2
+"""Seconds after which a browser asks for the page of a running run again."""
+
+
+class LivePage:
+    """Serves the page of runs on the loopback interface. A context manager that ends with ``close``.
+
+    The address holds a random word, so that other users of the machine cannot read the page, and a request that names
+    another host is refused, so that a page of the web cannot.
+
+    Args:
+        run_dirs: the run directories.
+        image_shape: as for ``write_report``.
+        port: the port; 0 for one that is free.
+
+    Attributes:
+        url: where a browser finds the page.
+
+    Raises:
+        UsageError: there is no run in one of the directories.
+        OSError: the port is taken.
+    """
+
+    def __init__(
+        self, run_dirs: Sequence[str | Path], image_shape: tuple[int, ...] | None = None, port: int = 0
+    ) -> None:
+        for folder in run_dirs:
+            read_run(folder)
+        word = secrets.token_urlsafe(16)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                host = self.headers.get("Host", "")
+                if host not in (f"127.0.0.1:{port}", f"localhost:{port}") or self.path != f"/{word}/":
+                    self.send_error(404)
+                    return
+                records = [read_run(folder) for folder in run_dirs]
+                running = any(record.state == "running" for record in records)
+                body = page(records, image_shape, AGAIN if running else None).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Cache-Control", "no-store")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing: the terminal has the address."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server.daemon_threads = True
+        port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{port}/{word}/"
+
+    def serve(self) -> None:
+        """Answer until ``close`` is called in another thread, or an exception such as Ctrl-C comes."""
+        self._server.serve_forever(poll_interval=0.2)
+
+    def close(self) -> None:
+        """End ``serve``, if it runs, and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self) -> LivePage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.server_close()
