@@ -21,7 +21,7 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -538,14 +538,19 @@ class Shared:
 
     def __init__(self, payload: bytes, allowed: Allowance | None = None) -> None:
         self.before, self.allowed = COUNTS.now(), allowed
-        held = resident()
+        self.held = resident()
         self.value = loads(payload)
         self._bytes = len(payload)
-        self.budget = None if allowed is None else allowed.bytes(held, get_worker().state.nthreads)
         threadpool_limits(1, user_api="blas")  # here, after every library in use was imported by unpickling
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Shared, (dumps(self.value), self.allowed)
+
+    def limit(self) -> AbstractContextManager[None]:
+        """Hold the worker to what it may hold; called in a task, which knows its worker."""
+        if self.allowed is None:
+            return nullcontext()
+        return limited(self.allowed.bytes(self.held, get_worker().state.nthreads))
 
     def __sizeof__(self) -> int:  # what Dask believes it costs to hold and to copy
         return self._bytes
@@ -600,7 +605,7 @@ def _run(shared: Shared, message: bytes) -> bytes:
 def _packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
     """What ``compute`` returns or raises, and the counts of requests to stores, pickled."""
     try:
-        with nullcontext() if shared.budget is None else limited(shared.budget):
+        with shared.limit():
             return dumps((True, compute(), _counts(shared)))
     except Exception as error:
         if isinstance(error, MemoryLimitError):

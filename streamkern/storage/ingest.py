@@ -244,8 +244,10 @@ class _Job:
         shard, piece = self.record["shard"] or 0, self._piece_rows * (row + kept)
         readers = min(self.threads, len(self.source.bounds) - 1)
         # Chunks under way, and one whose rows go into pieces; pieces, and what they are encoded to.
-        side = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
-        side += (self.threads + 1) * 3 * max(shard, piece)
+        reading = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
+        writing = (self.threads + 1) * max(shard, piece)
+        # Rows that are shuffled are all read before the first is written.
+        side = max(reading, 3 * writing) if self._shuffled else reading + 2 * writing
         runs = SortedRuns(
             self.work.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
             self.weight is not None,
