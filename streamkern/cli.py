@@ -509,7 +509,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     model = open_model(args.model)
     target = args.target[0] if len(args.target) == 1 else args.target
     with open_executor("threads", args.threads) as executor:
-        rows = open_tables([args.data], target, model.columns, nulls_as_nan=bool(model.transforms))
+        rows = open_tables([args.data], target, model.columns, schema=model.schema)
         metrics = model.score(Dataset(rows), executor=executor)
     _say((json.dumps(metrics) if args.json else metrics_in_words(metrics)) + "\n")
 

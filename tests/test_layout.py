@@ -30,6 +30,7 @@ DOORS = {
     "numcodecs": {"storage/artifact_arrays.py"},
     "pyarrow": {
         "storage/arrow.py",
+        "storage/convert.py",
         "storage/csv.py",
         "storage/parquet.py",
         "storage/parquet_files.py",

@@ -330,7 +330,6 @@ def _open(
             [data],
             columns=names,
             id=id,
-            nulls_as_nan=bool(model.transforms),
             storage_options=storage_options,
             memory=budget,
         )

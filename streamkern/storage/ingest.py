@@ -35,6 +35,8 @@ from streamkern.storage.training_zarr import TrainingZarr
 from streamkern.storage.writer import Workspace, write_json
 from streamkern.types import Array, Rows, Target
 
+_WORDS_KEPT = 1000
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -100,7 +102,8 @@ def ingest(
     memory: int | str | None = None,
     threads: int = 1,
     header: bool = True,
-    missing: str = "error",
+    schema: Any = None,
+    exclude: Sequence[str] = (),
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
     on_progress: Progress = lambda what, rows, total: None,
@@ -127,7 +130,9 @@ def ingest(
         memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
         threads: chunks decoded, and pieces written, side by side.
         header: whether the first line of a text table names its columns.
-        missing: ``error``, or ``nan``: nulls among features become NaN, where the dtype is floating.
+        schema: kinds of columns by name, where they differ from what their types say: ``{"zip": "category"}``; one of
+            ``number``, ``category``, ``boolean`` and ``datetime``. The data keep them.
+        exclude: columns to leave out.
         overwrite: replace a dataset of this layout that is there.
         storage_options: for fsspec.
         on_progress: told of what is done.
@@ -145,11 +150,9 @@ def ingest(
     place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
     format = _format(Path(url), format, shard, store is not None)
     listed = sources if isinstance(sources, list) else [sources]
-    if missing not in ("error", "nan"):
-        raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
     budget = default_budget() if memory is None else parse_bytes(memory)
     source = open_tables(
-        listed, target, columns, weight=weight, header=header, nulls_as_nan=missing == "nan",
+        listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
         storage_options=storage_options, memory=budget,
     )  # fmt: skip
     out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
@@ -161,11 +164,11 @@ def ingest(
         "seed": seed if shuffle else None,
         "shard": None if shard is None else parse_bytes(shard, "shard"),
         "target": None if kept_target is None else kept_target.name,
-        "missing": missing,
     }
-    if source.text:
+    if source.schema is not None and not source.schema.plain:
+        options["schema"] = source.schema.to_json()
         options["text"] = list(source.text)
-        if out != np.float64:
+        if source.text and out != np.float64:
             raise UsageError(
                 f"the column {source.text[0]!r} holds text, and {out} not the numbers that stand for it",
                 where="ingest(dtype=...)",
@@ -326,12 +329,22 @@ class _Job:
             written += count
             self.on_progress("write", written, self.n)
         assert written == self.n, (written, self.n)
+        record = self.record | ({"words": words} if (words := self._words()) else {})
         if group is not None:
-            group.complete()
+            group.complete(record)
         else:
-            write_json(self.work.data / RECORD, self.record)
+            write_json(self.work.data / RECORD, record)
         self.work.commit()
         return start
+
+    def _words(self) -> dict[str, list[str]]:
+        """Texts of the columns that have few of them, so that names of features and messages can show them."""
+        found = {}
+        for j, column in enumerate(self.source.schema.columns if self.source.schema else ()):
+            words = sorted(self.source.words(j).values()) if column.text else []
+            if 0 < len(words) <= _WORDS_KEPT:
+                found[column.name] = words
+        return found
 
     def _zarr(self) -> TrainingZarr:
         return TrainingZarr(

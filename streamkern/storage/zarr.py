@@ -32,6 +32,7 @@ from streamkern.storage.layout import (
     target_of,
 )
 from streamkern.storage.named_arrays import FEATURE_NAMES, NamedArrays, roles_of
+from streamkern.storage.record import recorded_schema
 from streamkern.storage.remote import Remote, Retry, is_remote, reread
 from streamkern.storage.zarr_array import StoredArray
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore
@@ -113,8 +114,10 @@ def zarr_source(
 
     roles = roles_of(arrays, request, url, where, marks.get("columns"))
     record = marks.get("ingest") or {}
-    shuffled, text = record.get("shuffle") == "global", record.get("text", ())
-    return ZarrSource({name: stored(name) for name in roles.stored}, roles, shuffled=shuffled, text=text)
+    return ZarrSource(
+        {name: stored(name) for name in roles.stored}, roles, shuffled=record.get("shuffle") == "global",
+        schema=recorded_schema(record, roles.columns), words=record.get("words"),
+    )  # fmt: skip
 
 
 class ZarrSource(NamedArrays):

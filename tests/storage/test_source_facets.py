@@ -19,7 +19,7 @@ import streamkern as sk
 from streamkern.data.filtered import FilteredSource
 from streamkern.data.split import Listed, Rule
 from streamkern.storage import csv, layout, open_source
-from streamkern.storage.arrow import number_of
+from streamkern.storage.schema import number_of
 from streamkern.storage.tables import open_tables
 from streamkern.testing.faults import FaultyServer
 from streamkern.testing.source import SourceSuite, read_all
