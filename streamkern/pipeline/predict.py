@@ -350,7 +350,8 @@ def _open(
             expected=f"{model.n_features} features" if names is None else f"columns {_listed(names)}",
             remedy="give the columns of training, in their order",
         )
-    require_numbers(source, model.transforms)
+    if model.schema is None:
+        require_numbers(source, model.transforms)
     trained = model.metadata.get("dtype")
     kinds = [_KINDS[np.dtype(dtype).kind] for dtype in (source.dtype, trained or source.dtype)]
     if kinds[0] != kinds[1]:

@@ -137,14 +137,14 @@ class Stages:
         self.timings.append({"name": name, "seconds": seconds, "cached": cached, **kept})
         self.events.emit("stage", name=name, state="end", seconds=seconds, cached=cached)
 
-    def learn(self, dataset: Dataset, step: Learning) -> Transform:
+    def learn(self, dataset: Dataset, step: Learning) -> tuple[Transform, ...]:
         """What a step of preprocessing comes to."""
         return self.run(
             f"preprocess-{step.to_json()['name'].lower()}",
             _key(_stored_rows(dataset), described(step)),
             lambda: learn(dataset, step, self.executor),
-            _dump_transform,
-            lambda arrays, facts: load(facts["transforms"], arrays)[0],
+            _dump_transforms,
+            lambda arrays, facts: load(facts["transforms"], arrays),
         )
 
     def statistics(self, dataset: Dataset) -> Statistics:
@@ -248,7 +248,7 @@ class Stages:
         """
         test = self.pipeline.test
         if test is not None and steps(self.pipeline):
-            test = test.prepared_like(train_set)
+            test = test.prepared_like(train_set).final()
 
         def compute() -> tuple[dict[str, Array], dict[str, Any]]:
             plain = train_set.plain()
@@ -324,8 +324,8 @@ def _stored_rows(dataset: Dataset) -> str:
     return replace(dataset.plain(), seed=0).fingerprint
 
 
-def _dump_transform(made: Transform) -> tuple[dict[str, Array], dict[str, Any]]:
-    described, arrays = dump((made,))
+def _dump_transforms(made: tuple[Transform, ...]) -> tuple[dict[str, Array], dict[str, Any]]:
+    described, arrays = dump(made)
     return arrays, {"transforms": described}
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.device import Device
-from streamkern.centers import Centers, CenterSet
+from streamkern.centers import Centers, CenterSet, Given
+from streamkern.data.auto import Auto, AutoScale, automatic, notes
+from streamkern.data.categories import TargetEncode, require_encoded
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import (
     Learning,
@@ -19,7 +21,6 @@ from streamkern.data.preprocess import (
     Step,
     expected,
     learning_bytes,
-    require_encoded,
     scale,
 )
 from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise
@@ -90,13 +91,13 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
             expected="one label a row for classification",
             remedy="use a regressor for several outputs",
         )
-    moments = Moments(pivot, target_pivot, get_backend().finite_rows)
+    moments = Moments(pivot, target_pivot, get_backend().finite_rows, plain.columns)
     sums = sweep(executor, Work(scan, moments))
     return summarise(sums, moments, flat=not target.outputs, has_target=True)
 
 
-def learn(dataset: Dataset, step: Learning, executor: Executor) -> Transform:
-    """The transform that a step of preprocessing comes to: one sweep over the rows, or none.
+def learn(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Transform, ...]:
+    """The transforms that a step of preprocessing comes to: one sweep over the rows, or none.
 
     Args:
         dataset: training rows; augmentations do not matter.
@@ -111,9 +112,13 @@ def learn(dataset: Dataset, step: Learning, executor: Executor) -> Transform:
     plain = dataset.plain().settled()
     contribution = step.contribution(plain)
     if contribution is None:
-        return step.fitted(plain, None)
+        return _several(step.fitted(plain, None))
     scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain.widest), only=step.only(plain)))
-    return step.fitted(plain, sweep(executor, Work(scan, contribution)))
+    return _several(step.fitted(plain, sweep(executor, Work(scan, contribution))))
+
+
+def _several(made: Transform | tuple[Transform, ...]) -> tuple[Transform, ...]:
+    return made if isinstance(made, tuple) else (made,)
 
 
 def prepare(recipe: Recipe, stages: Stages) -> tuple[Dataset, Statistics]:
@@ -122,20 +127,37 @@ def prepare(recipe: Recipe, stages: Stages) -> tuple[Dataset, Statistics]:
     Scaling needs statistics only, which are taken once after the last step that learns anything else.
     """
     data, facts = recipe.train, None
-    require_encoded(data, steps(recipe))
-    for step in steps(recipe):
+    if not isinstance(recipe.preprocess, str):
+        require_encoded(data, recipe.preprocess)
+    waiting: list[Step | AutoScale] = list(steps(recipe))
+    while waiting:
+        step = waiting.pop(0)
+        if isinstance(step, AutoScale):
+            step = step.settled(data)
         if isinstance(step, Scaling):
             facts = facts or stages.statistics(data)
             data = scale(data, step, facts)
         else:
-            data, facts = data.prepared_like(data.plain().transform(stages.learn(data, step))), None
+            plain = data.plain()
+            for transform in stages.learn(data, step):
+                plain = plain.transform(transform)
+            data, facts = data.prepared_like(plain), None
+            if isinstance(step, Auto) and not recipe.standardise:
+                waiting[:0] = step.rest(data)
         release()
     return data, facts or stages.statistics(data)
 
 
 def steps(recipe: Recipe) -> tuple[Step, ...]:
-    """The preprocessing of a recipe."""
-    return (*recipe.preprocess, *((Standardise(),) if recipe.standardise else ()))
+    """The preprocessing of a recipe; of an automatic one what the schema says, and the rows may add to it."""
+    chosen = recipe.preprocess
+    if isinstance(chosen, str):
+        features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
+        adaptive = features and (recipe.kernel is None or bandwidth.asks_median(recipe))
+        never = recipe.standardise is not None
+        chosen = automatic(recipe.train, recipe.task, adaptive, never)
+    told = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen)
+    return (*told, *((Standardise(),) if recipe.standardise else ()))
 
 
 def planned(recipe: Recipe) -> Dataset:
@@ -197,13 +219,13 @@ class Recipe(Protocol):
         ...
 
     @property
-    def preprocess(self) -> tuple[Step, ...]:
-        """Steps of preprocessing, in order."""
+    def preprocess(self) -> tuple[Step, ...] | str:
+        """Steps of preprocessing, in order; or ``auto``."""
         ...
 
     @property
-    def standardise(self) -> bool:
-        """Whether every feature is then scaled to mean 0 and variance 1 over the training rows."""
+    def standardise(self) -> bool | None:
+        """Whether every feature is then scaled to mean 0 and variance 1 over the training rows; None: not said."""
         ...
 
     @property
@@ -225,7 +247,7 @@ class Recipe(Protocol):
 class Stages(Protocol):
     """How each stage of a fit is carried out: at once, or taken from an earlier run."""
 
-    def learn(self, dataset: Dataset, step: Learning) -> Transform:
+    def learn(self, dataset: Dataset, step: Learning) -> tuple[Transform, ...]:
         """What a step of preprocessing comes to."""
         ...
 
@@ -260,7 +282,7 @@ class AtOnce:
     executor: Executor
     on_step: Callable[[Progress], None] = lambda progress: None
 
-    def learn(self, dataset: Dataset, step: Learning) -> Transform:
+    def learn(self, dataset: Dataset, step: Learning) -> tuple[Transform, ...]:
         """What a step of preprocessing comes to."""
         return learn(dataset, step, self.executor)
 
@@ -366,7 +388,7 @@ def fit(
     if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features:
         projected = project(scaled, max(facts.encoding.outputs, OUTPUTS_GUESS))
         on_plan(projected)
-    validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
+    validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled).final()
     recipe = stages.settled(scaled)
     kernel = recipe.kernel or default_kernel(facts, scaled)
     centers = stages.centers(scaled)
@@ -390,6 +412,8 @@ def fit(
         engine=engine_on(device),
     )
     outcome, report = stages.fit(problem, projected)
+    if done := notes(scaled, steps(recipe), facts):
+        report = report | {"preprocess": done}
     release()
     return Fitted(problem, outcome, report, projected)
 

@@ -83,8 +83,7 @@ def array_source(
 ) -> Source:
     """Open NumPy or Dask arrays, or a table in memory; the weights are held in memory. See `open_source`."""
     if is_table(X) or getattr(getattr(X, "dtype", None), "kind", "") in ("O", "U"):
-        rows: Source = frame_source(X, Request(columns=columns, schema=schema, exclude=tuple(exclude)))
-        rows = rows if y is None else TargetedSource(rows, y, name)
+        rows: Source = table_source(X, y, columns, schema, exclude, name)
     elif type(X).__module__.partition(".")[0] == "dask":
         # A quarter of a second to import, which only those who have such an array already paid.
         from streamkern.storage.dask import DaskArraySource
@@ -93,6 +92,19 @@ def array_source(
     else:
         rows = ArraySource(X, y, columns, name, schema=schema if isinstance(schema, Schema) else None)
     return rows if weights is None else WeightedSource(rows, weights, weight_name or "sample_weight")
+
+
+def table_source(
+    X: Any,
+    y: Any = None,
+    columns: Sequence[str] | None = None,
+    schema: Any = None,
+    exclude: Sequence[str] = (),
+    name: str = "target",
+) -> Source:
+    """Open a table in memory, and targets beside it; ``columns`` are those to use, or the names of an array's."""
+    rows = frame_source(X, Request(columns=columns, schema=schema, exclude=tuple(exclude)))
+    return rows if y is None else TargetedSource(rows, y, name)
 
 
 def stored_source(

@@ -141,7 +141,14 @@ class TableSource(ChosenSource):
 
     def conformed(self, schema: Schema | None) -> Source:
         """Return the rows by another schema; see ``Source.conformed``."""
-        if self._roles.wide or schema is None or self.schema is None or self.schema.kinds == schema.kinds:
+        mine = self.schema
+        if (
+            self._roles.wide
+            or schema is None
+            or mine is None
+            or mine.names != schema.names
+            or mine.kinds == schema.kinds
+        ):
             return super().conformed(schema)
         made = copy(self)
         made.__dict__.pop("fingerprint", None)

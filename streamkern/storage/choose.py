@@ -177,10 +177,15 @@ class ChosenSource(Source):
         self.dtype, self.columns = roles.dtype, roles.columns
         self.target, self.weight, self.non_features = roles.target, roles.weight, roles.non_features
         self.schema = roles.schema if schema is None else schema
-        self._stored_words = {} if self.schema is None or schema is None else {
-            j: {number_of(text): text for text in map(str, (words or {}).get(column.name, ()))}
-            for j, column in enumerate(self.schema.columns) if column.text
-        }
+        self._stored_words = (
+            {}
+            if self.schema is None or schema is None
+            else {
+                j: {number_of(text): text for text in map(str, (words or {}).get(column.name, ()))}
+                for j, column in enumerate(self.schema.columns)
+                if column.text
+            }
+        )
 
     def words(self, column: int) -> Mapping[float, str]:
         """Return texts of a feature; see ``Source.words``."""
@@ -256,7 +261,7 @@ def choose(
             remedy=f"pass columns=[{wide!r}], and target= for the column of targets",
         )
     kinds = [_feature_dtype(fields[name]) for name in chosen]
-    schema = None if wide is not None else _schema(fields, chosen, kinds_given)
+    schema = None if wide is not None else _schema(fields, chosen, kinds_given, isinstance(request.schema, Schema))
     dtype = np.result_type(*kinds) if kinds else np.dtype(np.float64)
     if schema is not None and (not schema.plain or (schema.missing and dtype.kind != "f")):
         dtype = np.dtype(np.float64)
@@ -312,15 +317,24 @@ def _type_in_words(field: Field) -> str:
     return "string" if field.text else field.kind
 
 
-def _schema(fields: Mapping[str, Field], chosen: Sequence[str], given: Mapping[str, Column]) -> Schema | None:
-    """The schema of columns, as the user says it or their types do; None for arrays."""
+def _schema(
+    fields: Mapping[str, Field], chosen: Sequence[str], given: Mapping[str, Column], whole: bool
+) -> Schema | None:
+    """The schema of columns, as it is given or their types say; None for arrays.
+
+    Args:
+        fields: the columns.
+        chosen: those that are features.
+        given: what is said of some of them.
+        whole: whether that says which categories are text, too; else their types do.
+    """
     columns = []
     for name in chosen:
         field = fields[name]
         if field.inferred is None:
             return None
         said = given.get(name)
-        kind, text = field.inferred if said is None else (said.kind, said.text or field.text)
+        kind, text = field.inferred if said is None else (said.kind, said.text if whole else field.text)
         columns.append(Column(name, kind, text and kind == "category", field.missing))
     return Schema(tuple(columns))
 
@@ -353,7 +367,12 @@ def _target(targets: Sequence[str], role: str, fields: Mapping[str, Field], wher
     several = len(targets) > 1
     for field, name in ((fields[name], name) for name in targets):
         unfit = field.encoded and not field.text
-        if unfit or field.dtype is None or field.shape is None or (several and (field.wide or field.dtype.kind not in "biuf")):
+        if (
+            unfit
+            or field.dtype is None
+            or field.shape is None
+            or (several and (field.wide or field.dtype.kind not in "biuf"))
+        ):
             raise DataError(
                 f"{role} {name!r} is a column of {field.kind}",
                 where=where,

@@ -6,6 +6,8 @@ A missing value is NaN in every kind: a null, NaN, None, NaT, an empty text.
 
 from __future__ import annotations
 
+import datetime
+import decimal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,7 +76,9 @@ def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Values without their dictionary, and texts in a type that Arrow computes on."""
     kind = values.type
     if pa.types.is_dictionary(kind):
-        parts = [plain(pa.chunked_array([part.dictionary])).combine_chunks().take(part.indices) for part in values.chunks]
+        parts = [
+            plain(pa.chunked_array([part.dictionary])).combine_chunks().take(part.indices) for part in values.chunks
+        ]
         return pa.chunked_array(parts, pa.large_string() if is_view(kind.value_type) else kind.value_type)
     return values.cast(pa.large_string()) if is_view(kind) else values
 
@@ -214,6 +218,36 @@ def is_table(value: Any) -> bool:
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
         return True
     return isinstance(value, list | tuple) and bool(len(value)) and all(isinstance(row, Mapping) for row in value)
+
+
+def is_mixed(value: Any) -> bool:
+    """Whether a table or an array in memory holds anything but plain numbers: text, dates, booleans beside numbers."""
+    if is_table(value):
+        if isinstance(value, Mapping | list | tuple):
+            return True
+        types = [field.type for field in as_table(value[:0] if not isinstance(value, pa.RecordBatch) else value).schema]
+        plain_types = all(is_number(kind) and not pa.types.is_dictionary(kind) for kind in types)
+        nullable = isinstance(value, pa.Table | pa.RecordBatch) or type(value).__module__.startswith("polars")
+        return nullable or not plain_types or _has_objects(value)
+    array = value if isinstance(value, np.ndarray) else np.empty(0)
+    if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple):
+        array = np.empty((1, len(value[0])), dtype=object)
+        array[0] = list(value[0])
+    if array.dtype.kind == "U":
+        return array.ndim == 2
+    if array.dtype != object or array.ndim != 2:
+        return False
+    # scikit-learn has words of its own for what is neither a number nor text.
+    kinds = {type(v) for v in array.ravel().tolist()}
+    return bool(kinds & _WORDS) and not kinds & {dict, list, tuple, set}
+
+
+_WORDS = {str, np.str_, bool, np.bool_, type(None), datetime.datetime, datetime.date, np.datetime64, decimal.Decimal}
+
+
+def _has_objects(frame: Any) -> bool:
+    """Whether a pandas frame has columns that NumPy has no dtype for, such as nullable numbers, or of objects."""
+    return any(not isinstance(dtype, np.dtype) or dtype.kind in "OMm" for dtype in getattr(frame, "dtypes", ()))
 
 
 def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:

@@ -20,9 +20,9 @@ from streamkern.memory import default_budget, format_bytes
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import digest
 from streamkern.storage.choose import Request, choose
-from streamkern.storage.schema import Schema, declared
 from streamkern.storage.csv_records import blocks, first_end
 from streamkern.storage.layout import check_chunk
+from streamkern.storage.schema import Schema, declared
 from streamkern.storage.table_file import TableFile
 
 BLOCK_BYTES = 4 << 20
@@ -81,8 +81,11 @@ class CsvSource(TableSource):
             if wanted is None and request.exclude and set(request.exclude) <= set(self._names):
                 wanted = [name for name in self._names if name not in request.exclude]
             # What the user calls a category keeps the zeros before its digits.
-            as_text = {n: pa.string() for n, c in declared(request.schema).items() if c.kind == "category" and
-                       (c.text or not isinstance(request.schema, Schema)) and n in self._names}
+            as_text = {
+                n: pa.string()
+                for n, c in declared(request.schema).items()
+                if c.kind == "category" and (c.text or not isinstance(request.schema, Schema)) and n in self._names
+            }
             if wanted is not None and not set(wanted) <= set(self._names):
                 wanted = None  # which is missing is for the chooser to say
             for begin, line, text in self._blocks(start, first_line):

@@ -76,9 +76,7 @@ class Schema:
 
     def to_json(self) -> list[dict[str, Any]]:
         """The columns as JSON."""
-        return [
-            {"name": c.name, "kind": c.kind} | ({"text": True} if c.text else {}) for c in self.columns
-        ]
+        return [{"name": c.name, "kind": c.kind} | ({"text": True} if c.text else {}) for c in self.columns]
 
     def text_lines(self) -> list[str]:
         """One line a column, for people."""
