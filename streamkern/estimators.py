@@ -113,7 +113,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         elif is_mixed(X):
-            data, dtype = self._tabled(X, y, sample_weight), "float32"
+            data = self._tabled(X, y, sample_weight)
+            schema = data.source.schema
+            plain = schema is not None and schema.plain and data.source.dtype == np.float64
+            dtype = "float64" if plain else "float32"
         else:
             data, dtype = self._validated(X, y, sample_weight)
         reason: dict[str, str] = {}

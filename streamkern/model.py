@@ -112,6 +112,8 @@ class KernelMachine:
             "data": problem.train.fingerprint,
             "dtype": problem.train.source.dtype.str,
         }
+        if "preprocess" in fitted.report:
+            facts["preprocess"] = fitted.report["preprocess"]
         return cls(
             problem.kernel,
             problem.centers.Z,
@@ -171,8 +173,8 @@ class KernelMachine:
         """Outputs f(x), shape (n, c): a score for each class, or predicted values.
 
         Args:
-            X: rows as they were stored in training: an array (n, d), a table (a frame, an Arrow table, a dict of columns,
-                a list of dicts), whose columns are found by their names, a Dataset, or a path.
+            X: rows as they were stored in training: an array (n, d); a table (a frame, an Arrow table, a dict of
+                columns, a list of dicts), whose columns are found by their names; a Dataset; or a path.
             executor: where blocks run; threads of this process by default.
 
         Raises:
@@ -217,7 +219,7 @@ class KernelMachine:
         start, stop = rows or (0, int(bounds[-1]))
         numbers = range(int(np.searchsorted(stops, start, side="right")), int(np.searchsorted(starts, stop)))
         found = self._swept(_predictions, scan, [(i, outputs) for i in numbers], executor)
-        for i, (*block, strange) in zip(numbers, found, strict=True):
+        for i, (block, strange) in zip(numbers, found, strict=True):
             if unseen is not None:
                 unseen.update(strange)
             here = slice(max(0, start - int(starts[i])), min(stop, int(stops[i])) - int(starts[i]))
@@ -492,12 +494,12 @@ def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding
 
 def _predictions(
     key: tuple[int, bool], scan: Scan, basis: Basis, weights: Array, encoding: Encoding
-) -> tuple[Array, Array | None, Array | None, Counter[str]]:
+) -> tuple[tuple[Array, Array | None, Array | None], Counter[str]]:
     raw, where = scan.raw(key[:1])
     lookup = Lookup(scan.assembly.dataset.source)
     block = scan.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key[:1], where, lookup)
     outputs = _evaluated(block, scan.assembly.dataset.source, basis, weights, encoding)
-    return _decided(outputs, encoding), outputs if key[1] else None, raw.y, lookup.unseen
+    return (_decided(outputs, encoding), outputs if key[1] else None, raw.y), lookup.unseen
 
 
 def _decided(outputs: Array, encoding: Encoding) -> Array:

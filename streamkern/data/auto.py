@@ -280,10 +280,10 @@ class Facts:
                 expected="finite numbers; Input X contains NaN or infinity",
                 remedy="correct the value, or leave it empty: a missing value is filled",
             )
-        taken = slice(None)
+        taken: Any = slice(None)
         if self.sample is not None:
             at = np.minimum(np.searchsorted(self.sample, raw.ids), len(self.sample) - 1)
-            taken = self.sample[at] == raw.ids  # type: ignore[assignment]
+            taken = self.sample[at] == raw.ids
         labels: set[Any] | None = set()
         if self.classes and raw.y is not None:
             found = set(raw.y.tolist())

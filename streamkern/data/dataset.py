@@ -212,8 +212,8 @@ class Dataset:
         They are read by the schema of the other's.
         """
         return self._with(
-            source=self.source.conformed(other.source.schema), transforms=other.transforms, factor=other.factor, shift=other.shift, origin=other.origin,
-            wide=other.takes_float64,
+            source=self.source.conformed(other.source.schema), transforms=other.transforms, factor=other.factor,
+            shift=other.shift, origin=other.origin, wide=other.takes_float64,
         )  # fmt: skip
 
     def final(self) -> Dataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,9 +117,9 @@ class Encode:
         values, name = self.categories[number], self._label(number)
         words = self.words[number] if self.words else (None,) * len(values)
         some = [shown(v, word) for v, word in zip(values[:12], words, strict=False)]
+        word = (lookup or Lookup()).word(name, value)
         raise DataError(
-            f"The value {(lookup or Lookup()).word(name, value)} of column {name!r} was not among the categories of the "
-            "training data.",
+            f"The value {word} of column {name!r} was not among the categories of the training data.",
             where=where,
             expected="one of " + ", ".join(some) + (", ..." * (len(values) > 12)),
             remedy='correct the value, or fit with unknown="missing"',
@@ -278,7 +278,7 @@ def _calendar(x: Array, parts: Sequence[str]) -> list[Array]:
     moments = np.where(there, np.floor(np.where(there, seconds, 0.0)), 0.0).astype(np.int64).astype("datetime64[s]")
     days, of_day = moments.astype("datetime64[D]"), np.where(there, seconds, 0.0) % _DAY / _DAY
     months, years = days.astype("datetime64[M]"), days.astype("datetime64[Y]")
-    turns = {
+    turns: dict[str, Callable[[], Array]] = {
         "month": lambda: (months - years).astype(np.float64) / 12,
         "day": lambda: (days - months).astype(np.float64) / 31,
         "yearday": lambda: ((days - years).astype(np.float64) + of_day) / 365.2425,
@@ -324,7 +324,7 @@ class TargetMeans:
     @property
     def n_out(self) -> int:
         """Columns that stay, and as many as there are outputs for each of the others."""
-        return self.n_in + sum(means.shape[2] - 1 for means in self.means)
+        return int(self.n_in + sum(means.shape[2] - 1 for means in self.means))
 
     def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         """Encode."""

@@ -432,9 +432,9 @@ def category_positions(dataset: Dataset) -> tuple[int, ...]:
 def _is_encoded(dataset: Dataset, name: str) -> bool:
     names = dataset.source.columns
     for transform in dataset.transforms:
-        if isinstance(transform, Encode | TargetMeans) and names is not None and name in names:
-            if names.index(name) in transform.columns:
-                return True
+        at = -1 if names is None or name not in names else names.index(name)
+        if isinstance(transform, Encode | TargetMeans) and at in transform.columns:
+            return True
         names = transform.names(names)
     return False
 

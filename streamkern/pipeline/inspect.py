@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from streamkern.data.quality import BATCH, WARN_ABOVE, Spread, stored_ratio
 from streamkern.data.sketch import BINS, Columns, ColumnSums, Histogram, finish
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
+from streamkern.errors import DataError
 from streamkern.execute import Executor, open_executor
 from streamkern.memory import format_bytes
 from streamkern.storage.base import Source
 from streamkern.storage.described import DISTINCT, Described, shown
 from streamkern.storage.record import ingest_record
+from streamkern.storage.schema import KINDS
 from streamkern.storage.tables import open_tables
 from streamkern.sweep import Work, sweep
 from streamkern.types import Array, Target
@@ -95,6 +99,11 @@ class Inspection:
             listed = [f"{_shown(label)} {count / given:.1%}" for label, count in counts[:SHOWN]]
             more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
             lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{more}")
+        for kind in KINDS:
+            named = [_shown(column["name"]) for column in facts["schema"] or () if column["kind"] == kind]
+            if named:
+                more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+                lines.append(f"  {kind:<8}  {', '.join(named[:SHOWN])}{more}")
         order = facts["order"]
         if order["ratio"] is not None:
             lines.append(f"  order     labels of {BATCH} neighbours vary {order['ratio']:.2f} times as in random order")
@@ -121,7 +130,7 @@ class Inspection:
             lines.append(f"  and {len(self.names) - SHOWN:,} more columns: --json has them")
         if self.others:
             table = [_other_text(name, kind, found, facts["rows"]) for name, kind, found in self.others[:SHOWN]]
-            table.insert(0, ("no feature", "type", "missing", "distinct", "values"))
+            table.insert(0, ("column", "type", "missing", "distinct", "values"))
             w = [max(len(line[i]) for line in table) for i in range(4)]
             lines += [f"  {n:<{w[0]}}  {k:<{w[1]}}  {m:>{w[2]}}  {u:>{w[3]}}  {v}".rstrip() for n, k, m, u, v in table]
             if len(self.others) > SHOWN:
@@ -138,6 +147,8 @@ def inspect(
     target: str | Sequence[str] | None = None,
     *,
     columns: Sequence[str] | None = None,
+    schema: Any = None,
+    exclude: Sequence[str] = (),
     executor: Executor | None = None,
     header: bool = True,
     storage_options: dict[str, Any] | None = None,
@@ -148,6 +159,8 @@ def inspect(
         path: whatever ``ingest`` takes: a path, glob or URL, arrays, frames.
         target: the column of targets, or several; for what ``ingest`` has made, what it noted.
         columns: features to look at.
+        schema: kinds of columns by name, as for ``open_dataset``.
+        exclude: columns to leave out.
         executor: where chunks are read; this process's threads by default.
         header: whether the first line of a text table names its columns.
         storage_options: for fsspec.
@@ -159,11 +172,13 @@ def inspect(
     if executor is None:
         with open_executor() as threads:
             return inspect(
-                path, target, columns=columns, executor=threads, header=header, storage_options=storage_options
-            )
-    dataset = Dataset(
-        open_tables([path], target, columns, header=header, lenient=True, storage_options=storage_options)
+                path, target, columns=columns, schema=schema, exclude=exclude, executor=threads, header=header,
+                storage_options=storage_options,
+            )  # fmt: skip
+    opened = partial(
+        open_tables, [path], target, columns, header=header, exclude=exclude, storage_options=storage_options
     )
+    dataset = Dataset(opened(lenient=True))
     source = dataset.source
     d = source.n_features
     if not source.non_features or not len(dataset):
@@ -178,6 +193,9 @@ def inspect(
     sketches = finish(sums[:7], pivot, histogram, counts)
     names = [f"f{j}" for j in range(d)] if source.columns is None else list(source.columns)
     facts = _facts(dataset, path, sums[7:])
+    with suppress(DataError):  # a column that cannot be used, which is listed with the others
+        known = opened(schema=schema).schema if source.schema is not None else None
+        facts["schema"] = None if known is None else known.to_json()
     others = []
     if source.non_features:
         found = sweep(executor, Work(_Chunks(source), _as_they_are))
@@ -271,6 +289,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
         },
         "bytes": {"decoded": len(dataset) * row, "stored": _stored_bytes(path) if named else None},
         "text": list(source.text),
+        "schema": None,
         "classes": classes,
         "order": {
             "ratio": stored_ratio(spread) if spread else None,
@@ -293,7 +312,8 @@ def _advice(columns: Columns, names: list[str], facts: dict[str, Any]) -> list[s
         shown = ", ".join(map(_shown, empty[:5])) + (", ..." if len(empty) > 5 else "")
         advice.append(f"{len(empty)} column(s) have no finite value: {shown}")
     if columns.missing.any() or columns.infinite.any():
-        advice.append("missing and infinite values are errors in training: fill them first")
+        missing = "missing values are filled where preprocess is automatic; infinite ones are errors"
+        advice.append(missing if columns.infinite.any() else missing.partition(";")[0])
     if facts["target"] is not None and facts["target"]["missing"]:
         advice.append("rows without a label are errors in training: fill or drop them first")
     unnamed = dict(facts["classes"] or ()).get("", 0)
@@ -305,7 +325,7 @@ def _advice(columns: Columns, names: list[str], facts: dict[str, Any]) -> list[s
     stds = columns.std[[name not in facts["text"] for name in names]]
     scales = stds[stds > 0]
     if len(scales) and scales.max() > 1e3 * scales.min():
-        advice.append("the scales of columns differ more than a thousandfold: standardise them")
+        advice.append("the scales of columns differ more than a thousandfold: do not turn preprocess off")
     return advice
 
 
@@ -313,11 +333,9 @@ def _advice_on(others: list[tuple[str, str, Described]], features: list[str], ro
     """What to do about columns that are no features."""
     if not others:
         return []
-    names = ", ".join(_shown(name) for name, _, _ in others[:5]) + (", ..." if len(others) > 5 else "")
-    few = [name for name, _, found in others if found.counts and len(found.counts) <= max(2, rows // 20)]
-    these = f"; train on the others: --columns {','.join(map(_shown, features))}" if 0 < len(features) <= 8 else ""
-    how = f"; or name those to encode too, as {_shown(few[0])!r} for sk.OneHot" if few else ""
-    return [f"{len(others)} column(s) are no features as they stand: {names}{these}{how}"]
+    ids = [name for name, _, found in others if found.counts is None and found.missing < rows]
+    names = ", ".join(_shown(name) for name in ids[:5]) + (", ..." if len(ids) > 5 else "")
+    return [f"more than {DISTINCT:,} different values; leave ids out: --exclude {names}"] if ids else []
 
 
 def _other_json(name: str, kind: str, found: Described) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.data.auto import planned_note
 from streamkern.data.preprocess import Learning, learning_bytes
 from streamkern.engine.operations import Operations
 from streamkern.execute.threads import default_threads
@@ -155,6 +156,7 @@ def plan(
     choices = (
         f"solver {solver.to_json()['name']}, {bill.effort.passes} pass(es) at most over {len(data):,} rows",
         *([reason] if reason else []),
+        *planned_note(pipeline.train, steps(pipeline)),
         *_on_device(pipeline, device, fits, bill.size),
         *bill.reasons,
         *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),

@@ -237,6 +237,9 @@ def _train(
         problem, outcome, report, projected = fitted = fit(pipeline, executor, budget, stages, on_plan, computing)
         settled = {} if stages.median is None else {"median_distance": stages.median}
         model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
+        done = report.get("preprocess", [])
+        for each in done:
+            events.emit("choice", reason=f"preprocessing: {each}")
         metrics = stages.evaluate(model, problem.train)
         diagnostics = {"diagnostics": stages.diagnose(problem, model)} if pipeline.diagnose else {}
         started = time.perf_counter()
@@ -260,7 +263,9 @@ def _train(
             "kernel": problem.kernel.to_json() if problem.features is None else None,
             **settled,
             "solver": pipeline.solver.to_json()["name"],
-            "solver_report": report,
+            "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
+            "preprocess": done,
+            "unseen_categories": stages.unseen,
             "history": outcome.history,
             "seed": pipeline.seed,
             "executor": executor.name,

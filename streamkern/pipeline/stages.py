@@ -31,7 +31,7 @@ from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import Outcome, Problem, bandwidth, train
 from streamkern.solvers.diagnostics import diagnose
-from streamkern.solvers.fit import choose_centers, learn, require_success, statistics, steps
+from streamkern.solvers.fit import choose_centers, learn, require_success, statistics, steps, unseen_categories
 from streamkern.solvers.footprint import Footprint
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
@@ -46,6 +46,9 @@ version = cache(metadata.version)
 TRAIN_SAMPLE = 10_000
 """Training rows, at most, that the metrics of the training set are taken over."""
 
+
+UNSEEN_SHARE = 0.01
+"""Share of test rows with unseen categories of a column from which on there is a warning."""
 
 KEPT = 3
 """Results of each stage that a run directory keeps."""
@@ -67,6 +70,7 @@ class Stages:
     Attributes:
         resumed_rows: rows that an earlier run had trained on, and this one did not have to.
         median: the median distance of two rows, where a bandwidth asked for it.
+        unseen: test rows with a category that training did not see, by column.
     """
 
     pipeline: Pipeline
@@ -78,6 +82,7 @@ class Stages:
     reuse: bool = True
     resumed_rows: int = 0
     median: float | None = None
+    unseen: dict[str, int] = field(default_factory=dict)
 
     def run(
         self,
@@ -262,7 +267,8 @@ class Stages:
                 details = {"confusion": found.confusion, "actual": found.actual, "predicted": found.predicted}
                 arrays |= {f"{part}_{name}": array for name, array in details.items() if array is not None}
             metrics = {part: found.metrics for part, found in scored.items()}
-            return arrays, {"metrics": metrics, "encoding": encoding_to_json(model.encoding)}
+            unseen = {} if test is None else unseen_categories(test, self.executor)
+            return arrays, {"metrics": metrics, "encoding": encoding_to_json(model.encoding), "unseen": unseen}
 
         key = _key(
             model.weights_sha256,
@@ -272,6 +278,14 @@ class Stages:
             None if test is None else test.fingerprint,
         )
         found = self.run("evaluate", key, compute, lambda kept: kept, lambda arrays, facts: (arrays, facts))
+        self.unseen = found[1].get("unseen", {})
+        for name, rows in self.unseen.items():
+            if test is not None and rows > UNSEEN_SHARE * test.base_rows:
+                self.events.emit(
+                    "warning",
+                    message=f"{rows / test.base_rows:.1%} of the test rows have a category of {name!r} that training "
+                    "did not see; it counts as missing",
+                )
         return cast(dict[str, Any], found[1]["metrics"])
 
     def diagnose(self, problem: Problem, model: KernelMachine) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from streamkern.centers import Centers, CenterSet, Given
 from streamkern.data.auto import Auto, AutoScale, automatic, notes
 from streamkern.data.categories import TargetEncode, require_encoded
 from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Encode, Lookup, TargetMeans
 from streamkern.data.preprocess import (
     Learning,
     Scaling,
@@ -23,8 +24,8 @@ from streamkern.data.preprocess import (
     learning_bytes,
     scale,
 )
-from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.statistics import Moments, RawScan, Statistics, TransformedScan, require_range, summarise
+from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, UsageError
@@ -117,6 +118,37 @@ def learn(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Transfo
     return _several(step.fitted(plain, sweep(executor, Work(scan, contribution))))
 
 
+@dataclass(frozen=True)
+class _Unseen:
+    """Contributes the rows of a block with a category that training did not see, by column.
+
+    Args:
+        assembly: of the dataset.
+    """
+
+    assembly: Assembly
+
+    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+        raw, where = block
+        lookup = Lookup(self.assembly.dataset.source)
+        self.assembly.transformed(raw.X, raw.ids, where, lookup)
+        return (lookup.unseen,)
+
+
+def unseen_categories(dataset: Dataset, executor: Executor) -> dict[str, int]:
+    """Count the rows with a category that training did not see, by column.
+
+    Args:
+        dataset: rows with the transforms of the training rows.
+        executor: where chunks are read.
+    """
+    if not any(isinstance(each, Encode | TargetMeans) for each in dataset.transforms) or not dataset.base_rows:
+        return {}
+    assembly = Assembly(dataset.plain())
+    (found,) = sweep(executor, Work(RawScan(Scan(assembly, scan_rows(dataset.widest))), _Unseen(assembly)))
+    return dict(found)
+
+
 def _several(made: Transform | tuple[Transform, ...]) -> tuple[Transform, ...]:
     return made if isinstance(made, tuple) else (made,)
 
@@ -128,7 +160,7 @@ def prepare(recipe: Recipe, stages: Stages) -> tuple[Dataset, Statistics]:
     """
     data, facts = recipe.train, None
     if not isinstance(recipe.preprocess, str):
-        require_encoded(data, recipe.preprocess)
+        require_encoded(data, recipe.preprocess or ())
     waiting: list[Step | AutoScale] = list(steps(recipe))
     while waiting:
         step = waiting.pop(0)
@@ -156,7 +188,7 @@ def steps(recipe: Recipe) -> tuple[Step, ...]:
         adaptive = features and (recipe.kernel is None or bandwidth.asks_median(recipe))
         never = recipe.standardise is not None
         chosen = automatic(recipe.train, recipe.task, adaptive, never)
-    told = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen)
+    told = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen or ())
     return (*told, *((Standardise(),) if recipe.standardise else ()))
 
 
@@ -219,8 +251,8 @@ class Recipe(Protocol):
         ...
 
     @property
-    def preprocess(self) -> tuple[Step, ...] | str:
-        """Steps of preprocessing, in order; or ``auto``."""
+    def preprocess(self) -> tuple[Step, ...] | str | None:
+        """Steps of preprocessing, in order; ``auto``; or None."""
         ...
 
     @property

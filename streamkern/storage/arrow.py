@@ -70,8 +70,8 @@ def _field(kind: pa.DataType, where: str, notes: Mapping[str, Any]) -> Field:
     if inferred is not None and is_number(kind):
         return Field(where, str(kind), np.dtype(kind.to_pandas_dtype()), inferred=inferred)
     if inferred is not None:
-        dtype = np.dtype(object if is_text(kind) else np.float64)
-        return Field(where, str(kind), dtype, inferred=inferred, encoded=True)
+        made = np.dtype(object if is_text(kind) else np.float64)
+        return Field(where, str(kind), made, inferred=inferred, encoded=True)
     if pa.types.is_fixed_size_binary(kind):
         length, dtype = math.prod(notes.get("shape", [0])), np.dtype(notes["dtype"]) if "dtype" in notes else None
         fits = dtype is not None and length * dtype.itemsize == kind.byte_width > 0

@@ -200,10 +200,7 @@ def _seconds(values: pa.ChunkedArray) -> Array:
         return _floats(values)  # seconds already
     gaps = np.asarray(values.is_null().to_numpy())
     whole = np.asarray(values.fill_null(0).to_numpy()).astype(np.int64)
-    if units is None:
-        made = (whole * _DAY).astype(np.float64)
-    else:
-        made = whole // units + (whole % units) / units
+    made = (whole * _DAY).astype(np.float64) if units is None else whole // units + (whole % units) / units
     made[gaps] = np.nan
     return made
 
@@ -213,7 +210,9 @@ def _seconds(values: pa.ChunkedArray) -> Array:
 
 def is_table(value: Any) -> bool:
     """Whether a value in memory is a table with named columns: a frame, an Arrow table, JSON."""
-    if isinstance(value, Mapping) or hasattr(value, "__arrow_c_stream__") or isinstance(value, pa.RecordBatch):
+    if isinstance(value, Mapping):
+        return not hasattr(value, "shape")  # as a sparse matrix of SciPy has, which is a dict too
+    if hasattr(value, "__arrow_c_stream__") or isinstance(value, pa.RecordBatch):
         return True
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
         return True
@@ -225,10 +224,10 @@ def is_mixed(value: Any) -> bool:
     if is_table(value):
         if isinstance(value, Mapping | list | tuple):
             return True
-        types = [field.type for field in as_table(value[:0] if not isinstance(value, pa.RecordBatch) else value).schema]
-        plain_types = all(is_number(kind) and not pa.types.is_dictionary(kind) for kind in types)
-        nullable = isinstance(value, pa.Table | pa.RecordBatch) or type(value).__module__.startswith("polars")
-        return nullable or not plain_types or _has_objects(value)
+        if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
+            return True
+        columns = as_table(value[:0] if type(value).__module__.startswith("pandas") else value).columns
+        return any(c.null_count or not is_number(c.type) or pa.types.is_dictionary(c.type) for c in columns)
     array = value if isinstance(value, np.ndarray) else np.empty(0)
     if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple):
         array = np.empty((1, len(value[0])), dtype=object)

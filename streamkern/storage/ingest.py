@@ -102,6 +102,7 @@ def ingest(
     memory: int | str | None = None,
     threads: int = 1,
     header: bool = True,
+    missing: str = "nan",
     schema: Any = None,
     exclude: Sequence[str] = (),
     overwrite: bool = False,
@@ -130,6 +131,7 @@ def ingest(
         memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
         threads: chunks decoded, and pieces written, side by side.
         header: whether the first line of a text table names its columns.
+        missing: ``nan``: a missing value among features is stored as NaN; or ``error``.
         schema: kinds of columns by name, where they differ from what their types say: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``. The data keep them.
         exclude: columns to leave out.
@@ -150,6 +152,8 @@ def ingest(
     place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
     format = _format(Path(url), format, shard, store is not None)
     listed = sources if isinstance(sources, list) else [sources]
+    if missing not in ("error", "nan"):
+        raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
     budget = default_budget() if memory is None else parse_bytes(memory)
     source = open_tables(
         listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
@@ -164,6 +168,7 @@ def ingest(
         "seed": seed if shuffle else None,
         "shard": None if shard is None else parse_bytes(shard, "shard"),
         "target": None if kept_target is None else kept_target.name,
+        "missing": missing,
     }
     if source.schema is not None and not source.schema.plain:
         options["schema"] = source.schema.to_json()
@@ -388,6 +393,8 @@ class _Job:
 
     def _read(self, chunk: int) -> Rows:
         X, y, w = self.source.read(chunk)
+        if self.record["missing"] == "error":
+            _require_values(X, self.source, chunk)
         return Rows(X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk)), y, w)
 
     def _stored(self, start: int, pool: ThreadPoolExecutor) -> Iterator[Rows]:
@@ -437,6 +444,20 @@ def _dtype(name: str) -> np.dtype[Any]:
         raise UsageError(
             f"{name!r} is not a dtype of features", where="dtype", expected="float32, float64, uint8, ..."
         ) from error
+
+
+def _require_values(X: Array, source: Source, chunk: int) -> None:
+    """Raise DataError, naming row and column, if a value is missing."""
+    if X.dtype.kind != "f" or not (gaps := np.isnan(X)).any():
+        return
+    row, column = map(int, np.argwhere(gaps)[0])
+    name = column if source.columns is None else repr(source.columns[column])
+    raise DataError(
+        f"a value of column {name} is missing",
+        where=source.where_row(chunk, row),
+        expected="a value in every row",
+        remedy='fill or drop such rows first, or store them as NaN: missing="nan", --missing nan',
+    )
 
 
 def _cast(X: Array, dtype: np.dtype[Any], where: str) -> Array:

@@ -19,7 +19,7 @@ class Column:
 
     Attributes:
         name: its name.
-        kind: ``number``; ``category``; ``boolean``, read as 0 and 1; or ``datetime``, read as seconds since 1970 in UTC.
+        kind: ``number``; ``category``; ``boolean``, read as 0 and 1; ``datetime``, read as seconds since 1970 in UTC.
         text: whether the values of a category are text, for which numbers stand; else they are numbers themselves.
         missing: whether values are missing; None where only reading every row would show it.
     """
