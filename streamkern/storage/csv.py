@@ -119,7 +119,10 @@ class CsvSource(TableSource):
         types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
         gaps = {name: name in missing for name in types}
         fields = fields_of(types, file.path, missing=gaps)
-        fields |= {name: replace(fields[name], by_name_only=True) for name in request.exclude if name in fields}
+        # Excluded columns have not been parsed.
+        request = replace(
+            request, exclude=[name for name in request.exclude if name not in set(self._names) - {*types}]
+        )
         roles = choose(fields, request, file.path)
         names = roles.features
         if roles.dtype.kind == "i":
