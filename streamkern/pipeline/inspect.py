@@ -200,9 +200,7 @@ def inspect(
     if source.non_features:
         found = sweep(executor, Work(_Chunks(source), _as_they_are))
         others = [(name, kind, what) for (name, kind), what in zip(source.non_features, found, strict=True)]
-    facts["advice"] = _advice(sketches, names, facts) + _advice_on(
-        others, [] if source.columns is None else names, facts["rows"]
-    )
+    facts["advice"] = _advice(sketches, names, facts) + _advice_on(others)
     return Inspection(facts, sketches, names, others)
 
 
@@ -325,15 +323,13 @@ def _advice(columns: Columns, names: list[str], facts: dict[str, Any]) -> list[s
     stds = columns.std[[name not in facts["text"] for name in names]]
     scales = stds[stds > 0]
     if len(scales) and scales.max() > 1e3 * scales.min():
-        advice.append("the scales of columns differ more than a thousandfold: do not turn preprocess off")
+        advice.append('the scales of columns differ more than a thousandfold: preprocess="auto" standardises them')
     return advice
 
 
-def _advice_on(others: list[tuple[str, str, Described]], features: list[str], rows: int) -> list[str]:
-    """What to do about columns that are no features."""
-    if not others:
-        return []
-    ids = [name for name, _, found in others if found.counts is None and found.missing < rows]
+def _advice_on(others: list[tuple[str, str, Described]]) -> list[str]:
+    """What to do about columns that are not plain numbers."""
+    ids = [name for name, kind, found in others if kind == "string" and found.counts is None]
     names = ", ".join(_shown(name) for name in ids[:5]) + (", ..." if len(ids) > 5 else "")
     return [f"more than {DISTINCT:,} different values; leave ids out: --exclude {names}"] if ids else []
 
