@@ -123,8 +123,8 @@ def facet_faults(source: str) -> list[str]:
 
 
 def test_a_facet_of_a_source_is_neither_probed_nor_set_from_outside():
-    assert facet_faults("getattr(a, 'text', ())\nhasattr(a, 'weight')\nb.c, s.shuffled = 1, 2\nself.remote = 1") == [
-        "1: getattr(a, 'text', ())",
+    assert facet_faults("getattr(a, 'schema', ())\nhasattr(a, 'weight')\nb.c, s.shuffled = 1, 2\nself.remote = 1") == [
+        "1: getattr(a, 'schema', ())",
         "2: hasattr(a, 'weight')",
         "3: s.shuffled",
     ]

@@ -23,6 +23,7 @@ from streamkern.data.preprocess import (
     Units,
     column_positions,
     described_step,
+    require_columns,
     rows_themselves,
 )
 from streamkern.data.statistics import Statistics
@@ -67,8 +68,7 @@ class Quantile:
 
     def __post_init__(self) -> None:
         require_counts(self, knots=2)
-        if self.columns is not None:
-            object.__setattr__(self, "columns", tuple(self.columns))
+        require_columns(self)
 
     def only(self, dataset: Dataset) -> IntArray | None:
         """A sample."""
@@ -115,10 +115,10 @@ class Dates:
     parts: tuple[str, ...] = ("time", "year", "yearday", "weekday", "hour")
 
     def __post_init__(self) -> None:
-        for name in ("columns", "parts"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not self.parts or not Calendar(1, (0,), (self.parts,)).sound:
+        require_columns(self)
+        several = isinstance(self.parts, list | tuple) and all(isinstance(part, str) for part in self.parts)
+        object.__setattr__(self, "parts", tuple(self.parts) if several else (self.parts,))
+        if not several or not Calendar(1, (0,), (self.parts,)).sound:
             raise UsageError(
                 f"parts is {self.parts!r}.",
                 where="Dates(parts=...)",

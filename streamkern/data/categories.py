@@ -12,15 +12,24 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import UNKNOWN, Encode, TargetMeans, folds_of
-from streamkern.data.preprocess import Contribution, Step, category_positions, column_positions, described_step
+from streamkern.data.preprocess import (
+    Contribution,
+    Step,
+    category_positions,
+    column_positions,
+    described_step,
+    require_columns,
+)
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import Transform
-from streamkern.errors import DataError, StreamkernError, UsageError, require_counts
+from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_types
 from streamkern.storage.base import Source
 from streamkern.types import Array, IntArray
 
 MAX_CATEGORIES = 10_000
 """Most categories of a column."""
+
+MOST_FOLDS = 100
 
 MOST_MEANS = 32
 """Most classes whose shares encode a category."""
@@ -35,15 +44,7 @@ class _Categorical:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if self.columns is not None:
-            several = isinstance(self.columns, Sequence) and not isinstance(self.columns, str)
-            if not several or not self.columns or len(set(self.columns)) != len(self.columns):
-                raise UsageError(
-                    f"columns is {self.columns!r}.",
-                    where=f"{name}(columns)",
-                    expected='names or positions, each once: ("brand", "year"); or None for all categories',
-                )
-            object.__setattr__(self, "columns", tuple(self.columns))
+        require_columns(self)
         if self.unknown not in UNKNOWN:
             raise UsageError(
                 f"unknown is {self.unknown!r}.", where=f"{name}(unknown=...)", expected=" or ".join(map(repr, UNKNOWN))
@@ -151,11 +152,15 @@ class TargetEncode:
     task: str = ""
 
     def __post_init__(self) -> None:
-        if self.columns is not None:
-            object.__setattr__(self, "columns", tuple(self.columns))
+        require_columns(self)
         require_counts(self, folds=2)
-        if not self.smooth >= 0:
-            raise UsageError(f"smooth is {self.smooth!r}.", where="TargetEncode(smooth=...)", expected="a number >= 0")
+        require_types(self, "smooth")
+        if self.smooth < 0 or self.task not in ("", "classification", "regression") or self.folds > MOST_FOLDS:
+            raise UsageError(
+                f"smooth is {self.smooth!r}, folds {self.folds!r}, task {self.task!r}.",
+                where="TargetEncode",
+                expected=f"smooth >= 0, at most {MOST_FOLDS} folds, classification or regression",
+            )
 
     def only(self, dataset: Dataset) -> IntArray | None:
         """All rows."""

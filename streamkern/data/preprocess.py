@@ -94,6 +94,10 @@ class Standardise:
 
     columns: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        if self.columns != ():  # where nothing is to be scaled
+            require_columns(self)
+
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         """1/σ and −μ/σ."""
         spread = np.sqrt(variance)
@@ -277,8 +281,7 @@ class Impute:
 
     def __post_init__(self) -> None:
         require_types(self, "policy", "value", "indicator")
-        if self.columns is not None:
-            object.__setattr__(self, "columns", tuple(self.columns))
+        require_columns(self)
         if self.policy not in ("mean", "median", "constant"):
             raise UsageError(
                 f"The policy is {self.policy!r}.", where="Impute(policy)", expected='"mean", "median" or "constant"'
@@ -437,6 +440,21 @@ def _is_encoded(dataset: Dataset, name: str) -> bool:
             return True
         names = transform.names(names)
     return False
+
+
+def require_columns(step: Any) -> None:
+    """Make the columns of a step a tuple, and raise UsageError unless they are names or positions, or None."""
+    columns = step.columns
+    if columns is None:
+        return
+    named = isinstance(columns, Sequence) and not isinstance(columns, str) and bool(columns)
+    if not named or not all(type(c) in (str, int) for c in columns) or len(set(columns)) != len(columns):
+        raise UsageError(
+            f"columns is {columns!r}.",
+            where=f"{type(step).__name__}(columns=...)",
+            expected='names or positions, each once: ("brand", "year"); or None',
+        )
+    object.__setattr__(step, "columns", tuple(columns))
 
 
 def column_positions(columns: Sequence[str | int], dataset: Dataset, where: str) -> tuple[int, ...]:

@@ -119,7 +119,7 @@ class Moments:
                     expected="finite numbers; Input X contains NaN or infinity",
                     remedy="correct the value"
                     if not np.isnan(value)
-                    else 'fill missing values with preprocess=(sk.Impute("mean"),), or leave out their rows',
+                    else 'fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
                 )
             _require_squares(X, raw.ids, where)
         centred = X.astype(np.float64) - self.pivot

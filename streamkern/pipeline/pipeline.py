@@ -71,7 +71,7 @@ class Pipeline:
     test: Dataset | None = None
     validation: Dataset | None = None
     task: str = "classification"
-    preprocess: tuple[Step, ...] | str | None = AUTOMATIC
+    preprocess: tuple[Step, ...] | Any = AUTOMATIC
     standardise: bool | None = None
     seed: int = 0
     lanes: int = 4

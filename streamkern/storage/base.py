@@ -88,11 +88,14 @@ class Source(ABC):
         Raises:
             DataError: a column is stored as numbers, and should be text, or the other way round.
         """
-        if schema is None or self.schema is None or self.schema.kinds == schema.kinds:
+        if schema is None or (self.schema is not None and self.schema.kinds == schema.kinds):
             return self
-        for mine, wanted in zip(self.schema.columns, schema.columns, strict=False):
+        where = self.where(0) if len(self.bounds) > 1 else "the rows"
+        if self.schema is None and (texts := [column.name for column in schema.columns if column.text]):
+            raise unlike_kind(texts[0], False, where)
+        for mine, wanted in zip(() if self.schema is None else self.schema.columns, schema.columns, strict=False):
             if mine.text != wanted.text:
-                raise unlike_kind(mine.name, mine.text, self.where(0) if len(self.bounds) > 1 else "the rows")
+                raise unlike_kind(mine.name, mine.text, where)
         return self
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:

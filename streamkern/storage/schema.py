@@ -45,6 +45,12 @@ class Schema:
 
     columns: tuple[Column, ...]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.columns, tuple) or not all(isinstance(column, Column) for column in self.columns):
+            raise UsageError(
+                f"columns is {self.columns!r}.", where="Schema(columns=...)", expected="a tuple of columns with kinds"
+            )
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns."""

@@ -153,6 +153,8 @@ def test_a_value_of_another_kind_is_named_as_it_is_written(fitted, tmp_path, doo
         fitted.predict(rows)
     with pytest.raises(sk.DataError, match="'town' is not there"):
         fitted.predict(table.drop(columns="town"))
+    with pytest.raises(sk.DataError, match="'town' is stored as numbers, and the model was trained on text"):
+        fitted.predict(sk.from_arrays(np.ones((3, 8))))
 
 
 def test_a_category_that_training_did_not_see_is_named_by_its_word_where_it_is_an_error(tmp_path):
