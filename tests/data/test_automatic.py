@@ -234,3 +234,14 @@ def test_a_run_counts_unseen_categories_and_the_plan_those_of_the_first_chunk(tm
     assert result["preprocess"] == [f"an indicator for each category: town ({len(set(town))})", "standardised: x"]
     assert Units().reason(np.array([1.0, 1.0])).startswith("features left")
     assert planned_note(sk.from_arrays(np.ones((3, 2))), (Units(),))
+
+
+def test_a_row_group_of_all_rows_is_what_a_refusal_names_first(tmp_path: Path) -> None:
+    n = 300_000
+    table = pd.DataFrame({f"x{j}": np.zeros(n) for j in range(20)} | {"y": np.arange(n) % 2})
+    table.to_parquet(tmp_path / "whole.parquet", row_group_size=n)
+    pipe = sk.Pipeline(sk.open_dataset(tmp_path / "whole.parquet", "y"), centers=sk.Uniform(100))
+    needed = sk.plan(pipe, memory="64GiB", threads=1).footprint.peak
+    with pytest.raises(sk.PlanRefusedError) as error:
+        sk.plan(pipe, memory=needed - (60 << 20), threads=1)
+    assert error.value.remedy.startswith("store the rows in chunks of 4.0 MiB with streamkern ingest")
