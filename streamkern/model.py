@@ -378,9 +378,8 @@ class KernelMachine:
             return array_source(X, y, self.columns, schema=self.schema)
         if self.schema is None or self.schema.plain:
             return array_source(X, y)
-        width = np.shape(X)[1] if len(np.shape(X)) == 2 else self.n_features
-        if width != self.n_features:
-            raise self._unlike_width(width)
+        if isinstance(X, np.ndarray) and X.ndim == 2 and X.shape[1] != self.n_features:
+            raise self._unlike_width(X.shape[1])
         # By their places: an array has no names.
         return table_source(X, y, self.columns, self.schema)
 

@@ -133,7 +133,7 @@ def footprint(
         largest = format_bytes(int(np.diff(dataset.source.bounds).max(initial=1)) * stored)
         enough_then = "" if ingested <= budget else f", and raise memory to {format_bytes(ingested + ingested // 20)}"
         first.append(
-            f"store the rows in chunks of {format_bytes(smaller * stored)} with streamkern ingest, where the largest now has "
+            f"store the rows in chunks of {format_bytes(smaller * stored)} with streamkern ingest: the largest now has "
             f"{largest}{enough_then}"
         )
     raise PlanRefusedError(
