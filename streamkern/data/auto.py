@@ -498,7 +498,7 @@ def _chain(
         )
     made: list[Transform] = []
     width = len(schema.columns) + len(marked)
-    if marked:
+    if np.isfinite(values).any():  # a value that no training row misses may be missing later
         made.append(Fill(values, tuple(marked)))
     if heavy:
         made.append(_curves(X, width, heavy, KNOTS))

@@ -12,7 +12,7 @@ from streamkern.storage.arrays import ArraySource
 from streamkern.storage.arrow import frame_source
 from streamkern.storage.base import Source
 from streamkern.storage.choose import Request
-from streamkern.storage.convert import is_table
+from streamkern.storage.convert import is_dask_frame, is_table
 from streamkern.storage.parquet import ParquetSource, open_parquet, parquet_source, write_parquet
 from streamkern.storage.parquet_files import SUFFIXES
 from streamkern.storage.remote import Remote, Retry, bare, is_remote
@@ -103,7 +103,13 @@ def table_source(
     name: str = "target",
 ) -> Source:
     """Open a table in memory, and targets beside it; ``columns`` are those to use, or the names of an array's."""
-    rows = frame_source(X, Request(columns=columns, schema=schema, exclude=tuple(exclude)))
+    request = Request(columns=columns, schema=schema, exclude=tuple(exclude))
+    if is_dask_frame(X):
+        from streamkern.storage.dask import dask_frame  # as below
+
+        rows: Source = dask_frame(X, request)
+    else:
+        rows = frame_source(X, request)
     return rows if y is None else TargetedSource(rows, y, name)
 
 

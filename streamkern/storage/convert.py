@@ -214,9 +214,14 @@ def is_table(value: Any) -> bool:
         return not hasattr(value, "shape")  # as a sparse matrix of SciPy has, which is a dict too
     if hasattr(value, "__arrow_c_stream__") or isinstance(value, pa.RecordBatch):
         return True
-    if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
+    if is_dask_frame(value) or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")):
         return True
     return isinstance(value, list | tuple) and bool(len(value)) and all(isinstance(row, Mapping) for row in value)
+
+
+def is_dask_frame(value: Any) -> bool:
+    """Whether it is a Dask DataFrame."""
+    return type(value).__module__.startswith("dask.dataframe") and hasattr(value, "npartitions")
 
 
 def is_mixed(value: Any) -> bool:
@@ -226,6 +231,8 @@ def is_mixed(value: Any) -> bool:
             return True
         if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
             return True
+        if is_dask_frame(value):
+            return False
         columns = as_table(value[:0] if type(value).__module__.startswith("pandas") else value).columns
         return any(c.null_count or not is_number(c.type) or pa.types.is_dictionary(c.type) for c in columns)
     array = value if isinstance(value, np.ndarray) else np.empty(0)

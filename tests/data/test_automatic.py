@@ -20,7 +20,7 @@ from streamkern.data.transforms import dump, load
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers.fit import AtOnce, learn, prepare
 
-N = 400
+N = 900
 RNG = np.random.default_rng(0)
 SETTINGS: dict[str, Any] = {"memory": "4GiB", "threads": 1, "centers": 40}
 
@@ -60,7 +60,7 @@ def test_each_kind_of_column_becomes_what_it_should() -> None:
     table = pd.DataFrame({
         "size": size, "tail": np.exp(2 * RNG.normal(size=N)), "town": RNG.choice(["Oslo", "Rome", None], N),
         "when": when, "flag": RNG.random(N) < 0.3, "same": 1.0, "id": [f"r{i}" for i in range(N)], 
-        "none": [None] * N, "code": RNG.choice([f"c{i}" for i in range(300)], N),
+        "none": [None] * N, "code": [f"c{i % 300}" for i in range(N)],
     })  # fmt: skip
     y = RNG.normal(size=N) + (table["town"] == "Oslo")
     made = rows_of(prepared(table, y))
@@ -230,7 +230,7 @@ def test_a_run_counts_unseen_categories_and_the_plan_those_of_the_first_chunk(tm
             listeners=(lambda kind, fields: messages.append(str(fields.get("message", ""))),),
         )  # fmt: skip
     assert result["unseen_categories"] == {"town": 12}
-    assert any("3.0% of the test rows have a category of 'town'" in message for message in messages)
+    assert any("1.3% of the test rows have a category of 'town'" in message for message in messages)
     assert result["preprocess"] == [f"an indicator for each category: town ({len(set(town))})", "standardised: x"]
     assert Units().reason(np.array([1.0, 1.0])).startswith("features left")
     assert planned_note(sk.from_arrays(np.ones((3, 2))), (Units(),))

@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe
 import numpy as np
 import pandas as pd
 import polars
@@ -68,6 +69,7 @@ def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
         "polars": polars.from_arrow(arrow),
         "arrow": arrow,
         "record batch": arrow.combine_chunks().to_batches()[0],
+        "dask": dask.dataframe.from_pandas(table, npartitions=3),
         "dict of columns": {name: [row[name] for row in as_json] for name in table.columns},
         "list of dicts": as_json,
         "json": json.loads(text),
