@@ -5,6 +5,7 @@
 
     curl localhost:8000/health
     curl localhost:8000/predict -H "content-type: application/json" -d '{"rows": [[5.1, 3.5, 1.4, 0.2]]}'
+    curl localhost:8000/predict -H "content-type: application/json" -d '{"rows": [{"town": "Oslo", "area": 90}]}'
 
 It takes at most MAX_ROWS rows and MAX_BYTES in a request. It says no in JSON: 400 for what is not JSON, 404 and 405 for
 what it does not have, 413 and 415 for bodies it does not take, 422 for rows that the model cannot take.
@@ -99,7 +100,7 @@ class Application:
         except (ValueError, RecursionError) as error:
             raise Refused(400, f"The body is not JSON: {error}.") from error
         if not isinstance(asked, dict) or not isinstance(asked.get("rows"), list):
-            raise Refused(422, 'The body has the form {"rows": [[...], ...], "columns": [...], "scores": false}.')
+            raise Refused(422, 'The body has the form {"rows": [[...], ...] or [{...}, ...], "scores": false}.')
         if len(asked["rows"]) > self.predictor.max_rows:
             raise Refused(413, f"There are {len(asked['rows'])} rows; at most {self.predictor.max_rows} are taken.")
         columns = asked.get("columns")

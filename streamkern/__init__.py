@@ -9,8 +9,10 @@ import streamkern.starting  # noqa: F401  # first: what follows takes most of a 
 from streamkern.centers import AllRows, Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
 from streamkern.data import Dataset, Quarantined, from_arrays, open_dataset
 from streamkern.data.augment import Augmentation, Custom, FeatureDropout, GaussianNoise, MixUp
+from streamkern.data.auto import Dates, Quantile
+from streamkern.data.categories import OneHot, Ordinal, TargetEncode
 from streamkern.data.images import HorizontalFlip, RandomCrop, RandomErasing
-from streamkern.data.preprocess import Impute, Normalise, OneHot, Ordinal, RandomProjection, Standardise, UnitRange
+from streamkern.data.preprocess import Impute, Normalise, RandomProjection, Standardise, UnitRange
 from streamkern.errors import (
     BusyError,
     CorruptChunkError,
@@ -66,6 +68,7 @@ from streamkern.solvers import (
 )
 from streamkern.storage import Retry, write_parquet, write_zarr
 from streamkern.storage.ingest import Ingested, ingest
+from streamkern.storage.schema import Schema
 
 if TYPE_CHECKING:
     from streamkern.estimators import KernelClassifier, KernelRegressor
@@ -87,6 +90,7 @@ __all__ = [
     "Custom",
     "DataError",
     "Dataset",
+    "Dates",
     "Direct",
     "DotProfile",
     "EigenPro",
@@ -129,6 +133,7 @@ __all__ = [
     "PrecisionError",
     "PredictionResult",
     "Predictor",
+    "Quantile",
     "Quarantined",
     "RPCholesky",
     "RadialProfile",
@@ -141,9 +146,11 @@ __all__ = [
     "RetrainResult",
     "Retry",
     "RunResult",
+    "Schema",
     "Standardise",
     "StorageError",
     "StreamkernError",
+    "TargetEncode",
     "Trial",
     "Tuning",
     "Uniform",

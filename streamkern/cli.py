@@ -44,6 +44,7 @@ from streamkern.report.inspect import inspect as inspect_data
 from streamkern.report.status import metrics_in_words
 from streamkern.serving.predict import evaluate, predict
 from streamkern.storage.ingest import ingest
+from streamkern.storage.schema import KINDS
 from streamkern.storage.writer import read_json, write_json
 from streamkern.user_code import in_words, users_place
 
@@ -244,6 +245,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
     command.add_argument("--weight", metavar="NAME", help="the column of sample weights")
     command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="features to use")
+    _add_schema(command)
     command.add_argument("--shuffle", action="store_true", help="put the rows in a uniformly random order")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="which order (default: 0)")
     command.add_argument("--format", choices=("zarr", "parquet"), help="by the end of TARGET if not given, else zarr")
@@ -252,7 +254,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
     command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
-    command.add_argument("--missing", choices=("error", "nan"), default="error", help="missing features: (error)")
+    command.add_argument("--missing", choices=("error", "nan"), default="nan", help="missing features (default: nan)")
     command.add_argument("--overwrite", action="store_true", help="replace what ingest has made there")
     command.set_defaults(command=_ingest)
 
@@ -260,6 +262,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("data", metavar="DATA", help="a table of any kind, or a glob")
     command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
     command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="columns to look at")
+    _add_schema(command)
     command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
     command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
@@ -516,6 +519,24 @@ def _report(args: argparse.Namespace) -> None:
     _say(f"{write_report(records, args.out, args.image_shape)}\n")
 
 
+def _add_schema(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--exclude", type=lambda text: text.split(","), metavar="A,B,...", help="columns to leave out")
+    command.add_argument(
+        "--schema",
+        type=_schema,
+        metavar="A=KIND,...",
+        help=f"kinds, as zip=category: {', '.join(KINDS)}",
+    )
+
+
+def _schema(text: str) -> dict[str, str]:
+    """Kinds by name, from ``zip=category,when=datetime``."""
+    pairs = [part.rpartition("=") for part in text.split(",")]
+    if not all(name and kind in KINDS for name, _, kind in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as zip=category; kinds are {', '.join(KINDS)}")
+    return {name: kind for name, _, kind in pairs}
+
+
 def _evaluate(args: argparse.Namespace) -> None:
     get_device(args.device)
     target = args.target[0] if len(args.target) == 1 else args.target
@@ -554,6 +575,8 @@ def _ingest(args: argparse.Namespace) -> None:
             threads=args.threads or default_threads(),
             header=not args.no_header,
             missing=args.missing,
+            schema=args.schema,
+            exclude=args.exclude or (),
             overwrite=args.overwrite,
             on_progress=display.rows,
         )
@@ -565,8 +588,8 @@ def _ingest(args: argparse.Namespace) -> None:
 def _inspect(args: argparse.Namespace) -> None:
     with open_executor("threads", args.threads) as executor:
         found = inspect_data(
-            args.data, args.target, columns=args.columns, executor=executor, header=not args.no_header,
-            memory=args.memory,
+            args.data, args.target, columns=args.columns, schema=args.schema, exclude=args.exclude or (),
+            executor=executor, header=not args.no_header, memory=args.memory,
         )  # fmt: skip
     _say((json.dumps(found.to_json()) if args.json else found.text()) + "\n")
 

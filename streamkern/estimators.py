@@ -16,11 +16,11 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
 from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
-from streamkern.data.preprocess import Step, require_steps
+from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.data.targets import Classes
 from streamkern.errors import DataError, PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
@@ -32,7 +32,9 @@ from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.fit import Fitted, Stages, fit
 from streamkern.solvers.placement import device_for
+from streamkern.storage.convert import is_mixed, is_table
 from streamkern.storage.dask import is_dask_array
+from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
 
 MAX_CENTERS = 2000
@@ -49,12 +51,12 @@ class _Recipe:
     centers: Centers
     solver: Solver
     task: str
-    standardise: bool
+    standardise: bool | None
     seed: int
     lanes: int
     dtype: str
     features: FeatureMap | None = None
-    preprocess: tuple[Step, ...] = ()
+    preprocess: tuple[Step, ...] | str = ()
     test: Dataset | None = None
 
 
@@ -71,7 +73,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         *,
         memory: str | int | None = None,
         scaling: str | None = None,
-        preprocess: Sequence[Step] | None = None,
+        preprocess: Sequence[Step] | str | None = AUTOMATIC,
         validation: float | Dataset | None = None,
         dtype: str = "auto",
         lanes: int = 4,
@@ -134,7 +136,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Train.
 
         Args:
-            X: rows, shape (n, d): NumPy, pandas, polars or Dask; or a ``Dataset`` with a target.
+            X: rows, shape (n, d): NumPy, pandas, polars, Arrow or Dask, a dict of columns, a list of dicts; columns may
+                be text, dates, booleans and categories, and values may be missing. Or a ``Dataset`` with a target.
             y: targets, shape (n,), or (n, c) for a regressor; None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
                 and only the weights' ratios matter. None with a ``Dataset``, which has its own.
@@ -148,6 +151,11 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
+        elif is_mixed(X):
+            data = self._tabled(X, y, sample_weight)
+            schema = data.source.schema
+            plain = schema is not None and schema.plain and data.source.dtype == np.float64
+            dtype = "float64" if plain else "float32"
         else:
             _require_target(y)
             data, dtype = self._validated(X, y, sample_weight)
@@ -226,7 +234,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any) -> Array:
         """f(X), shape (n, c)."""
         check_is_fitted(self)
-        if not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
+        schema = self.model_.schema
+        numbers = schema is None or (schema.plain and not is_mixed(X))
+        if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
             # The model looks for NaN itself, block by block, and can say in which row.
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
         with open_executor(self.scheduler, self.threads) as executor:
@@ -253,8 +263,27 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             del self.feature_names_in_
         return data
 
+    def _tabled(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
+        """A table in memory of which not all columns are plain numbers."""
+        y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False) if y is not None else y
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        if self._task == "classification":
+            check_classification_targets(y)
+            y = column_or_1d(y, warn=True)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
+        data = from_arrays(X, y, sample_weight=sample_weight)
+        self.n_features_in_ = data.source.n_features
+        if is_table(X) and data.source.columns is not None:
+            self.feature_names_in_ = np.array(data.source.columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return data
+
     def _validated(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Dataset, str]:
         """Arrays in memory as scikit-learn checks them, and the dtype to compute in."""
+        table = is_table(X)
         X, y = validate_data(
             self, X, y, ensure_all_finite=False, order="C", multi_output=True, y_numeric=self._task == "regression"
         )
@@ -266,7 +295,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             taken = sample_weight > 0  # without the others, all that is drawn is drawn as if they were not there
             X, y, sample_weight = X[taken], y[taken], sample_weight[taken]
-        data = from_arrays(X, y, columns=None if columns is None else columns.tolist(), sample_weight=sample_weight)
+        names = None if columns is None else columns.tolist()
+        schema = None
+        if table and names is not None and self.preprocess == AUTOMATIC:
+            gaps = np.isnan(X).any(axis=0) if X.dtype.kind == "f" else np.zeros(X.shape[1], dtype=bool)
+            schema = Schema(tuple(Column(name, missing=bool(gap)) for name, gap in zip(names, gaps, strict=True)))
+        data = from_arrays(X, y, columns=names, sample_weight=sample_weight, schema=schema)
         return data, "float64" if X.dtype == np.float64 else "float32"
 
     def _recipe(self, data: Dataset, dtype: str, seed: int) -> _Recipe:
@@ -312,11 +346,11 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             centers,
             solver,
             self._task,
-            self.scaling == "standard",
+            True if self.scaling == "standard" else None,
             seed,
             int(self.lanes),
             dtype if self.dtype == "auto" else self.dtype,
-            preprocess=tuple(self.preprocess or ()),
+            preprocess=self.preprocess if isinstance(self.preprocess, str) else tuple(self.preprocess or ()),
         )
 
 
@@ -335,9 +369,12 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
-            centers are in those units. None takes rows as they are.
-        preprocess: steps such as ``Impute("mean")`` or ``OneHot((3,))``, fitted to the training rows in this order,
-            before ``scaling``; the model keeps them and applies them in prediction.
+            centers are in those units. None: as ``preprocess`` says.
+        preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
+            tails, numbers standardised); and rows of plain numbers standardised where their units differ, unless a
+            kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
+            ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
+            applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` says what was done.
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
             may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass.
         dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and

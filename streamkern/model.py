@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,12 +13,13 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.base import wide
-from streamkern.data.alike import require_alike, require_scaled_alike
+from streamkern.data.alike import require_alike, require_scaled_alike, require_width
 from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Lookup
 from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
-from streamkern.data.transforms import Transform, dump, load
+from streamkern.data.transforms import Transform, dump, final, load
 from streamkern.errors import DataError, ModelFormatError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
@@ -34,9 +36,12 @@ from streamkern.kernels import (
 )
 from streamkern.solvers.fit import Fitted
 from streamkern.solvers.score import Scored, score, score_in_detail
-from streamkern.storage import Source, open_source
+from streamkern.storage import Source, array_source, open_source, table_source
 from streamkern.storage.artifact import load_artifact, save_artifact, sha256
 from streamkern.storage.base import digest
+from streamkern.storage.convert import is_table
+from streamkern.storage.schema import Schema
+from streamkern.storage.tables import open_tables
 from streamkern.types import Array
 from streamkern.user_code import described
 
@@ -82,6 +87,7 @@ class KernelMachine:
         transforms: fitted preprocessing of stored rows, in order.
         origin: subtracted from scaled rows, in float64, before they are rounded; Z is relative to it. A number or
             shape (d,).
+        schema: names and kinds of the columns of a table, by which rows are read; None for arrays of numbers.
     """
 
     kernel: Kernel
@@ -95,6 +101,7 @@ class KernelMachine:
     features: FeatureMap | None = None
     transforms: tuple[Transform, ...] = ()
     origin: float | Array = 0.0
+    schema: Schema | None = None
 
     def __repr__(self) -> str:
         basis = repr(self.kernel) if self.features is None else f"{type(self.features).__name__} features"
@@ -113,6 +120,8 @@ class KernelMachine:
             "data": problem.train.fingerprint,
             "dtype": problem.train.source.dtype.str,
         }
+        if "preprocess" in fitted.report:
+            facts["preprocess"] = fitted.report["preprocess"]
         return cls(
             problem.kernel,
             problem.centers.Z,
@@ -123,8 +132,9 @@ class KernelMachine:
             problem.train.source.columns,
             facts | metadata,
             problem.features,
-            problem.train.transforms,
+            final(problem.train.transforms),
             problem.train.origin,
+            problem.train.source.schema,
         )
 
     @property
@@ -152,6 +162,7 @@ class KernelMachine:
             self.columns,
             *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
             *(["wide"] if self.wide else []),
+            *([self.schema.kinds] if self.schema is not None and not self.schema.plain else []),
         )
 
     @property
@@ -170,7 +181,8 @@ class KernelMachine:
         """Outputs f(x), shape (n, c): a score for each class, or predicted values.
 
         Args:
-            X: rows as they were stored in training: an array (n, d), a Dataset, or a path.
+            X: rows as they were stored in training: an array (n, d); a table (a frame, an Arrow table, a dict of
+                columns, a list of dicts), whose columns are found by their names; a Dataset; or a path.
             executor: where blocks run; threads of this process by default.
 
         Raises:
@@ -185,7 +197,13 @@ class KernelMachine:
         yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor)
 
     def stream_predictions(
-        self, X: Any, *, executor: Executor | None = None, outputs: bool = False, rows: tuple[int, int] | None = None
+        self,
+        X: Any,
+        *,
+        executor: Executor | None = None,
+        outputs: bool = False,
+        rows: tuple[int, int] | None = None,
+        unseen: Counter[str] | None = None,
     ) -> Iterator[Predicted]:
         """Predictions block by block, in the order of the stored rows; the same for a row whichever ``rows`` are asked.
 
@@ -194,6 +212,7 @@ class KernelMachine:
             executor: where blocks run; threads of this process by default.
             outputs: whether outputs are wanted too.
             rows: first and last + 1 row; all by default.
+            unseen: takes the number of rows with a category that training did not see, by column.
 
         Raises:
             DataError: as in ``decision_function``.
@@ -208,7 +227,9 @@ class KernelMachine:
         start, stop = rows or (0, int(bounds[-1]))
         numbers = range(int(np.searchsorted(stops, start, side="right")), int(np.searchsorted(starts, stop)))
         found = self._swept(_predictions, scan, [(i, outputs) for i in numbers], executor)
-        for i, block in zip(numbers, found, strict=True):
+        for i, (block, strange) in zip(numbers, found, strict=True):
+            if unseen is not None:
+                unseen.update(strange)
             here = slice(max(0, start - int(starts[i])), min(stop, int(stops[i])) - int(starts[i]))
             yield Predicted(*block).part(here)
 
@@ -217,7 +238,7 @@ class KernelMachine:
 
         Many threads may call it. It raises DataError as ``decision_function`` does, and trusts the shape.
         """
-        dataset = self._dataset(np.empty((0, self.n_features)))
+        dataset = self._prepared(Dataset(open_source(np.empty((0, self.n_features)))))
         assembly, basis = self._assembly(dataset, encoding=None), self._basis()
 
         def outputs(X: Array) -> Array:
@@ -226,6 +247,16 @@ class KernelMachine:
             return _evaluated(block, dataset.source, basis, self.weights, self.encoding)
 
         return outputs
+
+    def rows_of(self, X: Any) -> Array:
+        """Rows in memory as they are stored, shape (n, d): what ``answering`` takes.
+
+        Raises:
+            DataError: a value is not of its column's kind, or a column is missing.
+        """
+        source = self._source(X)
+        pieces = [source.read(chunk).X for chunk in range(len(source.bounds) - 1)]
+        return np.concatenate(pieces) if pieces else np.empty((0, source.n_features))
 
     def task_rows(self, dataset: Dataset) -> int:
         """Rows of a task of predictions: about 8 MiB of them, so that beginning a task costs nothing beside it."""
@@ -306,6 +337,7 @@ class KernelMachine:
             "encoding": encoding_to_json(self.encoding),
             "transforms": described,
             "columns": None if self.columns is None else list(self.columns),
+            "schema": None if self.schema is None else self.schema.to_json(),
             "weights_sha256": self.weights_sha256,
             "training": self.metadata,
         }
@@ -343,14 +375,27 @@ class KernelMachine:
     def _dataset(self, X: Any, y: Array | None = None) -> Dataset:
         """Rows of X as training saw them: the model's own scaling on stored columns."""
         if isinstance(X, Dataset):
-            dataset = X
-        elif isinstance(X, str | os.PathLike):
-            dataset = Dataset(open_source(X, columns=self.columns))
+            dataset = replace(X, source=X.source.conformed(self.schema))
         else:
-            names = getattr(X, "columns", None)  # of a data frame
-            named = names is not None and all(isinstance(name, str) for name in names)
-            dataset = Dataset(open_source(X, target=y, columns=list(names) if named and names is not None else None))
-        require_alike(dataset, self.n_features, self.columns, self.transforms)
+            dataset = Dataset(self._source(X, y))
+        return self._prepared(dataset)
+
+    def _source(self, X: Any, y: Array | None = None) -> Source:
+        """Rows of a path, an array or a table, read by the model's schema."""
+        if isinstance(X, str | os.PathLike):
+            return open_tables([os.fspath(X)], columns=self.columns, schema=self.schema)
+        if is_table(X):
+            return array_source(X, y, self.columns, schema=self.schema)
+        if self.schema is None or self.schema.plain:
+            return array_source(X, y)
+        if isinstance(X, np.ndarray) and X.ndim == 2:
+            require_width(X.shape[1], self.n_features)
+        # By their places: an array has no names.
+        return table_source(X, y, self.columns, self.schema)
+
+    def _prepared(self, dataset: Dataset) -> Dataset:
+        """Stored rows with the model's own transforms and scaling."""
+        require_alike(dataset, self.n_features, self.columns, self.transforms, self.schema)
         prepared = replace(
             dataset, transforms=self.transforms, factor=self.factor, shift=self.shift, origin=self.origin,
             wide=self.wide,
@@ -402,7 +447,10 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
             features,
             transforms,
             _number_or_array(arrays["origin"]) if "origin" in arrays else 0.0,
+            None if metadata.get("schema") is None else Schema.from_json(metadata["schema"]),
         )
+        if model.schema is not None and model.schema.names != model.columns:
+            raise KeyError("schema")
         _ = model.wide  # the dtype that it names is one
         return model
     except StreamkernError:
@@ -426,11 +474,12 @@ def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding
 
 def _predictions(
     key: tuple[int, bool], scan: Scan, basis: Basis, weights: Array, encoding: Encoding
-) -> tuple[Array, Array | None, Array | None]:
+) -> tuple[tuple[Array, Array | None, Array | None], Counter[str]]:
     raw, where = scan.raw(key[:1])
-    block = scan.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key[:1], where)
+    lookup = Lookup(scan.assembly.dataset.source)
+    block = scan.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key[:1], where, lookup)
     outputs = _evaluated(block, scan.assembly.dataset.source, basis, weights, encoding)
-    return _decided(outputs, encoding), outputs if key[1] else None, raw.y
+    return (_decided(outputs, encoding), outputs if key[1] else None, raw.y), lookup.unseen
 
 
 def _decided(outputs: Array, encoding: Encoding) -> Array:

@@ -51,7 +51,7 @@ def ragged(folder: Path) -> Path:
 
 
 def mistyped(folder: Path) -> Path:
-    pq.write_table(pa.table({"a": [1.0] * 6, "b": list("xyzxyz"), "label": [0, 1] * 3}), folder / "bad.parquet")
+    pq.write_table(pa.table({"a": [1.0] * 6, "b": [[b"x"]] * 6, "label": [0, 1] * 3}), folder / "bad.parquet")
     return folder / "bad.parquet"
 
 

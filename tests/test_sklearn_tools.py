@@ -55,7 +55,7 @@ def test_a_dask_frame_is_rows_once_its_chunks_are_known() -> None:
     frame = dd.from_pandas(pd.DataFrame(X, columns=NAMES), npartitions=3)
     rows = frame.to_dask_array(lengths=True)
     model = sk.KernelRegressor(centers=30).fit(rows, X[:, 1])
-    assert model.score(sk.from_arrays(rows, X[:, 1])) > 0.99  # in float32, and in the order of its chunks
+    assert model.score(sk.from_arrays(rows, X[:, 1])) > 0.98  # in float32, and in the order of its chunks
     assert np.array_equal(model.predict(frame), model.predict(rows))
 
 

@@ -14,7 +14,8 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.quarantine import Quarantined, corrupt_chunks
 from streamkern.data.split import Listed
 from streamkern.errors import UsageError
-from streamkern.storage import Retry, open_source
+from streamkern.storage import Retry, array_source
+from streamkern.storage.tables import open_tables
 
 __all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset"]
 
@@ -24,18 +25,27 @@ def open_dataset(
     target: Any = None,
     *,
     columns: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    schema: Any = None,
     weight: str | None = None,
     format: str | None = None,
     storage_options: dict[str, Any] | None = None,
     retry: Retry | None = None,
     on_corrupt: str = "error",
 ) -> Dataset:
-    """Open stored rows: a zarr group or array, a parquet file, directory or glob; a local path or any fsspec URL.
+    """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow, npy, npz, HDF5; local or any fsspec URL.
+
+    The columns of a table are numbers, booleans, categories (text) and dates and times; a value may be missing in each.
+    ``streamkern inspect`` prints what it takes each for. A CSV file is read once to open it, and parsed again with each
+    pass that does not fit in memory: ``ingest`` it first if it is large.
 
     Args:
         path: where.
         target: name of the target column; several names for several outputs (parquet).
         columns: features to use, in this order; all but the target by default.
+        exclude: columns to leave out, such as an id.
+        schema: kinds of columns by name, where they differ from what their types say: ``{"zip": "category"}``; one of
+            ``number``, ``category``, ``boolean`` and ``datetime``.
         weight: name of the column of sample weights >= 0. What ``ingest`` has made knows its own.
         format: ``zarr`` or ``parquet`` where the path does not tell.
         storage_options: for fsspec URLs; secrets are better left to the environment.
@@ -52,8 +62,8 @@ def open_dataset(
         raise UsageError(
             f"on_corrupt is {on_corrupt!r}.", where="open_dataset(on_corrupt=...)", expected="'error' or 'quarantine'"
         )
-    dataset = Dataset(open_source(os.fspath(path), target=target, columns=columns, weight=weight, format=format,
-                                  storage_options=storage_options, retry=retry))  # fmt: skip
+    dataset = Dataset(open_tables([os.fspath(path)], target, columns, weight=weight, format=format, schema=schema,
+                                  exclude=exclude, storage_options=storage_options, retry=retry))  # fmt: skip
     if on_corrupt == "quarantine" and (found := corrupt_chunks(dataset.source)):
         dataset = dataset.without(found)
         rows = sum(each.stop - each.start for each in found)
@@ -65,19 +75,30 @@ def open_dataset(
     return dataset
 
 
-def from_arrays(X: Any, y: Any = None, *, columns: Sequence[str] | None = None, sample_weight: Any = None) -> Dataset:
-    """A dataset over arrays in memory, or Dask arrays.
+def from_arrays(
+    X: Any,
+    y: Any = None,
+    *,
+    columns: Sequence[str] | None = None,
+    sample_weight: Any = None,
+    schema: Any = None,
+    exclude: Sequence[str] = (),
+) -> Dataset:
+    """A dataset over arrays in memory, Dask arrays, or a table in memory.
 
     Args:
-        X: features, shape (n, d) or (n, ...), which is flattened; NumPy or Dask.
+        X: features: an array, shape (n, d) or (n, ...), which is flattened, NumPy or Dask; or a table: a pandas or
+            polars frame, an Arrow table, a dict of columns, a list of dicts, an array of objects.
         y: targets, shape (n,) or (n, c), or None.
-        columns: names of the features.
+        columns: names of the features of an array; columns of a table to use.
+        schema: of a table, as in ``open_dataset``.
+        exclude: columns of a table to leave out.
         sample_weight: weights >= 0, shape (n,), held in memory; rows of weight 0 take no part.
 
     Raises:
         DataError: shapes or types that cannot be rows.
     """
-    dataset = Dataset(open_source(X, target=y, columns=columns, weight=sample_weight))
+    dataset = Dataset(array_source(X, y, columns, sample_weight, schema=schema, exclude=exclude))
     if sample_weight is not None and not (taken := np.asarray(sample_weight) != 0).all():
         dataset = replace(dataset, rules=(Listed(np.flatnonzero(taken)),))
     return dataset

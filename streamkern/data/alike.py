@@ -12,10 +12,26 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block
 from streamkern.data.transforms import Transform, require_numbers
 from streamkern.errors import DataError, UsageError
+from streamkern.storage.schema import Schema
+
+
+def require_width(width: int, n_features: int) -> None:
+    """Raises DataError where rows have another width than those of training."""
+    if width != n_features:
+        raise DataError(
+            f"X has {width} features, but KernelMachine is expecting {n_features} features as input",
+            where="X",
+            expected=f"{n_features} features",
+            remedy="give the columns the model was trained on, in their order",
+        )
 
 
 def require_alike(
-    rows: Dataset, n_features: int, columns: Sequence[str] | None, transforms: Sequence[Transform]
+    rows: Dataset,
+    n_features: int,
+    columns: Sequence[str] | None,
+    transforms: Sequence[Transform],
+    schema: Schema | None = None,
 ) -> None:
     """Check that stored rows have the width, the names and the kinds of the training rows; reads nothing.
 
@@ -24,18 +40,13 @@ def require_alike(
         n_features: stored width of the training rows.
         columns: their names, or None.
         transforms: what training does to stored rows, in order.
+        schema: kinds of the training rows' columns, by which these rows are read; None where there are none.
 
     Raises:
         DataError: another width, other names, or text where training had numbers.
     """
     source = rows.source
-    if source.n_features != n_features:
-        raise DataError(
-            f"X has {source.n_features} features, but KernelMachine is expecting {n_features} features as input",
-            where="X",
-            expected=f"{n_features} features",
-            remedy="give the columns the model was trained on, in their order",
-        )
+    require_width(source.n_features, n_features)
     if columns is not None and source.columns is not None and tuple(source.columns) != tuple(columns):
         differ = next((a, b) for a, b in zip(columns, source.columns, strict=True) if a != b)
         raise DataError(
@@ -44,7 +55,8 @@ def require_alike(
             expected=", ".join(columns[:8]) + (", ..." if len(columns) > 8 else ""),
             remedy="open the data with columns=[...] as in training",
         )
-    require_numbers(source, transforms)
+    if schema is None:
+        require_numbers(source, transforms)
 
 
 def require_scaled_alike(rows: Dataset, prepared: Dataset) -> None:
@@ -57,7 +69,7 @@ def require_scaled_alike(rows: Dataset, prepared: Dataset) -> None:
     Raises:
         UsageError: they have a scaling of their own.
     """
-    if rows.settled().transforms and prepared.fingerprint != rows.relative_to(prepared.origin).fingerprint:
+    if rows.settled().transforms and prepared.fingerprint != rows.final().relative_to(prepared.origin).fingerprint:
         raise UsageError(
             "The data set is scaled in another way than the training data.",
             where="dataset",

@@ -12,10 +12,11 @@ import numpy as np
 
 from streamkern.backends.base import wide
 from streamkern.data.augment import Augmentation, MixUp
+from streamkern.data.encoders import Names
 from streamkern.data.quarantine import Quarantined
 from streamkern.data.split import HASH_SPAN, Chooser, Listed, Rule, Without, count_chosen, sample_rule, smallest
 from streamkern.data.subsample import rows_of, stratified, weighted
-from streamkern.data.transforms import Affine, Names, Project, Transform, dump
+from streamkern.data.transforms import Affine, Project, Transform, dump, final
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
 from streamkern.types import Array, IntArray, Rows, Target
@@ -217,11 +218,18 @@ class Dataset:
         )
 
     def prepared_like(self, other: Dataset) -> Dataset:
-        """These rows with the transforms, the scaling and the origin of another dataset, in place of their own."""
+        """These rows with the transforms, the scaling and the origin of another dataset, in place of their own.
+
+        They are read by the schema of the other's.
+        """
         return self._with(
-            transforms=other.transforms, factor=other.factor, shift=other.shift, origin=other.origin,
-            wide=other.takes_float64,
+            source=self.source.conformed(other.source.schema), transforms=other.transforms, factor=other.factor,
+            shift=other.shift, origin=other.origin, wide=other.takes_float64,
         )  # fmt: skip
+
+    def final(self) -> Dataset:
+        """These rows as they are outside training, where no row knows the fold of its own target."""
+        return self._with(transforms=final(self.transforms))
 
     def relative_to(self, origin: float | Array) -> Dataset:
         """The same rows, with ``origin``, a number or shape (d,), subtracted before they are rounded."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from streamkern.backends.device import Device
 from streamkern.data.augment import GaussianNoise
+from streamkern.data.encoders import Lookup
 from streamkern.data.stream import Assembly, Block, Key, Raw
 from streamkern.types import IntArray
 
@@ -34,12 +35,12 @@ class DeviceAssembly(Assembly):
 
     device: Device | None = field(default=None, kw_only=True)
 
-    def build(self, raw: Raw, index: IntArray, key: Key, where: str) -> Block:
+    def build(self, raw: Raw, index: IntArray, key: Key, where: str, lookup: Lookup | None = None) -> Block:
         assert self.device is not None
         data = self.dataset
         noises = [a for a in data.augmentations if isinstance(a, GaussianNoise)]
         if data.transforms or self.dtype != np.float32 or len(noises) < len(data.augmentations):
-            block = self._host.build(raw, index, key, where)
+            block = self._host.build(raw, index, key, where, lookup)
             return block._replace(X=self.device.upload(block.X))
         ids, copies = raw.ids[index], raw.copies[index]
         X = self.device.rows(

@@ -13,18 +13,16 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Encode, TargetMeans
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Raw
-from streamkern.data.transforms import Encode, Expected, Fill, Project, Transform, UnitRows
+from streamkern.data.transforms import Expected, Fill, Project, Transform, UnitRows
 from streamkern.errors import DataError, UsageError, require_counts, require_types
 from streamkern.storage.layout import positions
 from streamkern.types import Array, IntArray, Parameters
 
-MAX_CATEGORIES = 10_000
-"""Most categories of a column."""
-
-CATEGORIES_GUESS = 16
-"""Categories of a column assumed before it was read, for the projection of memory."""
+AUTOMATIC = "auto"
+"""The preprocessing that follows from the schema and the statistics of the rows."""
 
 MEDIAN_BYTES = 32 << 20
 """Most bytes of the rows that medians are taken over."""
@@ -58,15 +56,15 @@ class Learning(Protocol):
             UsageError: the step does not fit the dataset.
         """
 
-    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """The transform, from the sums over all rows.
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform | tuple[Transform, ...]:
+        """The transform, or several in order, from the sums over all rows.
 
         Raises:
             DataError: the rows do not allow it.
         """
 
-    def width(self, d: int) -> int:
-        """Features that go out for d that come in, or a guess before the rows are read."""
+    def width(self, dataset: Dataset) -> int:
+        """Features that go out for those of a dataset; as its first chunk has it, where rows tell."""
 
     def bytes(self, d: int) -> int:
         """Most bytes that the sums hold, for rows of d features."""
@@ -80,12 +78,27 @@ Step = Scaling | Learning
 
 @dataclass(frozen=True)
 class Standardise(Parameters):
-    """Every feature to mean 0 and variance 1; a constant feature is only shifted."""
+    """Features to mean 0 and variance 1; a constant feature is only shifted.
+
+    Args:
+        columns: positions among the features as the steps before leave them; None for all of them.
+    """
+
+    columns: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns != ():  # where nothing is to be scaled
+            require_columns(self)
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         spread = np.sqrt(variance)
         factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
-        return factor, -mean * factor
+        shift = -mean * factor
+        if self.columns is not None:
+            others = np.ones(len(factor), dtype=bool)
+            others[list(self.columns)] = False
+            factor[others], shift[others] = 1.0, 0.0
+        return factor, shift
 
 
 @dataclass(frozen=True)
@@ -107,11 +120,52 @@ def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
         facts: statistics of its rows after its transforms, before its factor and shift.
     """
     factor, shift = np.asarray(dataset.factor), np.asarray(dataset.shift)
+    if not _changes(step, facts):
+        return dataset
     ends = np.sort([facts.low * factor + shift, facts.high * factor + shift], axis=0)
     scaled = dataset.plain().scale(
         *step.scaling(ends[0], ends[1], facts.mean * factor + shift, facts.variance * np.square(factor))
     )
     return dataset.prepared_like(scaled)
+
+
+def _changes(step: Scaling, facts: Statistics) -> bool:
+    """Whether a step that may leave rows as they are does anything to these."""
+    return not isinstance(step, Units) or step.differ(facts.variance)
+
+
+@dataclass(frozen=True)
+class Units(Standardise):
+    """Standardise where the units of features differ; leave rows of one unit, such as images, as they are.
+
+    Units differ where a few features make all of the distance between rows: where the effective number of features,
+    (Σ v)² / Σ v² of their variances v, is below a quarter of those that vary (less one in both numbers).
+    """
+
+    def differ(self, variance: Array) -> bool:
+        """Whether the units of features of these variances differ."""
+        return share_of_features(variance) < UNITS_DIFFER
+
+    def reason(self, variance: Array) -> str:
+        """What is done to features of these variances, and why, in a sentence."""
+        v = variance[variance > 0]
+        effective = 1.0 if not len(v) else float(np.square((v / v.max()).sum()) / np.square(v / v.max()).sum())
+        one = f"{effective:.1f} of {len(v):,} features make the distance between rows"
+        if self.differ(variance):
+            return f"features standardised: their units differ ({one})"
+        return f"features left as they are: their units are alike ({one})"
+
+
+UNITS_DIFFER = 0.25
+
+
+def share_of_features(variance: Array) -> float:
+    """Share of the features that vary which make the distance between rows, in [0, 1]; 1 where at most one varies."""
+    v = variance[variance > 0]
+    if len(v) < 2:
+        return 1.0
+    v = v / v.max()
+    return float((np.square(v.sum()) / np.square(v).sum() - 1) / (len(v) - 1))
 
 
 class _WithoutSweep(Parameters):
@@ -137,8 +191,8 @@ class Normalise(_WithoutSweep):
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
         return UnitRows(dataset.n_features)
 
-    def width(self, d: int) -> int:
-        return d
+    def width(self, dataset: Dataset) -> int:
+        return dataset.n_features
 
 
 @dataclass(frozen=True)
@@ -170,7 +224,7 @@ class RandomProjection(_WithoutSweep):
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
         return Project(dataset.n_features, self.components, self.density, self.seed)
 
-    def width(self, d: int) -> int:
+    def width(self, dataset: Dataset) -> int:
         return self.components
 
 
@@ -182,6 +236,9 @@ class Impute(Parameters):
         policy: ``mean`` of the feature's values over the training rows; ``median``, over a uniform sample of at most
             32 MiB of them; or ``constant``.
         value: for ``constant``.
+        columns: names or positions of the features to fill; None for all that are not categories: a missing category
+            is a category of its own.
+        indicator: whether each feature that has missing values in training gets an indicator of them, after the others.
 
     Raises:
         UsageError: an unknown policy, or a value that is not finite.
@@ -189,9 +246,12 @@ class Impute(Parameters):
 
     policy: str = "mean"
     value: float = 0.0
+    columns: tuple[str | int, ...] | None = None
+    indicator: bool = False
 
     def __post_init__(self) -> None:
-        require_types(self)
+        require_types(self, "policy", "value", "indicator")
+        require_columns(self)
         if self.policy not in ("mean", "median", "constant"):
             raise UsageError(
                 f"The policy is {self.policy!r}.", where="Impute(policy)", expected='"mean", "median" or "constant"'
@@ -206,7 +266,28 @@ class Impute(Parameters):
         return np.sort(dataset.draw(rows, _MEDIAN))
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        return {"mean": sum_present, "median": rows_themselves, "constant": None}[self.policy]
+        self._chosen(dataset)
+        constant = sum_present if self.indicator else None
+        return {"mean": sum_present, "median": rows_themselves, "constant": constant}[self.policy]
+
+    def _chosen(self, dataset: Dataset) -> IntArray:
+        """Positions of the features to fill.
+
+        Raises:
+            UsageError: a named feature is a category, or is not there.
+        """
+        d, categories = dataset.n_features, category_positions(dataset)
+        if self.columns is None:
+            return np.setdiff1d(np.arange(d), categories)
+        found = column_positions(self.columns, dataset, "Impute(columns=...)")
+        if both := sorted(set(found) & set(categories)):
+            raise UsageError(
+                f"Feature {both[0] if dataset.columns is None else dataset.columns[both[0]]!r} is a category.",
+                where="Impute(columns=...)",
+                expected="features of numbers: a missing category is a category of its own",
+                remedy="leave it out of columns=(...); sk.OneHot gives a missing category an indicator",
+            )
+        return np.array(found, dtype=np.int64)
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
         """Its values.
@@ -214,17 +295,23 @@ class Impute(Parameters):
         Raises:
             DataError: a feature has no value in any row.
         """
-        if sums is None:
-            return Fill(np.full(dataset.n_features, float(self.value)))
-        if self.policy == "mean":
+        chosen = self._chosen(dataset)
+        others = np.setdiff1d(np.arange(dataset.n_features), chosen)
+        n = np.array([], dtype=np.int64)
+        if self.policy == "constant":
+            values = np.full(dataset.n_features, float(self.value))
+            count, n = (values + 1, n) if sums is None else (sums[0].count, sums[0].rows)
+        elif self.policy == "mean":
+            assert sums is not None
             total = sums[0]
-            count, values = total.count, total.mean
+            count, values, n = total.count, total.mean, total.rows
         else:
+            assert sums is not None
             X = np.concatenate(sums[0].pieces)
-            count = (~np.isnan(X)).sum(axis=0)
+            count, n = (~np.isnan(X)).sum(axis=0), np.full(dataset.n_features, len(X))
             values = np.array([np.median(x[~np.isnan(x)]) if n else 0.0 for x, n in zip(X.T, count, strict=True)])
-        if not count.all():
-            column = int(np.argmin(count))
+        if self.policy != "constant" and not count[chosen].all():
+            column = int(chosen[np.argmin(count[chosen])])
             names = dataset.columns
             raise DataError(
                 f"Feature {column if names is None else repr(names[column])} has no value in any row.",
@@ -232,10 +319,17 @@ class Impute(Parameters):
                 expected="at least one value to learn from",
                 remedy='leave the column out, or use Impute("constant")',
             )
-        return Fill(values)
+        values = np.array(values, dtype=np.float64)
+        values[others] = np.nan
+        marked = tuple(int(column) for column in chosen if count[column] < n[column]) if self.indicator else ()
+        return Fill(values, marked)
 
-    def width(self, d: int) -> int:
-        return d
+    def width(self, dataset: Dataset) -> int:
+        """The same, and at most an indicator each."""
+        if not self.indicator:
+            return dataset.n_features
+        named = dataset.n_features if self.columns is None else len(self.columns)
+        return dataset.n_features + (named if dataset.columns is None else len(self._chosen(dataset)))
 
     def bytes(self, d: int) -> int:
         """Two numbers a feature; for medians the rows, joined, and a column of them."""
@@ -248,16 +342,19 @@ class Present:
     Args:
         count: shape (d,).
         mean: shape (d,), float64; 0 where there is none.
+        rows: with the missing ones, shape (d,).
     """
 
-    def __init__(self, count: Array, mean: Array) -> None:
+    def __init__(self, count: Array, mean: Array, rows: Array) -> None:
         self.count = count
         self.mean = mean
+        self.rows = rows
 
     def __add__(self, other: Present) -> Present:
         count = self.count + other.count
         with np.errstate(invalid="ignore"):
-            return Present(count, self.mean + (other.mean - self.mean) * (other.count / np.maximum(count, 1)))
+            mean = self.mean + (other.mean - self.mean) * (other.count / np.maximum(count, 1))
+            return Present(count, mean, self.rows + other.rows)
 
 
 def sum_present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
@@ -268,7 +365,7 @@ def sum_present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
     pivot = np.where(count > 0, np.fmin.reduce(X, axis=0, initial=np.inf), 0.0)  # sums about it keep their digits
     with np.errstate(invalid="ignore"):  # what is infinite is refused by the statistics
         centred = np.where(missing, 0.0, X - pivot)
-        return (Present(count, pivot + centred.sum(axis=0) / np.maximum(count, 1)),)
+        return (Present(count, pivot + centred.sum(axis=0) / np.maximum(count, 1), np.full(X.shape[1], len(X))),)
 
 
 class Pieces:
@@ -290,177 +387,72 @@ def rows_themselves(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
     return (Pieces((block[0].X.astype(np.float64),)),)
 
 
-@dataclass(frozen=True)
-class _Categorical(Parameters):
-    """What ``OneHot`` and ``Ordinal`` share; see them for the parameters."""
-
-    columns: Sequence[str | int]
-    unknown: str = "error"
-
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        several = isinstance(self.columns, Sequence) and not isinstance(self.columns, str)
-        if not several or not self.columns or len(set(self.columns)) != len(self.columns):
-            raise UsageError(
-                f"columns is {self.columns!r}.",
-                where=f"{name}(columns)",
-                expected='names or positions, each once: ("brand", "year")',
-            )
-        object.__setattr__(self, "columns", tuple(self.columns))
-        if self.unknown not in ("error", "ignore"):
-            raise UsageError(
-                f"unknown is {self.unknown!r}.", where=f"{name}(unknown=...)", expected='"error" or "ignore"'
-            )
-
-    def only(self, dataset: Dataset) -> IntArray | None:
-        """All rows."""
-        return None
-
-    def contribution(self, dataset: Dataset) -> Contribution | None:
-        """The values of each column."""
-        return CategoriesSeen(self._positions(dataset))
-
-    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """Its categories."""
-        assert sums is not None
-        for column, values in zip(self._positions(dataset), sums[0].values, strict=True):
-            if len(values) > MAX_CATEGORIES:
-                raise _too_many(column)
-        one_hot = isinstance(self, OneHot)
-        return Encode(dataset.n_features, self._positions(dataset), sums[0].values, one_hot, self.unknown)
-
-    def bytes(self, d: int) -> int:
-        """The values of each column, in the sums that are waiting."""
-        return 64 * 8 * MAX_CATEGORIES * len(self.columns)
-
-    def _positions(self, dataset: Dataset) -> tuple[int, ...]:
-        where = f"{type(self).__name__}(columns)"
-        d = dataset.n_features
-        found = []
-        for column in self.columns:
-            if isinstance(column, str):
-                found.append(int(positions([column], dataset.columns, where)[0]))
-            elif 0 <= column < d:
-                found.append(int(column))
-            else:
-                raise UsageError(f"There is no column {column}.", where=where, expected=f"0 to {d - 1}")
-        if len(set(found)) != len(found):
-            raise UsageError("A column is given twice.", where=where, expected="each column once")
-        return tuple(sorted(found))
+def category_positions(dataset: Dataset) -> tuple[int, ...]:
+    """Positions of the features that are categories and are not encoded yet."""
+    schema, names = dataset.source.schema, dataset.columns
+    if schema is None or names is None:
+        return ()
+    categories = {column.name for column in schema.columns if column.kind == "category"}
+    return tuple(j for j, name in enumerate(names) if name in categories and not _is_encoded(dataset, name))
 
 
-@dataclass(frozen=True)
-class OneHot(_Categorical):
-    """A column of categories to one indicator for each category that the training rows have, where it stood.
+def _is_encoded(dataset: Dataset, name: str) -> bool:
+    names = dataset.source.columns
+    for transform in dataset.transforms:
+        at = -1 if names is None or name not in names else names.index(name)
+        if isinstance(transform, Encode | TargetMeans) and at in transform.columns:
+            return True
+        names = transform.names(names)
+    return False
 
-    Args:
-        columns: names or positions of columns of numbers that stand for categories.
-        unknown: of a category that training did not see, ``error``, or ``ignore`` for indicators of 0.
+
+def require_columns(step: Any) -> None:
+    """Make the columns of a step a tuple, and raise UsageError unless they are names or positions, or None."""
+    columns = step.columns
+    if columns is None:
+        return
+    named = isinstance(columns, Sequence) and not isinstance(columns, str) and bool(columns)
+    if not named or not all(type(c) in (str, int) for c in columns) or len(set(columns)) != len(columns):
+        raise UsageError(
+            f"columns is {columns!r}.",
+            where=f"{type(step).__name__}(columns=...)",
+            expected='names or positions, each once: ("brand", "year"); or None',
+        )
+    object.__setattr__(step, "columns", tuple(columns))
+
+
+def column_positions(columns: Sequence[str | int], dataset: Dataset, where: str) -> tuple[int, ...]:
+    """Positions of features that are given by name or position, ascending.
 
     Raises:
-        UsageError: no columns, or an unknown policy.
+        UsageError: one is not there, or is given twice.
+        DataError: a name is not there.
     """
-
-    def width(self, d: int) -> int:
-        """A guess: the categories are counted in the fit."""
-        return d + (CATEGORIES_GUESS - 1) * len(self.columns)
-
-
-@dataclass(frozen=True)
-class Ordinal(_Categorical):
-    """A column of categories to their ranks 0, 1, ... among the categories of the training rows.
-
-    Args:
-        columns: as in ``OneHot``.
-        unknown: of a category that training did not see, ``error``, or ``ignore`` for the code −1.
-
-    Raises:
-        UsageError: as in ``OneHot``.
-    """
-
-    def width(self, d: int) -> int:
-        return d
-
-
-class Categories:
-    """The values of each of some columns; adds by joining.
-
-    Args:
-        values: an ascending array for each column.
-    """
-
-    def __init__(self, values: tuple[Array, ...]) -> None:
-        self.values = values
-
-    def __add__(self, other: Categories) -> Categories:
-        return Categories(tuple(np.union1d(a, b) for a, b in zip(self.values, other.values, strict=True)))
-
-
-@dataclass(frozen=True)
-class CategoriesSeen:
-    """Contributes the values of some columns.
-
-    Args:
-        columns: their positions.
-    """
-
-    columns: tuple[int, ...]
-
-    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-        """The values in one block.
-
-        Raises:
-            DataError: a value is missing, or there are too many of them.
-        """
-        raw, where = block
-        found = []
-        for column in self.columns:
-            x = raw.X[:, column]
-            bad = ~np.isfinite(x)
-            if bad.any():
-                raise DataError(
-                    f"A category is {'NaN' if np.isnan(x[bad][0]) else 'infinity'}.",
-                    where=f"{where}, row {int(raw.ids[np.argmax(bad)])}, feature {column}",
-                    expected="a number that stands for a category",
-                    remedy='fill missing values first: sk.Impute("constant", value=-1)',
-                )
-            values = np.unique(x).astype(np.float64)
-            if len(values) > MAX_CATEGORIES:
-                raise _too_many(column)
-            found.append(values)
-        return (Categories(tuple(found)),)
-
-
-def _too_many(column: int) -> DataError:
-    return DataError(
-        f"Feature {column} has more than {MAX_CATEGORIES:,} different values.",
-        where="categories",
-        expected="a column of categories",
-        remedy="leave a continuous column out of columns=(...)",
-    )
+    d = dataset.n_features
+    found = []
+    for column in columns:
+        if isinstance(column, str):
+            found.append(int(positions([column], dataset.columns, where)[0]))
+        elif 0 <= column < d:
+            found.append(int(column))
+        else:
+            raise UsageError(f"There is no column {column}.", where=where, expected=f"0 to {d - 1}")
+    if len(set(found)) != len(found):
+        raise UsageError("A column is given twice.", where=where, expected="each column once")
+    return tuple(sorted(found))
 
 
 def require_steps(steps: Any, where: str) -> None:
-    """Raises UsageError unless these are steps."""
+    """Raises UsageError unless these are steps, or the word for the automatic ones."""
+    if isinstance(steps, str) and steps == AUTOMATIC:
+        return
     if isinstance(steps, list | tuple) and all(
         isinstance(step, Scaling | Learning) and not isinstance(step, type) for step in steps
     ):
         return
-    raise UsageError(f"preprocess is {steps!r}.", where=where, expected='steps: (sk.Impute("mean"), sk.Standardise())')
-
-
-def require_encoded(dataset: Dataset, steps: Sequence[Step]) -> None:
-    """Raises UsageError where a feature is text and no step encodes it: the numbers that stand for it mean nothing."""
-    text, names = dataset.source.text, dataset.source.columns or ()
-    named = {column for step in steps if isinstance(step, _Categorical) for column in step.columns}
-    for name in () if dataset.transforms else text:
-        if name in names and not {name, names.index(name)} & named:
-            raise UsageError(
-                f"The feature {name!r} is text.",
-                where="preprocess",
-                expected="a step that encodes it",
-                remedy=f"preprocess=(sk.OneHot(({name!r},)),), or choose other columns",
-            )
+    raise UsageError(
+        f"preprocess is {steps!r}.", where=where, expected='"auto", or steps: (sk.Impute("mean"), sk.Standardise())'
+    )
 
 
 def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
@@ -468,7 +460,7 @@ def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
     d = dataset.n_features
     for step in steps:
         if isinstance(step, Learning):
-            wide = step.width(d)
+            wide = step.width(dataset)
             # A projection learns nothing: it is what it will be.
             known = step.fitted(dataset, None) if isinstance(step, RandomProjection) else Expected(d, wide)
             dataset = replace(dataset, transforms=(*dataset.transforms, known), factor=1.0, shift=0.0)

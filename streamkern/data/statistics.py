@@ -80,11 +80,13 @@ class Moments:
         pivot: c, shape (d,), a point among the rows: sums about it keep float64's digits.
         target_pivot: c₁, shape (c,), for regression; None counts labels.
         first_bad: index of the first row of an array that is not finite, or -1.
+        names: of the features, for messages; None where they have none.
     """
 
     pivot: Array
     target_pivot: Array | None
     first_bad: Callable[[Array], int]
+    names: tuple[str, ...] | None = None
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
         """Sums over one block.
@@ -111,9 +113,12 @@ class Moments:
                 value = X[bad, column]
                 raise DataError(
                     f"A feature is {'NaN' if np.isnan(value) else 'infinity'}.",
-                    where=f"{where}, row {int(raw.ids[bad])}, feature {column}",
+                    where=f"{where}, row {int(raw.ids[bad])}, feature {column}"
+                    + ("" if self.names is None else f" ({self.names[column]!r})"),
                     expected="finite numbers; Input X contains NaN or infinity",
-                    remedy='fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
+                    remedy="correct the value"
+                    if not np.isnan(value)
+                    else 'fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
                 )
             _require_squares(X, raw.ids, where)
         centred = X.astype(np.float64) - self.pivot

@@ -22,6 +22,7 @@ from streamkern.backends import get_backend
 from streamkern.backends.base import Backend, wide
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Lookup
 from streamkern.data.reader import AT_ONCE, KEPT_BYTES, Reader
 from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
@@ -94,13 +95,13 @@ class Assembly:
         self.__dict__.update(state)
         self.__post_init__()
 
-    def build(self, raw: Raw, index: IntArray, key: Key, where: str) -> Block:
-        """Rows ``index`` of ``raw`` as a block."""
+    def build(self, raw: Raw, index: IntArray, key: Key, where: str, lookup: Lookup | None = None) -> Block:
+        """Rows ``index`` of ``raw`` as a block; ``lookup`` counts categories that training did not see."""
         data = self.dataset
         ids, copies = raw.ids[index], raw.copies[index]
         rows, order = self.stored(raw.X, index)
         if data.transforms:
-            rows, order = self.transformed(rows[order], ids, where), np.arange(len(index), dtype=np.int64)
+            rows, order = self.transformed(rows[order], ids, where, lookup), np.arange(len(index), dtype=np.int64)
         augmentations = data.augmentations
         # Only noise commutes with the shift to the centre; anything else sees rows as the user scaled them.
         simple = self.dtype == np.float32 and all(isinstance(a, GaussianNoise) for a in augmentations)
@@ -146,10 +147,11 @@ class Assembly:
         with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which finite_rows finds
             return X[index].astype(np.float64 if taken else np.float32), np.arange(len(index), dtype=np.int64)
 
-    def transformed(self, X: Array, ids: IntArray, where: str) -> Array:
+    def transformed(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         """Stored rows (b, n_stored) through the dataset's transforms, shape (b, d), float32 or float64."""
         dtype = np.float64 if self.dataset.takes_float64 else self.dtype
-        return through(self.dataset.transforms, np.array(X, dtype=dtype), ids, where)
+        lookup = Lookup(self.dataset.source) if lookup is None else lookup
+        return through(self.dataset.transforms, np.array(X, dtype=dtype), ids, where, lookup)
 
     def _bank(self, number: int) -> Bank:
         """The rows that augmentation ``number`` mixes others with, scaled and encoded when they are first asked for."""

@@ -10,14 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import sparse
 
+from streamkern.data.encoders import Encode, Encoder, Lookup, Names, TargetMeans, load_encoder
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.storage.base import Source
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
-
-Names = tuple[str, ...] | None
-"""Names of features, or None where they have none."""
 
 
 class Transform(Protocol):
@@ -94,98 +92,43 @@ class Affine(_SameColumns):
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class Fill(_SameColumns):
-    """A value for each feature that is missing (NaN).
+class Fill:
+    """A value for each feature that is missing (NaN); and indicators of what was missing, after all features.
 
     Args:
-        values: shape (d,), float64.
+        values: shape (d,), float64; NaN for a feature whose missing values stay.
+        indicators: positions of the features that get an indicator: 1 where the value was missing, else 0.
     """
 
     values: Array
+    indicators: tuple[int, ...] = ()
 
     @property
     def n_in(self) -> int:
+        """The width d."""
         return len(self.values)
-
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        np.copyto(X, self.values.astype(X.dtype), where=np.isnan(X))
-        return X
-
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"name": "Fill"}, {"values": self.values}
-
-
-@serializable
-@dataclass(frozen=True, eq=False)
-class Encode:
-    """Columns of categories as indicators, or as codes, in the place where they stood; other columns stay.
-
-    Args:
-        n_in: columns of a row that comes in.
-        columns: positions of the columns of categories, ascending.
-        categories: the values of each of them, ascending.
-        one_hot: whether a column becomes an indicator for each category, or one code: the category's rank.
-        unknown: ``error``, or ``ignore`` for indicators of 0 or the code −1.
-    """
-
-    n_in: int
-    columns: tuple[int, ...]
-    categories: tuple[Array, ...]
-    one_hot: bool
-    unknown: str
 
     @property
     def n_out(self) -> int:
-        """Columns that stay, and indicators or codes."""
-        return self.n_in + (sum(len(values) - 1 for values in self.categories) if self.one_hot else 0)
+        """The width d, and the indicators."""
+        return len(self.values) + len(self.indicators)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        widths = self._widths()
-        begins = np.concatenate([[0], np.cumsum(widths)])
-        out = np.zeros((len(X), int(begins[-1])), dtype=X.dtype)
-        rest = np.ones(self.n_in, dtype=bool)
-        rest[list(self.columns)] = False
-        out[:, begins[:-1][rest]] = X[:, rest]
-        for column, values in zip(self.columns, self.categories, strict=True):
-            x = X[:, column]
-            codes = np.minimum(np.searchsorted(values, x), len(values) - 1)
-            known = values[codes] == x
-            if self.unknown == "error" and not known.all():
-                i = int(np.argmin(known))
-                raise DataError(
-                    f"The value {x[i]:g} was not among the categories of the training data.",
-                    where=f"{where}, row {int(ids[i])}, feature {column}",
-                    expected="one of " + ", ".join(f"{v:g}" for v in values[:12]) + (", ..." * (len(values) > 12)),
-                    remedy='correct the value, or fit with unknown="ignore"',
-                )
-            if self.one_hot:
-                out[np.flatnonzero(known), begins[column] + codes[known]] = 1.0
-            else:
-                out[:, begins[column]] = np.where(known, codes, -1)
-        return out
+        """Fill in place; join the indicators."""
+        missing = np.isnan(X)
+        np.copyto(X, self.values.astype(X.dtype), where=missing)
+        if not self.indicators:
+            return X
+        return np.concatenate([X, missing[:, list(self.indicators)].astype(X.dtype)], axis=1)
 
     def names(self, names: Names) -> Names:
-        """``column=value`` for an indicator."""
-        if names is None:
-            return None
-        made: list[str] = []
-        of = dict(zip(self.columns, self.categories, strict=True))
-        for column, name in enumerate(names):
-            one = self.one_hot and column in of
-            made += [f"{name}={_short(value)}" for value in of[column]] if one else [name]
-        return tuple(made)
+        """The same, and ``column is missing`` for an indicator."""
+        return None if names is None else (*names, *(f"{names[column]} is missing" for column in self.indicators))
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        facts = {"n_in": self.n_in, "columns": list(self.columns), "one_hot": self.one_hot, "unknown": self.unknown}
-        sizes = [len(values) for values in self.categories]
-        return {"name": "Encode", **facts, "sizes": sizes}, {"categories": np.concatenate(self.categories)}
-
-    def _widths(self) -> list[int]:
-        widths = [1] * self.n_in
-        if self.one_hot:
-            for column, values in zip(self.columns, self.categories, strict=True):
-                widths[column] = len(values)
-        return widths
+        """Its values."""
+        facts = {"indicators": list(self.indicators)} if self.indicators else {}
+        return {"name": "Fill", **facts}, {"values": self.values}
 
 
 def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
@@ -210,11 +153,6 @@ def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
             expected="numbers, as they were stored for training",
             remedy="store the column of training",
         )
-
-
-def _short(value: float) -> str:
-    """A number that is not mistaken for another."""
-    return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
 
 
 @serializable
@@ -282,8 +220,8 @@ class Expected:
         raise NotImplementedError
 
     def names(self, names: Names) -> Names:
-        """Not known."""
-        return None
+        """The same where the width is, else not known."""
+        return names if self.n_in == self.n_out else None
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"name": "Expected", **vars(self)}, {}
@@ -304,11 +242,21 @@ def projection_matrix(n_in: int, n_out: int, density: float | None, seed: int, d
     return sparse.csr_array(signs / dtype.type(np.sqrt(density * n_out)))
 
 
-def through(transforms: Sequence[Transform], X: Array, ids: IntArray, where: str) -> Array:
-    """Rows through transforms in order."""
+def through(
+    transforms: Sequence[Transform], X: Array, ids: IntArray, where: str, lookup: Lookup | None = None
+) -> Array:
+    """Rows through transforms in order; ``lookup`` counts the categories that training did not see."""
     for transform in transforms:
-        X = transform.apply(X, ids, where)
+        if isinstance(transform, Encode | TargetMeans):
+            X = transform.apply(X, ids, where, lookup)
+        else:
+            X = transform.apply(X, ids, where)
     return X
+
+
+def final(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
+    """The transforms as they are for rows that are not those of training."""
+    return tuple(each.final() if isinstance(each, TargetMeans) else each for each in transforms)
 
 
 def dump(transforms: Sequence[Transform]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
@@ -338,11 +286,9 @@ def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple
         if kind == "Affine":
             made.append(Affine(own["factor"], own["shift"]))
         elif kind == "Fill":
-            made.append(Fill(own["values"]))
-        elif kind == "Encode":
-            ends = np.cumsum(facts["sizes"])[:-1]
-            categories = tuple(np.split(own["categories"], ends))
-            made.append(Encode(facts["n_in"], tuple(facts["columns"]), categories, facts["one_hot"], facts["unknown"]))
+            made.append(Fill(own["values"], tuple(facts.get("indicators", ()))))
+        elif (encoder := load_encoder(kind, facts, own)) is not None:
+            made.append(encoder)
         elif kind == "UnitRows":
             made.append(UnitRows(**facts))
         elif kind == "Project":
@@ -370,11 +316,10 @@ def _require_sound(made: Transform, width: int, number: int) -> None:
     if isinstance(made, Affine | Fill):
         arrays = [made.values] if isinstance(made, Fill) else [made.factor, made.shift]
         sound = sound and all(a.shape == (made.n_in,) and a.dtype.kind == "f" for a in arrays)
-    elif isinstance(made, Encode):
-        inside = all(type(column) is int and 0 <= column < made.n_in for column in made.columns)
-        filled = all(values.ndim == 1 and len(values) and values.dtype.kind == "f" for values in made.categories)
-        sound = sound and inside and filled and len(made.columns) == len(set(made.columns)) == len(made.categories)
-        sound = sound and type(made.one_hot) is bool and made.unknown in ("error", "ignore")
+        marked = made.indicators if isinstance(made, Fill) else ()
+        sound = sound and all(type(column) is int and 0 <= column < made.n_in for column in marked)
+    elif isinstance(made, Encoder):
+        sound = sound and made.sound
     elif isinstance(made, Project):
         share = made.density is None or (isinstance(made.density, float | int) and 0 < made.density <= 1)
         sound = sound and share and type(made.seed) is int and type(made.n_out) is int and 0 < made.n_out < _WIDEST

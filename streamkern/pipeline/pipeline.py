@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from streamkern.centers import Centers
 from streamkern.data.dataset import Dataset
-from streamkern.data.preprocess import Step, require_steps
+from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.errors import StreamkernError, UsageError, require_types
 from streamkern.execute.base import PIPELINE_FILE
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
@@ -42,10 +42,13 @@ class Pipeline:
         test: rows for the final metrics, or None.
         validation: rows to stop early on, or None.
         task: ``classification`` or ``regression``.
-        preprocess: steps such as ``Impute``, ``OneHot`` or ``UnitRange``, fitted to the training rows in this order
-            and applied to test rows and in prediction; augmentations come after.
-        standardise: then scale every feature to mean 0 and variance 1 over the training rows, so that noise is in
-            units of standard deviations: short for ``Standardise()`` as the last step.
+        preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
+            tails, numbers standardised); and rows of plain numbers standardised where their units differ, if kernel and
+            centers follow the rows. Or steps such as ``Impute``, ``OneHot`` or ``UnitRange``, fitted to the training
+            rows in this order and applied to test rows and in prediction; augmentations come after. None for none.
+        standardise: True: then scale every feature to mean 0 and variance 1 over the training rows, so that noise is in
+            units of standard deviations: short for ``Standardise()`` as the last step. False: leave plain numbers as
+            they are. None: as ``preprocess`` says.
         seed: seed of the order of rows.
         lanes: blocks of a step; fixes the order of sums, so runs with other lanes have other bits.
         dtype: ``float32`` or ``float64`` arithmetic.
@@ -67,8 +70,8 @@ class Pipeline:
     test: Dataset | None = None
     validation: Dataset | None = None
     task: str = "classification"
-    preprocess: tuple[Step, ...] = ()
-    standardise: bool = False
+    preprocess: tuple[Step, ...] | Any = AUTOMATIC
+    standardise: bool | None = None
     seed: int = 0
     lanes: int = 4
     dtype: str = "float32"
@@ -78,6 +81,8 @@ class Pipeline:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.preprocess is None:
+            object.__setattr__(self, "preprocess", ())
         object.__setattr__(self, "kernel", named_kernel(self.kernel, "Pipeline(kernel=...)"))
         for name, value, allowed in (
             ("task", self.task, TASKS),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.data.auto import planned_note
 from streamkern.data.preprocess import Learning, learning_bytes
 from streamkern.data.statistics import unlike_scales
 from streamkern.data.stream import Assembly, Scan
@@ -161,6 +162,7 @@ def plan(
     choices = (
         f"solver {solver.to_json()['name']}, {bill.effort.passes} pass(es) at most over {len(data):,} rows",
         *([reason] if reason else []),
+        *planned_note(pipeline.train, steps(pipeline)),
         *_on_device(pipeline, device, fits, bill.size),
         *bill.reasons,
         *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),

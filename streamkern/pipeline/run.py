@@ -264,6 +264,8 @@ def _train(
         )
         settled = {} if median is None else {"median_distance": median}
         model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
+        for each in report.get("preprocess", []):
+            events.emit("choice", reason=f"preprocessing: {each}")
         started = time.perf_counter()
         model.save(folder / "model.zarr")
         timings.append({"name": "save", "seconds": time.perf_counter() - started, "cached": False})
@@ -282,13 +284,14 @@ def _train(
             "kernel": problem.kernel.to_json() if problem.features is None else None,
             **settled,
             "solver": pipeline.solver.to_json()["name"],
-            "solver_report": report,
+            "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
+            "preprocess": report.get("preprocess", []),
             "history": outcome.history,
             "seed": pipeline.seed,
             "executor": executor.name,
             "device": "cpu" if computing is None else computing.name,
         }
-        measured: dict[str, Any] = {"metrics": evaluate_stage(pipeline, stages, model, problem.train, executor)}
+        measured = evaluate_stage(pipeline, stages, model, problem.train, executor)
         if pipeline.diagnose:
             measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
         stages.prune()

@@ -24,7 +24,7 @@ from streamkern.pipeline.pipeline import Pipeline
 from streamkern.report.quality import shuffle_warning
 from streamkern.solvers import Outcome, Problem, Solver, train
 from streamkern.solvers.diagnostics import diagnose
-from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps
+from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps, unseen_categories
 from streamkern.storage.base import digest
 from streamkern.storage.serialize import load_value, save_value
 from streamkern.user_code import described
@@ -37,6 +37,9 @@ version = cache(metadata.version)
 TRAIN_SAMPLE = 10_000
 """Training rows, at most, that the metrics of the training set are taken over."""
 
+
+UNSEEN_SHARE = 0.01
+"""Share of test rows with unseen categories of a column from which on there is a warning."""
 
 KEPT = 3
 """Results of each stage that a run directory keeps."""
@@ -187,7 +190,7 @@ def evaluate_stage(
     """
     test = pipeline.test
     if test is not None and steps(pipeline):
-        test = test.prepared_like(train_set)
+        test = test.prepared_like(train_set).final()
 
     def compute() -> dict[str, Any]:
         plain = train_set.plain()
@@ -201,11 +204,21 @@ def evaluate_stage(
             details = {"confusion": found.confusion, "actual": found.actual, "predicted": found.predicted}
             arrays |= {f"{part}_{name}": array for name, array in details.items() if array is not None}
         metrics = {part: found.metrics for part, found in scored.items()}
-        return {"arrays": arrays, "metrics": metrics, "encoding": encoding_to_json(model.encoding)}
+        unseen = {} if test is None else unseen_categories(test, executor)
+        return {
+            "arrays": arrays, "metrics": metrics, "encoding": encoding_to_json(model.encoding), "unseen": unseen,
+        }  # fmt: skip
 
     test_rows = None if test is None else test.fingerprint
     key = lambda: (*_model_key(pipeline, model, train_set), train_set.fingerprint, test_rows)  # noqa: E731
-    return cast(dict[str, Any], stages.keep("evaluate", key, compute)["metrics"])
+    found = stages.keep("evaluate", key, compute)
+    for name, rows in found["unseen"].items():
+        if test is not None and rows > UNSEEN_SHARE * test.base_rows:
+            stages.warn(
+                f"{rows / test.base_rows:.1%} of the test rows have a category of {name!r} that training "
+                "did not see; it counts as missing"
+            )
+    return {"metrics": found["metrics"], "unseen_categories": found["unseen"]}
 
 
 def diagnosed(pipeline: Pipeline, stages: Stages, problem: Problem, model: KernelMachine) -> dict[str, Any]:

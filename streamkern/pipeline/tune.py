@@ -14,7 +14,7 @@ import numpy as np
 from streamkern.centers import CenterSet, Uniform
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
-from streamkern.data.preprocess import Step
+from streamkern.data.preprocess import AUTOMATIC, Step
 from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
@@ -184,8 +184,8 @@ def tune(
     kernel: Kernel | str | Sequence[Kernel] | None = None,
     *,
     task: str = "classification",
-    preprocess: Sequence[Step] = (),
-    standardise: bool = False,
+    preprocess: Sequence[Step] | str | None = AUTOMATIC,
+    standardise: bool | None = None,
     rows: int = ROWS,
     centers: int | None = None,
     seed: int = 0,
@@ -213,8 +213,9 @@ def tune(
         kernel: the kernel whose bandwidth is sought, or several kernels to compare; the pipeline's by default, and
             Laplace for rows. One without a bandwidth is tried as it is.
         task: with rows, ``classification`` or ``regression``; a pipeline says it itself.
-        preprocess: with rows, steps of preprocessing.
-        standardise: with rows, whether every feature is scaled to mean 0 and variance 1.
+        preprocess: with rows, steps of preprocessing, ``"auto"`` or None, as for a Pipeline.
+        standardise: with rows, whether every feature is scaled to mean 0 and variance 1. Unless it is True, plain
+            numbers stay as they are: bandwidths are in their units.
         rows: rows of the subsample; a third of them is held out.
         centers: centers of the trials, at most; the pipeline's, up to 2,000, by default, and 1,000 for rows.
         seed: of the subsample and its parts.
@@ -330,7 +331,8 @@ class _Bench:
             fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=loaded(), slots=executor.slots,
             lanes=pipeline.lanes, itemsize=dtype.itemsize,
         )  # fmt: skip
-        recipe = replace(pipeline, train=sample, test=None, validation=None)
+        # What is found is a bandwidth, and a pipeline with one is not scaled unless it says so.
+        recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=bool(pipeline.standardise))
         scaled, facts = prepare(recipe, executor, Stages())
         scaled = relative(scaled, facts, invariant, dtype)
         fit, held = fit.prepared_like(scaled), held.prepared_like(scaled)
@@ -370,7 +372,11 @@ class _Bench:
 
 
 def _pipeline(
-    data: Pipeline | Dataset, task: str, preprocess: Sequence[Step], standardise: bool, centers: int | None
+    data: Pipeline | Dataset,
+    task: str,
+    preprocess: Sequence[Step] | str | None,
+    standardise: bool | None,
+    centers: int | None,
 ) -> Pipeline:
     """The pipeline given, or one for the rows given.
 
@@ -380,14 +386,14 @@ def _pipeline(
     if isinstance(data, Dataset):
         return Pipeline(
             data, AUTO, Uniform(centers or min(CENTERS, max(1, data.base_rows // 2))), AUTO, task=task,
-            preprocess=tuple(preprocess), standardise=standardise,
+            preprocess=preprocess if isinstance(preprocess, str) else tuple(preprocess or ()), standardise=standardise,
         )  # fmt: skip
     if not isinstance(data, Pipeline):
         raise UsageError(
             f"The data is {data!r}.", where="tune(data)", expected="a Pipeline or a Dataset",
             remedy="sk.open_dataset(path, target=...) makes a Dataset",
         )  # fmt: skip
-    if task != "classification" or preprocess or standardise:
+    if task != "classification" or preprocess != AUTOMATIC or standardise is not None:
         raise UsageError(
             "A pipeline is given, and what belongs to it besides.",
             where="tune(task=..., preprocess=..., standardise=...)",
@@ -452,7 +458,8 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
     ids = np.sort(plain.draw(rows, _DRAW, seed))
     found = rows_of(plain.source, ids)
     columns = plain.source.columns
-    return from_arrays(found.X, found.y, columns=None if columns is None else list(columns)).prepared_like(plain)
+    names = None if columns is None else list(columns)
+    return from_arrays(found.X, found.y, columns=names, schema=plain.source.schema).prepared_like(plain)
 
 
 def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:

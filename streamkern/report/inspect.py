@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
+from streamkern.errors import DataError
 from streamkern.execute import Executor, open_executor
 from streamkern.memory import check, default_budget, format_bytes, limited, parse_bytes
 from streamkern.report.quality import BATCH, WARN_ABOVE, Spread, stored_ratio
@@ -23,6 +25,7 @@ from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source
 from streamkern.storage.described import DISTINCT, Described, shown
 from streamkern.storage.ingest_record import ingest_record
+from streamkern.storage.schema import KINDS
 from streamkern.storage.tables import open_tables
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, Target
@@ -97,6 +100,11 @@ class Inspection:
             listed = [f"{_shown(label)} {count / given:.1%}" for label, count in counts[:SHOWN]]
             more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
             lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{more}")
+        for kind in KINDS:
+            named = [_shown(column["name"]) for column in facts["schema"] or () if column["kind"] == kind]
+            if named:
+                more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+                lines.append(f"  {kind:<8}  {', '.join(named[:SHOWN])}{more}")
         order = facts["order"]
         if order["ratio"] is not None:
             lines.append(f"  order     labels of {BATCH} neighbours vary {order['ratio']:.2f} times as in random order")
@@ -123,7 +131,7 @@ class Inspection:
             lines.append(f"  and {len(self.names) - SHOWN:,} more columns: --json has them")
         if self.others:
             table = [_other_text(name, kind, found, facts["rows"]) for name, kind, found in self.others[:SHOWN]]
-            table.insert(0, ("no feature", "type", "missing", "distinct", "values"))
+            table.insert(0, ("column", "type", "missing", "distinct", "values"))
             w = [max(len(line[i]) for line in table) for i in range(4)]
             lines += [f"  {n:<{w[0]}}  {k:<{w[1]}}  {m:>{w[2]}}  {u:>{w[3]}}  {v}".rstrip() for n, k, m, u, v in table]
             if len(self.others) > SHOWN:
@@ -140,6 +148,8 @@ def inspect(
     target: str | Sequence[str] | None = None,
     *,
     columns: Sequence[str] | None = None,
+    schema: Any = None,
+    exclude: Sequence[str] = (),
     executor: Executor | None = None,
     header: bool = True,
     memory: str | int | None = None,
@@ -151,6 +161,8 @@ def inspect(
         path: whatever ``ingest`` takes: a path, glob or URL, arrays, frames.
         target: the column of targets, or several; for what ``ingest`` has made, what it noted.
         columns: features to look at.
+        schema: kinds of columns by name, as for ``open_dataset``.
+        exclude: columns to leave out.
         executor: where chunks are read; this process's threads by default.
         header: whether the first line of a text table names its columns.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
@@ -166,10 +178,15 @@ def inspect(
     with ExitStack() as stack:
         stack.enter_context(limited(budget))
         executor = executor or stack.enter_context(open_executor())
-        source = open_tables(
-            [path], target, columns, header=header, lenient=True, storage_options=storage_options, memory=budget
-        )
-        return _inspected(Dataset(source), path, executor, budget)
+        opened = partial(
+            open_tables, [path], target, columns, header=header, exclude=exclude, storage_options=storage_options,
+            memory=budget,
+        )  # fmt: skip
+        found = _inspected(Dataset(opened(lenient=True)), path, executor, budget)
+        with suppress(DataError):  # a column that cannot be used, which is listed with the others
+            known = opened(schema=schema).schema
+            found.facts["schema"] = None if known is None else known.to_json()
+        return found
 
 
 def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> Inspection:
@@ -196,9 +213,7 @@ def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> 
     if source.non_features:
         found = sweep(executor, ScanWork(_Chunks(source), _as_they_are))
         others = [(name, kind, what) for (name, kind), what in zip(source.non_features, found, strict=True)]
-    facts["advice"] = _advice(sketches, names, facts) + _advice_on(
-        others, [] if source.columns is None else names, facts["rows"]
-    )
+    facts["advice"] = _advice(sketches, names, facts) + _advice_on(others)
     return Inspection(facts, sketches, names, others)
 
 
@@ -286,6 +301,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
         },
         "bytes": {"decoded": len(dataset) * row, "stored": _stored_bytes(path) if named else None},
         "text": list(source.text),
+        "schema": None,
         "classes": classes,
         "order": {
             "ratio": stored_ratio(spread) if spread else None,
@@ -308,7 +324,8 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
         shown = ", ".join(map(_shown, empty[:5])) + (", ..." if len(empty) > 5 else "")
         advice.append(f"{len(empty)} column(s) have no finite value: {shown}")
     if columns.missing.any() or columns.infinite.any():
-        advice.append("missing and infinite values are errors in training: fill them first")
+        missing = "missing values are filled where preprocess is automatic; infinite ones are errors"
+        advice.append(missing if columns.infinite.any() else missing.partition(";")[0])
     if facts["target"] is not None and facts["target"]["missing"]:
         advice.append("rows without a label are errors in training: fill or drop them first")
     unnamed = dict(facts["classes"] or ()).get("", 0)
@@ -320,19 +337,15 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
     stds = columns.std[[name not in facts["text"] for name in names]]
     scales = stds[stds > 0]
     if len(scales) and scales.max() > 1e3 * scales.min():
-        advice.append("the scales of columns differ more than a thousandfold: standardise them")
+        advice.append('the scales of columns differ more than a thousandfold: preprocess="auto" standardises them')
     return advice
 
 
-def _advice_on(others: list[tuple[str, str, Described]], features: list[str], rows: int) -> list[str]:
-    """What to do about columns that are no features."""
-    if not others:
-        return []
-    names = ", ".join(_shown(name) for name, _, _ in others[:5]) + (", ..." if len(others) > 5 else "")
-    few = [name for name, _, found in others if found.counts and len(found.counts) <= max(2, rows // 20)]
-    these = f"; train on the others: --columns {','.join(map(_shown, features))}" if 0 < len(features) <= 8 else ""
-    how = f"; or name those to encode too, as {_shown(few[0])!r} for sk.OneHot" if few else ""
-    return [f"{len(others)} column(s) are no features as they stand: {names}{these}{how}"]
+def _advice_on(others: list[tuple[str, str, Described]]) -> list[str]:
+    """What to do about columns that are not plain numbers."""
+    ids = [name for name, kind, found in others if kind == "string" and found.counts is None]
+    names = ", ".join(_shown(name) for name in ids[:5]) + (", ..." if len(ids) > 5 else "")
+    return [f"more than {DISTINCT:,} different values; leave ids out: --exclude {names}"] if ids else []
 
 
 def _other_json(name: str, kind: str, found: Described) -> dict[str, Any]:

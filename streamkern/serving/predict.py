@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from itertools import chain, groupby
 from pathlib import Path
@@ -64,6 +65,7 @@ class PredictionResult:
         projected_memory_bytes: what was projected; 0 where nothing was left to do.
         memory_budget_bytes: what was allowed.
         stored_bytes: bytes on disk.
+        unseen_categories: rows predicted with a category that training did not see, by column; they count as missing.
     """
 
     path: str
@@ -76,6 +78,7 @@ class PredictionResult:
     projected_memory_bytes: int
     memory_budget_bytes: int
     stored_bytes: int
+    unseen_categories: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON-serialisable data."""
@@ -84,10 +87,12 @@ class PredictionResult:
     def __str__(self) -> str:
         kept = f", {self.kept:,} of them written before" if self.kept else ""
         columns = ", ".join(self.columns[:4]) + ", ..." * (len(self.columns) > 4)
+        seen = ", ".join(f"{rows:,} rows in {name}" for name, rows in self.unseen_categories.items())
         return (
             f"{self.path}: {self.rows:,} rows ({columns}){kept}; "
             f"{self.rows_per_second:,.0f} rows/s, {self.seconds:.1f} s; {format_bytes(self.peak_memory_bytes)} at the "
             f"peak of {format_bytes(self.memory_budget_bytes)}; {format_bytes(self.stored_bytes)} on disk"
+            + (f"; with categories that training did not see: {seen}" if seen else "")
         )
 
 
@@ -160,7 +165,7 @@ def predict(
         }
         made = FORMATS[format](place, columns, n, part_rows, record)
         present = record_at(place)
-        kept, rate, projected = n, 0.0, 0
+        kept, rate, projected, unseen = n, 0.0, 0, Counter[str]()
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
             with open_executor(scheduler, threads) as executor, showing(verbose) as display:
@@ -172,7 +177,7 @@ def predict(
                     missing = made.missing()
                     kept = n - sum(b - a for a, b in map(made.rows, missing))
                     start = time.perf_counter()
-                    _write(machine, source, made, missing, executor, told(on_progress, display))
+                    _write(machine, source, made, missing, executor, told(on_progress, display), unseen)
                     made.commit()
                     rate = (n - kept) / (time.perf_counter() - start)
         else:
@@ -187,6 +192,7 @@ def predict(
             peak_memory_bytes=peak_resident(),
             projected_memory_bytes=projected,
             memory_budget_bytes=budget,
+            unseen_categories=dict(unseen),
             stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
         )
 
@@ -212,6 +218,7 @@ def _write(
     missing: Sequence[int],
     executor: Executor,
     on_progress: Progress,
+    unseen: Counter[str],
 ) -> None:
     """Predict the missing parts, each run of neighbours in one stream, and write each while the next is predicted."""
     names = [column.name for column in made.columns]
@@ -224,7 +231,9 @@ def _write(
         writing: Future[int] | None = None
         for first, last in _runs(missing):
             rows = made.rows(first)[0], made.rows(last)[1]
-            stream = model.stream_predictions(Dataset(source), executor=executor, outputs="scores" in names, rows=rows)
+            stream = model.stream_predictions(
+                Dataset(source), executor=executor, outputs="scores" in names, rows=rows, unseen=unseen
+            )
             for part in range(first, last + 1):
                 stream, held = _taken(stream, made.rows(part)[1] - made.rows(part)[0])
                 check()
@@ -321,8 +330,8 @@ def _open(
         source = open_tables(
             [data],
             columns=names,
+            schema=model.schema,
             id=id,
-            nulls_as_nan=bool(model.transforms),
             storage_options=storage_options,
             memory=budget,
         )
@@ -343,7 +352,10 @@ def _open(
             expected=f"{model.n_features} features" if names is None else f"columns {_listed(names)}",
             remedy="give the columns of training, in their order",
         )
-    require_numbers(source, model.transforms)
+    if model.schema is None:
+        require_numbers(source, model.transforms)
+    if model.schema is not None:
+        return source.conformed(model.schema)
     trained = model.metadata.get("dtype")
     kinds = [_KINDS[np.dtype(dtype).kind] for dtype in (source.dtype, trained or source.dtype)]
     if kinds[0] != kinds[1]:
@@ -425,7 +437,7 @@ def evaluate(
     budget = default_budget() if memory is None else parse_bytes(memory)
     with limited(budget), open_executor("threads", threads) as executor:
         machine = model if isinstance(model, KernelMachine) else open_model(model)
-        source = open_tables([data], target, machine.columns, nulls_as_nan=bool(machine.transforms), memory=budget)
+        source = open_tables([data], target, machine.columns, schema=machine.schema, memory=budget)
         dataset = Dataset(source)
         held, working = _taken_by(machine, dataset)
         require_fitting("evaluation", source, working, budget, executor.slots, held)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from streamkern.data.targets import Classes
 from streamkern.errors import DataError, UsageError
 from streamkern.model import KernelMachine
 from streamkern.registry.models import Registry, open_model
+from streamkern.storage.convert import is_table
 from streamkern.types import Array
 
 
@@ -79,7 +80,8 @@ class Predictor:
         """Predictions and outputs of rows.
 
         Args:
-            X: rows as they were stored in training, shape (n, d): an array, or lists of numbers.
+            X: rows as they were stored in training, shape (n, d): an array or lists; or a table, whose columns are
+                found by their names: a frame, a list of dicts, one row as a dict, an Arrow table.
             columns: the names of the features, where the one who asks knows them: a safeguard.
 
         Raises:
@@ -97,8 +99,11 @@ class Predictor:
                 expected=", ".join(self.columns[:8]) + ", ..." * (len(self.columns) > 8),
                 remedy="send the columns of training, in their order",
             )
-        if hasattr(X, "__len__") and len(X) > self.max_rows:
+        if hasattr(X, "__len__") and not isinstance(X, Mapping) and len(X) > self.max_rows:
             raise DataError(f"There are {len(X):,} rows.", where="the rows", expected=expected, remedy="ask in parts")
+        schema = self.model.schema
+        if is_table(X) or (schema is not None and not schema.plain and len(X)):
+            return self.model.rows_of(X)
         if isinstance(X, list | tuple):
             # Before NumPy, which makes text of all values where one is, each as wide as the longest.
             kinds = {kind for row in X if isinstance(row, list | tuple) for kind in set(map(type, row))}

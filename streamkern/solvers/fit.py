@@ -6,16 +6,19 @@ import platform
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.device import Device
-from streamkern.centers import Centers, CenterSet
+from streamkern.centers import Centers, CenterSet, Given
 from streamkern.data.alike import Usable, require_alike, require_scaled_alike
+from streamkern.data.auto import Auto, AutoScale, automatic, notes
+from streamkern.data.categories import TargetEncode, require_encoded
 from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Encode, Lookup, TargetMeans
 from streamkern.data.preprocess import (
     Learning,
     Scaling,
@@ -23,11 +26,18 @@ from streamkern.data.preprocess import (
     Step,
     expected,
     learning_bytes,
-    require_encoded,
     scale,
 )
-from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise, unlike_scales
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.statistics import (
+    Moments,
+    RawScan,
+    Statistics,
+    TransformedScan,
+    require_range,
+    summarise,
+    unlike_scales,
+)
+from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
@@ -100,7 +110,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
             expected="one label a row for classification",
             remedy="use a regressor for several outputs",
         )
-    moments = Moments(pivot, target_pivot, get_backend().finite_rows)
+    moments = Moments(pivot, target_pivot, get_backend().finite_rows, plain.columns)
     sums = sweep(executor, ScanWork(scan, moments))
     return summarise(sums, moments, flat=not target.outputs, has_target=True)
 
@@ -138,8 +148,8 @@ def _named(what: str) -> Iterator[None]:
         raise
 
 
-def learn(dataset: Dataset, step: Learning, executor: Executor) -> Transform:
-    """The transform that a step of preprocessing comes to: one sweep over the rows, or none.
+def learn(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Transform, ...]:
+    """The transforms that a step of preprocessing comes to: one sweep over the rows, or none.
 
     Args:
         dataset: training rows; augmentations do not matter.
@@ -154,9 +164,44 @@ def learn(dataset: Dataset, step: Learning, executor: Executor) -> Transform:
     plain = dataset.plain().settled()
     contribution = step.contribution(plain)
     if contribution is None:
-        return step.fitted(plain, None)
+        return _several(step.fitted(plain, None))
     scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain.widest), only=step.only(plain)))
-    return step.fitted(plain, sweep(executor, ScanWork(scan, contribution)))
+    return _several(step.fitted(plain, sweep(executor, ScanWork(scan, contribution))))
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    """Contributes the rows of a block with a category that training did not see, by column.
+
+    Args:
+        assembly: of the dataset.
+    """
+
+    assembly: Assembly
+
+    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+        raw, where = block
+        lookup = Lookup(self.assembly.dataset.source)
+        self.assembly.transformed(raw.X, raw.ids, where, lookup)
+        return (lookup.unseen,)
+
+
+def unseen_categories(dataset: Dataset, executor: Executor) -> dict[str, int]:
+    """Count the rows with a category that training did not see, by column.
+
+    Args:
+        dataset: rows with the transforms of the training rows.
+        executor: where chunks are read.
+    """
+    if not any(isinstance(each, Encode | TargetMeans) for each in dataset.transforms) or not dataset.base_rows:
+        return {}
+    assembly = Assembly(dataset.plain())
+    (found,) = sweep(executor, ScanWork(RawScan(Scan(assembly, scan_rows(dataset.widest))), _Unseen(assembly)))
+    return dict(found)
+
+
+def _several(made: Transform | tuple[Transform, ...]) -> tuple[Transform, ...]:
+    return made if isinstance(made, tuple) else (made,)
 
 
 def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset, Statistics]:
@@ -169,18 +214,28 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
         key = lambda: (rows_key(rows), recipe.task)  # noqa: E731
         return stages.keep("statistics", key, lambda: statistics(rows, executor, recipe.task))
 
-    def learnt(rows: Dataset, step: Learning) -> Transform:
+    def learnt(rows: Dataset, step: Learning) -> tuple[Transform, ...]:
         name = f"preprocess-{step.to_json()['name'].lower()}"
         return stages.keep(name, lambda: (rows_key(rows), described(step)), lambda: learn(rows, step, executor))
 
     data, facts = recipe.train, None
-    require_encoded(data, steps(recipe))
-    for step in steps(recipe):
+    if not isinstance(recipe.preprocess, str):
+        require_encoded(data, recipe.preprocess or ())
+    waiting: list[Step | AutoScale] = list(steps(recipe))
+    while waiting:
+        step = waiting.pop(0)
+        if isinstance(step, AutoScale):
+            step = step.settled(data)
         if isinstance(step, Scaling):
             facts = facts or statistics_of(data)
             data = scale(data, step, facts)
         else:
-            data, facts = data.prepared_like(data.plain().transform(learnt(data, step))), None
+            plain = data.plain()
+            for transform in learnt(data, step):
+                plain = plain.transform(transform)
+            data, facts = data.prepared_like(plain), None
+            if isinstance(step, Auto) and not recipe.standardise:
+                waiting[:0] = step.rest(data)
         release()
     return data, facts or statistics_of(data)
 
@@ -200,8 +255,15 @@ def with_median(recipe: R, dataset: Dataset, executor: Executor, stages: Stages)
 
 
 def steps(recipe: Recipe) -> tuple[Step, ...]:
-    """The preprocessing of a recipe."""
-    return (*recipe.preprocess, *((Standardise(),) if recipe.standardise else ()))
+    """The preprocessing of a recipe; of an automatic one what the schema says, and the rows may add to it."""
+    chosen = recipe.preprocess
+    if isinstance(chosen, str):
+        features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
+        adaptive = features and (recipe.kernel is None or bandwidth.asks_median(recipe))
+        never = recipe.standardise is not None
+        chosen = automatic(recipe.train, recipe.task, adaptive, never)
+    told = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen or ())
+    return (*told, *((Standardise(),) if recipe.standardise else ()))
 
 
 def planned(recipe: Recipe) -> Dataset:
@@ -260,12 +322,12 @@ class Recipe(Protocol):
         """``classification`` or ``regression``."""
 
     @property
-    def preprocess(self) -> tuple[Step, ...]:
-        """Steps of preprocessing, in order."""
+    def preprocess(self) -> tuple[Step, ...] | str | None:
+        """Steps of preprocessing, in order; ``auto``; or None."""
 
     @property
-    def standardise(self) -> bool:
-        """Whether every feature is then scaled to mean 0 and variance 1 over the training rows."""
+    def standardise(self) -> bool | None:
+        """Whether every feature is then scaled to mean 0 and variance 1 over the training rows; None: not said."""
 
     @property
     def seed(self) -> int:
@@ -411,7 +473,7 @@ def fit(
     for name, rows in measured.items():
         if rows is not None:
             _check_like(rows, name, recipe, scaled, facts.encoding, executor, stages)
-    validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
+    validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled).final()
     recipe, median = with_median(recipe, scaled, executor, stages)
     kernel = recipe.kernel or default_kernel(facts, scaled)
     stored = recipe.centers is not None and recipe.centers.stored  # where the rows are: they are not kept twice
@@ -454,6 +516,8 @@ def fit(
         )
 
     outcome, report = stages.train(problem, recipe.solver, key)
+    if done := notes(scaled, steps(recipe), facts):
+        report = report | {"preprocess": done}
     release()
     return Fitted(problem, outcome, report, projected, median)
 
@@ -495,8 +559,8 @@ def _check_like(
     """Check validation or test rows, as training prepares them, before training."""
     what = f"the {name} rows"
     with _named(what):
-        require_alike(rows, train.source.n_features, train.source.columns, train.transforms)
-        prepared = rows.prepared_like(train)
+        require_alike(rows, train.source.n_features, train.source.columns, train.transforms, train.source.schema)
+        prepared = rows.prepared_like(train).final()
         if name == "test" and not steps(recipe):
             require_scaled_alike(rows, prepared)
     dtype = np.dtype(recipe.dtype)

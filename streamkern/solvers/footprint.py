@@ -21,6 +21,7 @@ from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS
 from streamkern.solvers.metered import SCAN_ROWS, Bill, Size
 from streamkern.solvers.score import SAMPLED
 from streamkern.storage.base import Source
+from streamkern.storage.layout import rows_per_chunk
 
 _LIBRARIES = 64 << 20
 """Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
@@ -132,12 +133,25 @@ def footprint(
     if parse_bytes(needed) < enough.budget:  # rounded down
         needed = format_bytes(enough.budget + enough.budget // 20)
     others = _alternatives(project, result, solver, p, slots, lanes)
+    stored = dataset.source.n_features * dataset.source.dtype.itemsize
+    smaller = rows_per_chunk(stored)
+    ingested = project(most_rows=smaller).peak if not dataset.source.in_memory else result.peak
+    first: list[str] = []
+    if result.peak - ingested > (result.peak - budget) // 2:
+        largest = format_bytes(int(np.diff(dataset.source.bounds).max(initial=1)) * stored)
+        enough_then = "" if ingested <= budget else f", and raise memory to {format_bytes(ingested + ingested // 20)}"
+        first.append(
+            f"store the rows in chunks of {format_bytes(smaller * stored)} with streamkern ingest: the largest now has "
+            f"{largest}{enough_then}"
+        )
     raise PlanRefusedError(
         f"The run needs {format_bytes(result.peak)} and may use {format_bytes(budget)}; the {_largest(result.stages)} "
         "stage is the largest.",
         where=f"memory={format_bytes(budget)}, centers={p}, threads={slots}",
         expected=f"a budget of at least {needed}",
-        remedy="; or ".join(others[-1:] if slots > default_threads() else [f"raise memory to {needed}", *others]),
+        remedy="; or ".join(
+            [*first, *(others[-1:] if slots > default_threads() else [f"raise memory to {needed}", *others])]
+        ),
     )
 
 
@@ -159,11 +173,17 @@ def _project(
     stored_centers: bool,
     features: FeatureMap | None,
     overlaps: bool | None,
+    most_rows: int | None = None,
 ) -> Footprint:
-    """The projection for a budget, whether it fits or not; parameters as in ``footprint``."""
+    """The projection for a budget, whether it fits or not; parameters as in ``footprint``.
+
+    ``most_rows`` are those of a chunk, as if the rows were stored in chunks of so many.
+    """
     source, d, widest = dataset.source, dataset.n_features, dataset.widest
     stored = source.n_features * source.dtype.itemsize
     sizes = np.diff(source.bounds)
+    if most_rows is not None:
+        sizes = np.minimum(sizes, most_rows)
     stored_rows, chunk_rows = int(source.bounds[-1]), int(sizes.max(initial=1))
     values = 1 if source.target is None else source.target.width
     as_read = source.reading()

@@ -9,12 +9,15 @@ from typing import Any
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.storage.arrays import ArraySource
+from streamkern.storage.arrow import frame_source
 from streamkern.storage.base import Source
 from streamkern.storage.choose import Request
+from streamkern.storage.convert import is_dask_frame, is_table
 from streamkern.storage.parquet import ParquetSource, open_parquet, parquet_source, write_parquet
 from streamkern.storage.parquet_files import SUFFIXES
 from streamkern.storage.remote import Remote, Retry, bare, is_remote
-from streamkern.storage.weighted import WeightedSource
+from streamkern.storage.schema import Schema
+from streamkern.storage.weighted import TargetedSource, WeightedSource
 from streamkern.storage.writer import unfinished_folder
 from streamkern.storage.zarr import ZarrSource, open_zarr, write_zarr, zarr_source
 
@@ -47,7 +50,8 @@ def open_source(
     """Open rows wherever they are.
 
     Args:
-        data: a path or URL of a zarr group or array, or of a parquet file, directory or glob; or a NumPy or Dask array.
+        data: a path or URL of a zarr group or array, or of a parquet file, directory or glob; a NumPy or Dask array; or
+            a table in memory: a frame, an Arrow table, a dict of columns, a list of dicts, an array of objects.
         target: name of the target, or several; for an array, the array of targets.
         columns: features to use, in this order; for an array, the names of its features.
         weight: the column of sample weights; for an array, an array of them, shape (n,). Default: what the training
@@ -74,16 +78,39 @@ def array_source(
     *,
     name: str = "target",
     weight_name: str | None = None,
+    schema: Any = None,
+    exclude: Sequence[str] = (),
 ) -> Source:
-    """Open NumPy or Dask arrays; the weights are held in memory. See `open_source`."""
-    if type(X).__module__.partition(".")[0] == "dask":
+    """Open NumPy or Dask arrays, or a table in memory; the weights are held in memory. See `open_source`."""
+    if is_table(X) or getattr(getattr(X, "dtype", None), "kind", "") in ("O", "U"):
+        rows: Source = table_source(X, y, columns, schema, exclude, name)
+    elif type(X).__module__.partition(".")[0] == "dask":
         # A quarter of a second to import, which only those who have such an array already paid.
         from streamkern.storage.dask import DaskArraySource
 
-        rows: Source = DaskArraySource(X, y, columns, name)
+        rows = DaskArraySource(X, y, columns, name)
     else:
-        rows = ArraySource(X, y, columns, name)
+        rows = ArraySource(X, y, columns, name, schema=schema if isinstance(schema, Schema) else None)
     return rows if weights is None else WeightedSource(rows, weights, weight_name or "sample_weight")
+
+
+def table_source(
+    X: Any,
+    y: Any = None,
+    columns: Sequence[str] | None = None,
+    schema: Any = None,
+    exclude: Sequence[str] = (),
+    name: str = "target",
+) -> Source:
+    """Open a table in memory, and targets beside it; ``columns`` are those to use, or the names of an array's."""
+    request = Request(columns=columns, schema=schema, exclude=tuple(exclude))
+    if is_dask_frame(X):
+        from streamkern.storage.dask import dask_frame  # as below
+
+        rows: Source = dask_frame(X, request)
+    else:
+        rows = frame_source(X, request)
+    return rows if y is None else TargetedSource(rows, y, name)
 
 
 def stored_source(

@@ -13,6 +13,7 @@ import numpy as np
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import Source, digest
 from streamkern.storage.layout import as_rows, as_target, check_chunk, feature_dtype, rows_per_chunk, target_of
+from streamkern.storage.schema import Schema
 from streamkern.types import Array, Rows
 
 
@@ -27,6 +28,7 @@ class ArraySource(Source):
         columns: names of the flattened features.
         target_name: what to call the target.
         chunk_rows: rows a chunk; by default about 4 MiB of rows.
+        schema: of the columns of numbers that the array was made of.
 
     Raises:
         DataError: a dtype or shape that cannot be rows, or X and y of different lengths.
@@ -40,12 +42,14 @@ class ArraySource(Source):
         columns: Sequence[str] | None = None,
         target_name: str = "target",
         chunk_rows: int | None = None,
+        schema: Schema | None = None,
     ) -> None:
         self._X = X = np.asarray(X)
         require_rows(X.shape, "X")
         self.dtype = feature_dtype(X.dtype, "X")
         self.n_features = math.prod(X.shape[1:])
         self.columns = named(columns, self.n_features)
+        self.schema = schema
         self._y: Array | None = None
         if y is not None:
             y = np.asarray(y)

@@ -7,7 +7,9 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from copy import copy
+from dataclasses import replace
+from functools import cached_property, partial, reduce
 from operator import add
 from typing import Any, NoReturn
 
@@ -17,10 +19,21 @@ import pyarrow.compute as pc
 
 from streamkern.errors import DataError
 from streamkern.memory import check
-from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
+from streamkern.storage.base import TEXT_BYTES, Reading, Source, digest, text_bytes
 from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
+from streamkern.storage.convert import (
+    UnfitError,
+    as_table,
+    converted,
+    is_number,
+    is_table,
+    is_text,
+    kind_of_type,
+    without_dictionary,
+)
 from streamkern.storage.described import DISTINCT, Described, key
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
+from streamkern.storage.schema import Schema
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array, IntArray, Rows, Target
 
@@ -35,35 +48,34 @@ def is_vector(kind: pa.DataType) -> bool:
     return bool(is_type.is_fixed_size_binary(kind) or (listed and is_number(kind.value_type)))
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds text."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds numbers or booleans."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def fields_of(types: Mapping[str, pa.DataType], where: str, notes: Mapping[str, Any] | None = None) -> dict[str, Field]:
+def fields_of(
+    types: Mapping[str, pa.DataType],
+    where: str,
+    notes: Mapping[str, Any] | None = None,
+    missing: Mapping[str, bool | None] | None = None,
+) -> dict[str, Field]:
     """The columns of a table for the chooser.
 
     Args:
         types: every column's type.
         where: the table in words.
         notes: dtype and shape of rows that lie in a column of binaries.
+        missing: whether values of a column are missing, where that is known.
     """
-    return {name: _field(kind, f"{where}, column {name!r}", notes or {}) for name, kind in types.items()}
+    return {
+        name: replace(_field(kind, f"{where}, column {name!r}", notes or {}), missing=(missing or {}).get(name))
+        for name, kind in types.items()
+    }
 
 
 def _field(kind: pa.DataType, where: str, notes: Mapping[str, Any]) -> Field:
+    inferred = kind_of_type(kind)
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if is_text(kind):
-        return Field(where, str(kind), np.dtype(object), text=True)
-    if is_number(kind):
-        return Field(where, str(kind), np.dtype(kind.to_pandas_dtype()))
+    if inferred is not None and is_number(kind):
+        return Field(where, str(kind), np.dtype(kind.to_pandas_dtype()), inferred=inferred)
+    if inferred is not None:
+        made = np.dtype(object if is_text(kind) else np.float64)
+        return Field(where, str(kind), made, inferred=inferred, encoded=True)
     if pa.types.is_fixed_size_binary(kind):
         length, dtype = math.prod(notes.get("shape", [0])), np.dtype(notes["dtype"]) if "dtype" in notes else None
         fits = dtype is not None and length * dtype.itemsize == kind.byte_width > 0
@@ -103,27 +115,12 @@ def describe_column(values: pa.ChunkedArray) -> Described:
     return Described(missing, counts, (low.as_py(), key(first)), (high.as_py(), key(last)))
 
 
-def number_of(text: str) -> float:
-    """The number that stands for a text, wherever it is read: a whole one of 52 bits, which float64 holds."""
-    return float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 12)
-
-
-def _numbers(values: pa.ChunkedArray) -> Array:
-    """Numbers that stand for texts; NaN for a null."""
-    return np.concatenate([np.empty(0), *(_looked_up(part, number_of, np.nan) for part in values.chunks)])
-
-
 def _looked_up(part: pa.Array, of: Callable[[str], Any], missing: Any) -> Array:
     """A value for each text, made once for all that are alike."""
     encoded = part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
     known = [*(missing if text is None else of(text) for text in encoded.dictionary.to_pylist()), missing]
     made: Array = np.array(known, dtype=float if isinstance(missing, float) else object)
     return np.asarray(made[encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)])
-
-
-def without_dictionary(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values without their dictionary."""
-    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
 def target_values(columns: Sequence[pa.ChunkedArray], target: Target) -> Array:
@@ -157,10 +154,40 @@ class TableSource(ChosenSource):
 
     def __init__(self, roles: Roles, request: Request, lengths: Sequence[int], **facets: Any) -> None:
         super().__init__(roles, np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64), **facets)
-        nan = not roles.wide and (request.lenient or (request.nulls_as_nan and roles.dtype.kind == "f"))
+        nan = not roles.wide and (request.lenient or roles.dtype.kind == "f")
         # Texts of labels and features are few, and read as a dictionary; those that name rows are all different.
         self._names_rows = request.role != "target"
         self._nullable = {*(roles.features if nan else ()), *(roles.targets if request.lenient else ())}
+        self._words: list[dict[float, str]] = [{} for _ in roles.features]
+
+    def words(self, column: int) -> Mapping[float, str]:
+        """Return texts of a feature; see ``Source.words``."""
+        return super().words(column) if self._roles.wide else self._words[column]
+
+    def conformed(self, schema: Schema | None) -> Source:
+        """Return the rows by another schema; see ``Source.conformed``."""
+        mine = self.schema
+        if (
+            self._roles.wide
+            or schema is None
+            or mine is None
+            or mine.names != schema.names
+            or mine.kinds == schema.kinds
+        ):
+            return super().conformed(schema)
+        made = copy(self)
+        made.__dict__.pop("fingerprint", None)
+        made._read_by(schema)
+        return made
+
+    def _read_by(self, schema: Schema) -> None:
+        """Take the kinds of a schema from here on."""
+        columns = zip(schema.columns, (() if self.schema is None else self.schema.columns), strict=True)
+        self.schema = Schema(tuple(replace(wanted, missing=mine.missing) for wanted, mine in columns))
+        self.dtype = self.dtype if self.dtype.kind == "f" and schema.plain else np.dtype(np.float64)
+        self._roles = replace(self._roles, schema=self.schema, dtype=self.dtype)
+        self._nullable |= set(self._roles.features)
+        self._words = [{} for _ in self._roles.features]
 
     def read(self, chunk: int) -> Rows:
         """Return the rows of one chunk; see ``Source.read``.
@@ -173,7 +200,7 @@ class TableSource(ChosenSource):
             values = table.column(name)
             if values.null_count and name not in self._nullable:
                 self._fail(chunk, name, pc.index(pc.is_null(values), True).as_py(), "is null")
-        X = self._wide(chunk, table.column(roles.features[0])) if roles.wide else self._narrow(table)
+        X = self._wide(chunk, table.column(roles.features[0])) if roles.wide else self._narrow(chunk, table)
         y = None
         if self.target is not None:
             targets = [table.column(name) for name in roles.targets]
@@ -222,17 +249,26 @@ class TableSource(ChosenSource):
         """Values of a non-feature, with nulls where the format means a missing value."""
         return values
 
-    def _narrow(self, table: pa.Table) -> Array:
+    def _narrow(self, chunk: int, table: pa.Table) -> Array:
         """Features that are a column each, shape (n, d)."""
+        assert self.schema is not None
         columns = [table.column(name) for name in self._roles.features]
-        columns = [values if is_text(values.type) else without_dictionary(values) for values in columns]
         nulls = self.dtype.kind != "f" and any(values.null_count for values in columns)
         X = np.empty((table.num_rows, len(columns)), dtype=np.float64 if nulls else self.dtype)
-        for j, values in enumerate(columns):
-            if is_text(values.type):
-                X[:, j] = _numbers(values)
-            else:
-                X[:, j] = (values.cast(pa.float64()) if values.null_count else values).to_numpy()
+        for j, (values, column) in enumerate(zip(columns, self.schema.columns, strict=True)):
+            if self.schema.plain and is_number(values.type) and not pa.types.is_dictionary(values.type):
+                X[:, j] = (values.cast(pa.float64(), safe=False) if values.null_count else values).to_numpy()
+                continue
+            try:
+                X[:, j] = converted(values, column, self._words[j] if column.text else None)
+            except UnfitError as error:
+                raise DataError(
+                    f"The value {error.value!r} of column {column.name!r} is not {error.expected}.",
+                    where=self.where_row(chunk, error.row),
+                    expected=error.expected,
+                    remedy=f"correct the value or leave it empty; or read the column as another kind: "
+                    f'schema={{{column.name!r}: "category"}}',
+                ) from error
         return X
 
     def _wide(self, chunk: int, column: pa.ChunkedArray) -> Array:
@@ -271,8 +307,7 @@ class TableSource(ChosenSource):
             expected="a value in every row, as many in each row",
             remedy="fill or drop such rows first"
             if name not in self._roles.features
-            else f"fill or drop such rows first, leave the column {name!r} out with columns=[...], or ingest them as "
-            'NaN: missing="nan", --missing nan',
+            else f'declare the column: schema={{{name!r}: "number"}}; or leave it out: exclude=[{name!r}]',
         )
 
 
@@ -285,7 +320,8 @@ class FrameSource(TableSource):
         schema: columns and types of every piece; a frame of no rows gives them.
         request: the columns to use.
         name: what to call it in messages.
-        identity: JSON-serialisable, for the fingerprint.
+        identity: JSON-serialisable, for the fingerprint; None to take one of the rows as they are read.
+        missing: whether values of a column are missing, where that is known.
 
     Raises:
         DataError: columns that cannot be features or target.
@@ -299,20 +335,33 @@ class FrameSource(TableSource):
         request: Request,
         name: str,
         identity: Any,
+        missing: Mapping[str, bool | None] | None = None,
     ) -> None:
-        self._schema = as_table(schema).schema
-        types = {field.name: field.type for field in self._schema}
+        given = as_table(schema).schema
+        types = {field.name: field.type for field in given}
+        decoded = {name: without_dictionary(pa.chunked_array([], kind)).type for name, kind in types.items()}
+        self._schema = pa.schema(list(decoded.items()))
         self._name, self._identity = name, identity
         self._made = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
-        super().__init__(choose_columns(fields_of(types, name), request, name), request, lengths)
+        super().__init__(choose_columns(fields_of(types, name, missing=missing), request, name), request, lengths)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        return digest("frame", self._identity, self.bounds.tolist(), self._roles.identity())
+        if self._identity is not None:
+            return digest("frame", self._identity, self.bounds.tolist(), self._roles.identity())
+        content = hashlib.blake2b(digest_size=32)
+        for chunk in range(len(self.bounds) - 1):
+            X, y, w = self.read(chunk)
+            for values in (X, y, w):
+                if values is not None:
+                    held = digest(values.tolist()).encode() if values.dtype == object else values.tobytes()
+                    content.update(held)
+        return digest("table", int(self.bounds[-1]), self._roles.identity(), content.hexdigest())
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         a, b = check_chunk(chunk, self.bounds)
         table = as_table(self._made[chunk]()).select(names)
+        table = pa.table({name: without_dictionary(table.column(name)) for name in names})
         try:
             table = table.cast(pa.schema([self._schema.field(name) for name in names]))
         except (pa.ArrowInvalid, ValueError) as error:
@@ -331,33 +380,33 @@ class FrameSource(TableSource):
         return f"{self._name}, chunk {chunk}, rows {a} to {b - 1}"
 
 
-def as_table(frame: Any) -> pa.Table:
-    """A pandas frame, or anything that speaks Arrow, as a table without its index."""
-    if isinstance(frame, pa.Table):
-        return frame
-    if type(frame).__module__.partition(".")[0] == "pandas":
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    return pa.table(frame)
-
-
 def frame_source(frame: Any, request: Request) -> FrameSource:
-    """Rows of a pandas frame, a polars frame or an Arrow table in memory.
+    """Rows of a table in memory: a frame, an Arrow table or record batch, dicts, an array of objects.
+
+    Args:
+        frame: see ``as_table``.
+        request: the columns to use; those of an array are called f0, f1, ... unless its columns are named.
 
     Raises:
         DataError: columns that cannot be features or target.
     """
-    table = as_table(frame)
+    table = as_table(frame, None if is_table(frame) else request.columns)
     rows = rows_per_chunk(table.nbytes // max(1, table.num_rows))
     starts = range(0, table.num_rows, rows)
-    content = hashlib.blake2b(digest_size=32)
-    for batch in table.combine_chunks().to_batches():
-        for column in batch.columns:
-            for buffer in column.buffers():
-                content.update(b"" if buffer is None else buffer)
+    missing = {name: _has_gaps(without_dictionary(table.column(name))) for name in table.column_names}
     pieces = [partial(table.slice, start, rows) for start in starts]
     lengths = [min(rows, table.num_rows - start) for start in starts]
     name = f"{type(frame).__name__} in memory"
-    return FrameSource(pieces, lengths, table.slice(0, 0), request, name, content.hexdigest())
+    return FrameSource(pieces, lengths, table.slice(0, 0), request, name, None, missing)
+
+
+def _has_gaps(values: pa.ChunkedArray) -> bool:
+    """Whether a value is missing: null, NaN, or an empty text."""
+    if values.null_count:
+        return True
+    if pa.types.is_floating(values.type):
+        return bool(pc.any(pc.is_nan(values)).as_py())
+    return is_text(values.type) and bool(pc.any(pc.equal(values, "")).as_py())
 
 
 def _mapped(file: TableFile) -> Any:

@@ -7,7 +7,8 @@ import json
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from streamkern.errors import DataError
 from streamkern.memory import check
 from streamkern.storage.described import Described
+from streamkern.storage.schema import Schema
 from streamkern.types import Array, IntArray, Rows, Target
 
 
@@ -54,7 +56,7 @@ class Source(ABC):
         columns: names of the d features, or None where the format has no names.
         target: name, dtype and shape of the targets, or None.
         weight: name of the sample weights, or None: ``read`` gives weights where it is set.
-        text: names of features that are text: their values are numbers that stand for it.
+        schema: names and kinds of the features of a table, or None for arrays of numbers.
         non_features: (name, type) of the columns that cannot be features, where a lenient opening passed over them.
         shuffled: whether the rows are recorded to be in a uniformly random order.
         remote: whether a read is a round trip to a store, so that it pays to read several chunks at once.
@@ -67,7 +69,7 @@ class Source(ABC):
     columns: tuple[str, ...] | None = None
     target: Target | None = None
     weight: str | None = None
-    text: tuple[str, ...] = ()
+    schema: Schema | None = None
     non_features: tuple[tuple[str, str], ...] = ()
     shuffled: bool = False
     remote: bool = False
@@ -127,6 +129,31 @@ class Source(ABC):
     def where_row(self, chunk: int, row: int) -> str:
         """Return row ``row`` of a chunk in words a person can find it by."""
         return f"{self.where(chunk)}, row {int(self.bounds[chunk]) + row}"
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """Names of features that are text: their values are numbers that stand for it."""
+        return () if self.schema is None else tuple(column.name for column in self.schema.columns if column.text)
+
+    def words(self, column: int) -> Mapping[float, str]:
+        """Return texts of a feature by the numbers that stand for them: of the chunks that this process has read."""
+        return {}
+
+    def conformed(self, schema: Schema | None) -> Source:
+        """Return these rows with their values read by the kinds of another schema, such as that of training.
+
+        Raises:
+            DataError: a column is stored as numbers, and should be text, or the other way round.
+        """
+        if schema is None or (self.schema is not None and self.schema.kinds == schema.kinds):
+            return self
+        where = self.where(0) if len(self.bounds) > 1 else "the rows"
+        if self.schema is None and (texts := [column.name for column in schema.columns if column.text]):
+            raise unlike_kind(texts[0], False, where)
+        for mine, wanted in zip(() if self.schema is None else self.schema.columns, schema.columns, strict=False):
+            if mine.text != wanted.text:
+                raise unlike_kind(mine.name, mine.text, where)
+        return self
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
         """Return a description of the values of every non-feature in one chunk, in the order of ``non_features``.
@@ -189,6 +216,36 @@ class DerivedSource(Source):
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes; see ``Source.reading``."""
         return self.source.reading()
+
+    def words(self, column: int) -> Mapping[float, str]:
+        """Return texts of a feature; see ``Source.words``."""
+        return self.source.words(column)
+
+    def conformed(self, schema: Schema | None) -> Source:
+        """Return the rows by another schema; see ``Source.conformed``."""
+        inner = self.source.conformed(schema)
+        return self if inner is self.source else self._over(inner)
+
+    def _over(self, source: Source) -> Source:
+        """The same change of other rows."""
+        made = copy(self)
+        made.__dict__.pop("fingerprint", None)
+        made._take(source)
+        return made
+
+    def _take(self, source: Source) -> None:
+        self.source, self.schema, self.dtype = source, source.schema, source.dtype
+
+
+def unlike_kind(name: str, text: bool, where: str) -> DataError:
+    """The error for a column that is text in one place and numbers in another."""
+    return DataError(
+        f"The feature {name!r} is {'text' if text else 'stored as numbers'}, and the model was trained on "
+        f"{'numbers' if text else 'text'} there.",
+        where=where,
+        expected="the kind of column that training had",
+        remedy="store the column of training",
+    )
 
 
 def digest(*parts: Any) -> str:

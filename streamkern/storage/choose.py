@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import named
 from streamkern.storage.base import Source
 from streamkern.storage.layout import feature_dtype, positions, require_distinct, target_of, unknown_name
+from streamkern.storage.schema import Column, Schema, declared, number_of
 from streamkern.types import IntArray, Target
 
 
@@ -26,17 +27,19 @@ class Request:
         columns: features to use, in this order; None for all columns without another role.
         weight: the column of sample weights; "" for none; None for what the data note, else none.
         role: what errors call the target: an id column takes its place in predictions.
-        nulls_as_nan: read a null among features of a floating dtype as NaN; else it is an error.
-        lenient: open data to look at them: pass over columns that cannot be features, read nulls of whole numbers as
+        lenient: open data to look at them: pass over columns that are no plain numbers, read nulls of whole numbers as
             NaN, and those of labels as None.
+        schema: kinds of columns by name, or a Schema, where they differ from what their types say.
+        exclude: columns that are neither features nor anything else.
     """
 
     target: str | Sequence[str] | None = None
     columns: Sequence[str] | None = None
     weight: str | None = None
     role: str = "target"
-    nulls_as_nan: bool = False
     lenient: bool = False
+    schema: Any = None
+    exclude: Sequence[str] = ()
 
     def noted(self, notes: Mapping[str, Any]) -> Request:
         """The request with the target and the weight that the data themselves note, where the user names none."""
@@ -65,7 +68,9 @@ class Field:
         shape: of the values of a row: () for a column; None for lists and binaries, which can be nothing but features.
         length: values in each list or binary, if the declaration tells; else 0.
         rows: how many; 0 for every column of a table, which all have as many.
-        text: whether it is text that numbers can stand for.
+        inferred: the kind that the type says, and whether its values are text; None for arrays and lists.
+        encoded: whether numbers must be made of its values, such as of text, dates and decimals.
+        missing: whether values are missing; None if not known.
         by_name_only: whether it is a feature only where the user names it.
     """
 
@@ -75,8 +80,15 @@ class Field:
     shape: tuple[int, ...] | None = ()
     length: int = 0
     rows: int = 0
-    text: bool = False
+    inferred: tuple[str, bool] | None = None
+    encoded: bool = False
+    missing: bool | None = None
     by_name_only: bool = False
+
+    @property
+    def text(self) -> bool:
+        """Whether it holds text."""
+        return self.inferred is not None and self.inferred[1]
 
     @property
     def wide(self) -> bool:
@@ -86,7 +98,7 @@ class Field:
     @property
     def number(self) -> bool:
         """Whether it can be a feature, or several, as it stands."""
-        return self.dtype is not None and not self.text
+        return self.dtype is not None and not self.encoded
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ class Roles:
         dtype: of the features.
         columns: names of the features, or None.
         pick: positions of the features in a stored row, or None for all.
-        text: names of the features that are text.
+        schema: names and kinds of features that are a column of a table each; None for arrays.
         targets: columns of the target.
         target: what the targets make, or None.
         weight: the column of sample weights, or None.
@@ -113,7 +125,7 @@ class Roles:
     dtype: np.dtype[Any]
     columns: tuple[str, ...] | None
     pick: tuple[int, ...] | None
-    text: tuple[str, ...]
+    schema: Schema | None
     targets: tuple[str, ...]
     target: Target | None
     weight: str | None
@@ -133,7 +145,8 @@ class Roles:
         """JSON-serialisable, for fingerprints."""
         inside = [self.width] if self.wide else []
         names = [self.columns, self.pick] if self.wide else []
-        features = [self.features[0] if self.wide else self.features, *inside, self.dtype.str, *names]
+        kinds = [] if self.schema is None or self.schema.plain else [self.schema.kinds]
+        features = [self.features[0] if self.wide else self.features, *inside, self.dtype.str, *names, *kinds]
         return [features, self.targets, self.target, *([self.weight] if self.weight else [])]
 
 
@@ -145,17 +158,38 @@ class ChosenSource(Source):
         bounds: of the chunks.
         shuffled: see ``Source``.
         remote: see ``Source``.
-        text: features that were text when they were stored as numbers.
+        schema: of features that were columns of a table when they were stored as numbers; the roles' by default.
+        words: texts of these features, for which numbers stand.
     """
 
     def __init__(
-        self, roles: Roles, bounds: IntArray, *, shuffled: bool = False, remote: bool = False, text: Iterable[str] = ()
+        self,
+        roles: Roles,
+        bounds: IntArray,
+        *,
+        shuffled: bool = False,
+        remote: bool = False,
+        schema: Schema | None = None,
+        words: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._roles, self.bounds, self.shuffled, self.remote = roles, bounds, shuffled, remote
         self.n_features = roles.width if roles.pick is None else len(roles.pick)
         self.dtype, self.columns = roles.dtype, roles.columns
         self.target, self.weight, self.non_features = roles.target, roles.weight, roles.non_features
-        self.text = roles.text or tuple(name for name in text if name in (roles.columns or ()))
+        self.schema = roles.schema if schema is None else schema
+        self._stored_words = (
+            {}
+            if self.schema is None or schema is None
+            else {
+                j: {number_of(text): text for text in map(str, (words or {}).get(column.name, ()))}
+                for j, column in enumerate(self.schema.columns)
+                if column.text
+            }
+        )
+
+    def words(self, column: int) -> Mapping[float, str]:
+        """Return texts of a feature; see ``Source.words``."""
+        return self._stored_words.get(column, {})
 
 
 def choose_columns(
@@ -180,6 +214,10 @@ def choose_columns(
         UsageError: a column is named for two roles, or cannot be chosen by name.
     """
     targets, columns, weight = request.targets, request.columns, request.weight or None
+    kinds_given = declared(request.schema)
+    for role, name in [*(("excluded column", name) for name in request.exclude), *(("column", n) for n in kinds_given)]:
+        if name not in fields and not (role == "column" and isinstance(request.schema, Schema)):
+            raise unknown_name(role, name, fields, where)
     for role, name in [*((request.role, name) for name in targets), *([("weight", weight)] if weight else [])]:
         if name not in fields:
             raise unknown_name(role, name, fields, where)
@@ -193,7 +231,7 @@ def choose_columns(
     if columns is not None or targets:
         require_distinct([*(columns or ()), *targets], where)
     others = {name: field for name, field in fields.items() if name not in targets and name != weight}
-    usual = [name for name, field in others.items() if not field.by_name_only]
+    usual = [name for name, field in others.items() if not field.by_name_only and name not in request.exclude]
     inside: Sequence[str] | None = None
     if columns is None:
         chosen = usual
@@ -222,8 +260,11 @@ def choose_columns(
             expected="one column of lists, binaries or arrays, or columns of numbers",
             remedy=f"pass columns=[{wide!r}], and target= for the column of targets",
         )
-    by_name = columns is not None and inside is None
-    kinds = [_feature_dtype(fields[name], by_name) for name in chosen]
+    kinds = [_feature_dtype(fields[name]) for name in chosen]
+    schema = None if wide is not None else _schema(fields, chosen, kinds_given, isinstance(request.schema, Schema))
+    dtype = np.result_type(*kinds) if kinds else np.dtype(np.float64)
+    if schema is not None and (not schema.plain or (schema.missing and dtype.kind != "f")):
+        dtype = np.dtype(np.float64)
     _require_one_length(chosen, targets, weight, request.role, fields)
     size, pick = len(chosen), None
     feature_names: tuple[str, ...] | None = tuple(chosen)
@@ -253,10 +294,10 @@ def choose_columns(
         features=tuple(chosen),
         wide=wide is not None,
         width=size,
-        dtype=np.result_type(*kinds) if kinds else np.dtype(np.float64),
+        dtype=dtype,
         columns=feature_names,
         pick=pick,
-        text=tuple(name for name in chosen if fields[name].text),
+        schema=schema,
         targets=targets,
         target=_target(targets, request.role, fields, where),
         weight=weight,
@@ -269,12 +310,38 @@ def _fitting(fields: dict[str, Field]) -> tuple[list[str], tuple[tuple[str, str]
     chosen = [name for name, field in fields.items() if field.number and not field.wide]
     chosen = chosen or [name for name, field in fields.items() if field.number][:1]
     others = (name for name in fields if name not in chosen)
-    return chosen, tuple((name, "string" if fields[name].text else fields[name].kind) for name in others)
+    return chosen, tuple((name, _type_in_words(fields[name])) for name in others)
 
 
-def _feature_dtype(field: Field, by_name: bool) -> np.dtype[Any]:
-    """The dtype of a column as features; text is one only where it is named."""
-    if field.text and by_name:
+def _type_in_words(field: Field) -> str:
+    return "string" if field.text else field.kind
+
+
+def _schema(
+    fields: Mapping[str, Field], chosen: Sequence[str], given: Mapping[str, Column], whole: bool
+) -> Schema | None:
+    """The schema of columns, as it is given or their types say; None for arrays.
+
+    Args:
+        fields: the columns.
+        chosen: those that are features.
+        given: what is said of some of them.
+        whole: whether that says which categories are text, too; else their types do.
+    """
+    columns = []
+    for name in chosen:
+        field = fields[name]
+        if field.inferred is None:
+            return None
+        said = given.get(name)
+        kind, text = field.inferred if said is None else (said.kind, said.text if whole else field.text)
+        columns.append(Column(name, kind, text and kind == "category", field.missing))
+    return Schema(tuple(columns))
+
+
+def _feature_dtype(field: Field) -> np.dtype[Any]:
+    """The dtype of a column as features."""
+    if field.inferred is not None and field.encoded:
         return np.dtype(np.float64)
     if field.dtype is None and field.wide:
         raise DataError(
@@ -283,13 +350,12 @@ def _feature_dtype(field: Field, by_name: bool) -> np.dtype[Any]:
             expected='schema metadata under the key "streamkern": {"dtype": ..., "shape": [...]}',
             remedy="write the file with write_parquet, or add that metadata",
         )
-    if field.dtype is None or field.text:
+    if field.dtype is None:
         raise DataError(
             f"a column of {field.kind} cannot be a feature",
             where=field.where,
-            expected="numbers or booleans",
-            remedy="choose columns with columns=[...] (--columns A,B): those of numbers, and text for OneHot or "
-            "Ordinal to encode; a target is named with target= (--target)",
+            expected="numbers, booleans, text, dates and times",
+            remedy="leave it out: exclude=[...] (--exclude A,B); or choose columns with columns=[...] (--columns A,B)",
         )
     return feature_dtype(field.dtype, field.where)
 
@@ -300,7 +366,13 @@ def _target(targets: Sequence[str], role: str, fields: Mapping[str, Field], wher
         return None
     several = len(targets) > 1
     for field, name in ((fields[name], name) for name in targets):
-        if field.dtype is None or field.shape is None or (several and (field.wide or field.dtype.kind not in "biuf")):
+        unfit = field.encoded and not field.text
+        if (
+            unfit
+            or field.dtype is None
+            or field.shape is None
+            or (several and (field.wide or field.dtype.kind not in "biuf"))
+        ):
             raise DataError(
                 f"{role} {name!r} is a column of {field.kind}",
                 where=where,

@@ -22,6 +22,7 @@ from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.choose import Request, choose_columns
 from streamkern.storage.csv_records import blocks, first_end
 from streamkern.storage.layout import check_chunk
+from streamkern.storage.schema import Schema, declared
 from streamkern.storage.table_file import TableFile
 
 BLOCK_BYTES = 4 << 20
@@ -77,11 +78,19 @@ class CsvSource(TableSource):
             high = dict.fromkeys(self._names, 0)
             missing: set[str] = set()
             wanted = request.named
+            if wanted is None and request.exclude and set(request.exclude) <= set(self._names):
+                wanted = [name for name in self._names if name not in request.exclude]
+            # What the user calls a category keeps the zeros before its digits.
+            as_text = {
+                n: pa.string()
+                for n, c in declared(request.schema).items()
+                if c.kind == "category" and (c.text or not isinstance(request.schema, Schema)) and n in self._names
+            }
             if wanted is not None and not set(wanted) <= set(self._names):
                 wanted = None  # which is missing is for the chooser to say
             for begin, line, text in self._blocks(start, first_line):
                 check()
-                table = self._parse(text, {}, wanted, line)
+                table = self._parse(text, as_text, wanted, line)
                 if not table.num_rows:
                     continue
                 for column, values in zip(table.schema, table.columns, strict=True):
@@ -91,7 +100,7 @@ class CsvSource(TableSource):
                 lengths.append(table.num_rows)
                 for column, values in zip(table.schema, table.columns, strict=True):
                     types[column.name] = _wider(types[column.name], column.type)
-                    if values.null_count:
+                    if values.null_count or (pa.types.is_string(column.type) and pc.any(pc.equal(values, "")).as_py()):
                         missing.add(column.name)
                     if pa.types.is_integer(column.type):
                         ends = pc.min_max(values)
@@ -109,11 +118,15 @@ class CsvSource(TableSource):
                 remedy="check the file, or leave it out",
             )
         types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
-        roles = choose_columns(fields_of(types, file.path), request, file.path)
+        gaps = {name: name in missing for name in types}
+        fields = fields_of(types, file.path, missing=gaps)
+        # Excluded columns have not been parsed.
+        request = replace(
+            request, exclude=[name for name in request.exclude if name not in set(self._names) - {*types}]
+        )
+        roles = choose_columns(fields, request, file.path)
         names = roles.features
-        if missing & set(names):
-            roles = replace(roles, dtype=np.dtype(np.float64))
-        elif roles.dtype.kind == "i":
+        if roles.dtype.kind == "i":
             fits = [
                 np.dtype(code)
                 for code in _NARROW
@@ -127,6 +140,11 @@ class CsvSource(TableSource):
     @property
     def fingerprint(self) -> str:
         return digest("csv", self._file.identity(), self._names, self._roles.identity())
+
+    def _read_by(self, schema: Schema) -> None:
+        super()._read_by(schema)
+        # Texts keep the zeros before their digits, and what is read otherwise is converted from its text.
+        self._types |= {column.name: pa.string() for column in schema.columns if column.text}
 
     def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """Values with empty texts as nulls."""
@@ -276,5 +294,8 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         return one
     if pa.types.is_null(one):
         return other
+    if all(pa.types.is_timestamp(kind) or pa.types.is_date(kind) for kind in (one, other)):
+        zones = {kind.tz for kind in (one, other) if pa.types.is_timestamp(kind)}
+        return pa.timestamp("ns", zones.pop()) if len(zones) == 1 else pa.string()
     numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (one, other)]
     return pa.float64() if all(numeric) else pa.string()

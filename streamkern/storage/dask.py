@@ -136,7 +136,8 @@ def dask_frame(frame: Any, request: Request) -> FrameSource:
         ) from error
     pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]
     name = f"Dask frame {frame._name}"
-    return FrameSource(pieces, [int(n) for n in lengths], frame._meta, request, name, frame._name)
+    # Without a value in it, a column of objects would not tell what it holds.
+    return FrameSource(pieces, [int(n) for n in lengths], frame._meta_nonempty[:1], request, name, frame._name)
 
 
 def _compute_partition(frame: Any, i: int) -> Any:

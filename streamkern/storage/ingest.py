@@ -36,6 +36,8 @@ from streamkern.storage.training_zarr import TrainingZarr
 from streamkern.storage.writer import Workspace, write_json
 from streamkern.types import Array, Rows, Target
 
+_WORDS_KEPT = 1000
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -101,7 +103,9 @@ def ingest(
     memory: int | str | None = None,
     threads: int = 1,
     header: bool = True,
-    missing: str = "error",
+    missing: str = "nan",
+    schema: Any = None,
+    exclude: Sequence[str] = (),
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
     on_progress: Progress | None = None,
@@ -129,7 +133,10 @@ def ingest(
         memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
         threads: chunks decoded, and pieces written, side by side.
         header: whether the first line of a text table names its columns.
-        missing: ``error``, or ``nan``: nulls among features become NaN, where the dtype is floating.
+        missing: ``nan``: a missing value among features is stored as NaN; or ``error``.
+        schema: kinds of columns by name, where they differ from what their types say: ``{"zip": "category"}``; one of
+            ``number``, ``category``, ``boolean`` and ``datetime``. The data keep them.
+        exclude: columns to leave out.
         overwrite: replace a dataset of this layout that is there.
         storage_options: for fsspec.
         on_progress: told of what is done.
@@ -154,7 +161,7 @@ def ingest(
     budget = default_budget() if memory is None else parse_bytes(memory)
     with limited(budget):
         source = open_tables(
-            listed, target, columns, weight=weight, header=header, nulls_as_nan=missing == "nan",
+            listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
             storage_options=storage_options, memory=budget,
         )  # fmt: skip
         out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
@@ -168,9 +175,10 @@ def ingest(
             "target": None if kept_target is None else kept_target.name,
             "missing": missing,
         }
-        if source.text:
+        if source.schema is not None and not source.schema.plain:
+            options["schema"] = source.schema.to_json()
             options["text"] = list(source.text)
-            if out != np.float64:
+            if source.text and out != np.float64:
                 raise UsageError(
                     f"the column {source.text[0]!r} holds text, and {out} not the numbers that stand for it",
                     where="ingest(dtype=...)",
@@ -341,12 +349,22 @@ class _Job:
             written += count
             self.on_progress("write", written, self.n)
         assert written == self.n, (written, self.n)
+        record = self.record | ({"words": words} if (words := self._words()) else {})
         if group is not None:
-            group.complete()
+            group.complete(record)
         else:
-            write_json(self.work.data / RECORD, self.record)
+            write_json(self.work.data / RECORD, record)
         self.work.commit()
         return start
+
+    def _words(self) -> dict[str, list[str]]:
+        """Texts of the columns that have few of them, so that names of features and messages can show them."""
+        found = {}
+        for j, column in enumerate(self.source.schema.columns if self.source.schema else ()):
+            words = sorted(self.source.words(j).values()) if column.text else []
+            if 0 < len(words) <= _WORDS_KEPT:
+                found[column.name] = words
+        return found
 
     def _zarr(self) -> TrainingZarr:
         return TrainingZarr(
@@ -390,6 +408,8 @@ class _Job:
 
     def _read(self, chunk: int) -> Rows:
         X, y, w = self.source.read_checked(chunk)
+        if self.record["missing"] == "error":
+            _require_values(X, self.source, chunk)
         return Rows(X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk)), y, w)
 
     def _stored(self, start: int, pool: ThreadPoolExecutor) -> Iterator[Rows]:
@@ -439,6 +459,20 @@ def _dtype(name: str) -> np.dtype[Any]:
         raise UsageError(
             f"{name!r} is not a dtype of features", where="dtype", expected="float32, float64, uint8, ..."
         ) from error
+
+
+def _require_values(X: Array, source: Source, chunk: int) -> None:
+    """Raise DataError, naming row and column, if a value is missing."""
+    if X.dtype.kind != "f" or not (gaps := np.isnan(X)).any():
+        return
+    row, column = map(int, np.argwhere(gaps)[0])
+    name = column if source.columns is None else repr(source.columns[column])
+    raise DataError(
+        f"a value of column {name} is missing",
+        where=source.where_row(chunk, row),
+        expected="a value in every row",
+        remedy='fill or drop such rows first, or store them as NaN: missing="nan", --missing nan',
+    )
 
 
 def _cast(X: Array, dtype: np.dtype[Any], where: str) -> Array:

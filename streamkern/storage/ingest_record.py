@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from streamkern.storage.files import read_json_file
+from streamkern.storage.schema import Column, Schema
 
 RECORD = "_streamkern.json"
 """Where a parquet dataset has its record; a zarr group has it among its attributes."""
@@ -28,3 +30,18 @@ def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return record if isinstance(record, dict) and "fingerprint" in record else None
+
+
+def recorded_schema(record: Mapping[str, Any], columns: Sequence[str] | None) -> Schema | None:
+    """The schema of columns that were those of a table when ``ingest`` stored them as numbers; None of any other."""
+    if columns is None:
+        return None
+    try:
+        if "schema" in record:
+            return Schema.from_json(record["schema"]).picked(columns)
+    except (KeyError, ValueError):
+        return None
+    texts = record.get("text", ())  # before 0.2 only text was noted
+    if not set(texts) & set(columns):
+        return None
+    return Schema(tuple(Column(name, "category", True) if name in texts else Column(name) for name in columns))

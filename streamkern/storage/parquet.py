@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import named, require_rows
-from streamkern.storage.arrow import TableSource, fields_of, is_text
+from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.choose import Request, Roles, choose_columns
-from streamkern.storage.ingest_record import ingest_record
+from streamkern.storage.convert import is_text
+from streamkern.storage.ingest_record import ingest_record, recorded_schema
 from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, feature_dtype, merged, target_of
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
 from streamkern.storage.remote import Retry
@@ -75,16 +76,19 @@ def parquet_source(
     partitions = {
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
-    fields = fields_of({**{field.name: field.type for field in first.schema}, **partitions}, first.path, notes)
+    types = {**{field.name: field.type for field in first.schema}, **partitions}
+    fields = fields_of(types, first.path, notes, files.missing())
     layout = "format" in notes and "X" in fields  # of write_parquet, where every other column is a target or a weight
     for name, field in fields.items():
         fields[name] = replace(field, by_name_only=name in partitions or (layout and name != "X"))
     roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
     used = [*roles.stored, *dict(roles.non_features)]
-    _require_alike(files.files, None if request.columns is None else used, partitions)
+    _require_alike(files.files, None if request.columns is None and not request.exclude else used, partitions)
     record = ingest_record(url) or {}
-    shuffled, text = record.get("shuffle") == "global", record.get("text", ())
-    return ParquetSource(files, roles, request, partitions, shuffled=shuffled, text=text)
+    return ParquetSource(
+        files, roles, request, partitions, shuffled=record.get("shuffle") == "global",
+        schema=recorded_schema(record, roles.columns), words=record.get("words"),
+    )  # fmt: skip
 
 
 class ParquetSource(TableSource):

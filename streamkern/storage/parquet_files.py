@@ -103,6 +103,19 @@ class DatasetFiles:
         """Whether they are in a store."""
         return isinstance(self._fs, Remote)
 
+    def missing(self) -> dict[str, bool | None]:
+        """Whether values of each column are missing, by the statistics of the footers; None where they do not say."""
+        found: dict[str, bool | None] = {}
+        for file in self.files:
+            footer = self._footer(file)
+            for group in map(footer.row_group, range(footer.num_row_groups)):
+                for column in map(group.column, range(group.num_columns)):
+                    known = column.is_stats_set and column.statistics.has_null_count
+                    gaps = column.statistics.null_count > 0 if known else None
+                    name, before = column.path_in_schema, found.get(column.path_in_schema, False)
+                    found[name] = True if before or gaps else None if before is None or gaps is None else False
+        return found
+
     def values_in_lists(self, file: DataFile, column: str) -> list[tuple[int, int]]:
         """(rows, values) of a list column in each row group, from the footer."""
         footer = self._footer(file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,14 @@ from streamkern.storage import array_source, stored_source
 from streamkern.storage.arrow import ArrowSource, frame_source
 from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.storage.choose import Request
+from streamkern.storage.convert import is_table
 from streamkern.storage.csv import CsvSource
 from streamkern.storage.described import Described
 from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.numpy_files import open_npy, open_npz
-from streamkern.storage.remote import bare
+from streamkern.storage.remote import Retry, bare
+from streamkern.storage.schema import Schema, joined
 from streamkern.storage.table_file import TableFile
 from streamkern.types import IntArray, Rows, Target
 
@@ -42,8 +44,11 @@ def open_tables(
     weight: str | None = None,
     id: str | None = None,
     header: bool = True,
-    nulls_as_nan: bool = False,
     lenient: bool = False,
+    schema: Any = None,
+    exclude: Sequence[str] = (),
+    format: str | None = None,
+    retry: Retry | None = None,
     memory: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Source:
@@ -51,15 +56,18 @@ def open_tables(
 
     Args:
         sources: paths, globs and fsspec URLs; NumPy or Dask arrays, pairs (X, y) or triples (X, y, weights) of them,
-            pandas, polars or Dask frames, Arrow tables.
+            pandas, polars or Dask frames, Arrow tables, dicts of columns, lists of dicts.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
         weight: the column of sample weights; another ``.npy`` file for one.
         id: a column that names the rows, which takes the place of a target.
         header: whether the first line of a text table names its columns.
-        nulls_as_nan: read a null among features of a floating dtype as NaN; else it is an error.
-        lenient: pass over columns that cannot be features, such as text: ``non_features`` of the source names them,
-            and ``describe`` tells what they hold. A null is NaN then among features, and None among labels.
+        lenient: pass over columns that are no plain numbers, such as text: ``non_features`` of the source names them,
+            and ``describe`` tells what they hold. A null is None then among labels.
+        schema: kinds of columns by name, or a Schema, where they differ from what their types say.
+        exclude: columns to leave out.
+        format: ``zarr`` or ``parquet`` where the path does not tell.
+        retry: how patient to be with a remote store.
         memory: bytes that the process may hold, which bound what is read of a text table at a time.
         storage_options: for fsspec.
 
@@ -70,13 +78,14 @@ def open_tables(
     """
     if not (target is None or isinstance(target, str)):
         target = target[0] if len(target) == 1 else tuple(target)
-    request = Request(target, columns, weight, nulls_as_nan=nulls_as_nan, lenient=lenient)
+    request = Request(target, columns, weight, lenient=lenient, schema=schema, exclude=tuple(exclude))
     if id is not None:
         request = replace(request, target=id, role="id column")
     opened: list[Source] = []
     for place in _expanded(sources, storage_options):
-        source = _open(place, request, header, storage_options, memory)
+        source = _open(place, request, header, storage_options, memory, format, retry)
         if opened:
+            source = source.conformed(opened[0].schema) if source.columns == opened[0].columns else source
             _require_alike(opened[0], source)
         elif columns is None and source.columns is not None:
             # The next table may have them in another order.
@@ -103,6 +112,8 @@ class JoinedSource(DerivedSource):
         self.shuffled, self.remote = False, any(part.remote for part in parts)
         self.dtype = np.result_type(*(part.dtype for part in parts))
         self.in_memory = all(part.in_memory and part.dtype == self.dtype for part in parts)
+        schemas = [part.schema for part in parts if part.schema is not None]
+        self.schema = joined(schemas) if len(schemas) == len(parts) else None
         if first.target is not None:
             dtypes = [part.target.dtype for part in parts if part.target is not None]
             self.target = Target(first.target.name, np.result_type(*dtypes), first.target.outputs)
@@ -136,6 +147,15 @@ class JoinedSource(DerivedSource):
             y = y.astype(self.target.dtype, copy=False)
         return Rows(X, y, w)
 
+    def words(self, column: int) -> Mapping[float, str]:
+        """Return texts of a feature; see ``Source.words``."""
+        return {number: text for part in self._parts for number, text in part.words(column).items()}
+
+    def conformed(self, schema: Schema | None) -> Source:
+        """Return the rows by another schema; see ``Source.conformed``."""
+        parts = [part.conformed(schema) for part in self._parts]
+        return self if all(a is b for a, b in zip(parts, self._parts, strict=True)) else JoinedSource(parts)
+
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
         part, inside = self._find(chunk)
         return part.describe(inside, rows)
@@ -164,13 +184,19 @@ def kind_of(path: str) -> str | None:
 
 
 def _open(
-    place: Any, request: Request, header: bool, storage_options: dict[str, Any] | None, memory: int | None
+    place: Any,
+    request: Request,
+    header: bool,
+    storage_options: dict[str, Any] | None,
+    memory: int | None,
+    format: str | None,
+    retry: Retry | None,
 ) -> Source:
     if not isinstance(place, str):
         return _open_object(place, request)
-    kind = kind_of(place)
+    kind = None if format else kind_of(place)
     if kind is None:
-        return stored_source(place, request, storage_options=storage_options)
+        return stored_source(place, request, format, storage_options, retry)
     file = TableFile(place, storage_options)
     if kind == "csv":
         return CsvSource(file, request, header, memory)
@@ -192,7 +218,7 @@ def _open_object(value: Any, request: Request) -> Source:
         from streamkern.storage.dask import dask_frame
 
         return dask_frame(value, request)
-    if hasattr(value, "__arrow_c_stream__") or type(value).__module__.startswith("pandas"):
+    if is_table(value) or getattr(getattr(value, "dtype", None), "kind", "") in ("O", "U"):
         return frame_source(value, request)
     for role, names in ((request.role, request.targets), ("weight", [request.weight] if request.weight else [])):
         if names:

@@ -68,9 +68,9 @@ class TrainingZarr:
             if array is not None and values is not None and len(values):
                 array[start : start + len(values)] = values
 
-    def complete(self) -> None:
-        """Mark the group as whole."""
-        self._group.attrs["streamkern"] = {**self._marks, "complete": True}
+    def complete(self, record: dict[str, Any]) -> None:
+        """Mark the group as whole, with what is now known of where its rows come from."""
+        self._group.attrs["streamkern"] = {**self._marks, "ingest": record, "complete": True}
 
     def _array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> zarr.Array[Any]:
         if name in self._group:

@@ -1,4 +1,4 @@
-"""Sample weights in memory for the rows of any source."""
+"""Targets and sample weights in memory for the rows of any source."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from streamkern.errors import DataError, UsageError
-from streamkern.storage.arrays import ArraySource
+from streamkern.storage.arrays import ArraySource, require_as_long
 from streamkern.storage.base import DerivedSource, Reading, Source, digest
+from streamkern.storage.layout import as_target, target_of
 from streamkern.types import Array, Rows
 
 
@@ -58,3 +59,35 @@ class WeightedSource(DerivedSource):
     def read(self, chunk: int) -> Rows:
         X, y, _ = self.source.read(chunk)
         return Rows(X, y, self._weights(self._w[self.bounds[chunk] : self.bounds[chunk + 1]], chunk))
+
+
+class TargetedSource(DerivedSource):
+    """Rows of a source, each with a target that is held in memory.
+
+    Args:
+        source: the rows, without a target.
+        y: targets, shape (n,) or (n, c).
+        name: what to call the target.
+
+    Raises:
+        DataError: not one target a row, or of a type that cannot be a target.
+    """
+
+    def __init__(self, source: Source, y: Any, name: str = "target") -> None:
+        super().__init__(source)
+        y = np.asarray(y)
+        require_as_long(int(source.bounds[-1]), y.shape, "y")
+        self.target = target_of(name, y.dtype, y.shape[1:], "y")
+        self._y: Array = as_target(y, self.target)
+        self.in_memory = False
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the rows' and the targets'."""
+        y = self._y.tolist() if self._y.dtype == object else ArraySource(self._y.reshape(len(self._y), -1)).fingerprint
+        return digest("targeted", self.source.fingerprint, y, self.target)
+
+    def read(self, chunk: int) -> Rows:
+        """Return the rows of one chunk; see ``Source.read``."""
+        X, _, w = self.source.read(chunk)
+        return Rows(X, self._y[self.bounds[chunk] : self.bounds[chunk + 1]], w)

@@ -22,6 +22,7 @@ from streamkern.redaction import redacted
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.base import digest
 from streamkern.storage.choose import Request, Roles
+from streamkern.storage.ingest_record import recorded_schema
 from streamkern.storage.layout import (
     FORMAT,
     blocks_of,
@@ -113,8 +114,10 @@ def zarr_source(
 
     roles = roles_of(arrays, request, url, where, marks.get("columns"))
     record = marks.get("ingest") or {}
-    shuffled, text = record.get("shuffle") == "global", record.get("text", ())
-    return ZarrSource({name: stored(name) for name in roles.stored}, roles, shuffled=shuffled, text=text)
+    return ZarrSource(
+        {name: stored(name) for name in roles.stored}, roles, shuffled=record.get("shuffle") == "global",
+        schema=recorded_schema(record, roles.columns), words=record.get("words"),
+    )  # fmt: skip
 
 
 class ZarrSource(NamedArrays):

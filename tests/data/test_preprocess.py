@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.data import preprocess
+from streamkern.data import categories, preprocess
 from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Encode
 from streamkern.data.preprocess import expected
 from streamkern.data.statistics import TransformedScan
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
-from streamkern.data.transforms import Encode, dump, load, projection_matrix
+from streamkern.data.transforms import dump, load, projection_matrix
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.rng import normal_rows, uniform_rows
@@ -197,7 +198,7 @@ def test_a_mean_keeps_its_digits(cut_source, threads):
     X = 1e9 + np.random.default_rng(0).random((3000, 2))
     X[::7, 0] = np.nan
     data = Dataset(cut_source([1000, 2000], X=X))
-    made = learn(data, MEAN, threads)
+    (made,) = learn(data, MEAN, threads)
     assert np.abs(made.values - np.nanmean(X.astype(np.longdouble), axis=0)).max() < 1e-6
 
 
@@ -208,7 +209,7 @@ def test_medians_of_large_sets_are_those_of_a_sample(cut_source, threads, monkey
     step = sk.Impute("median")
     ids = step.only(data)
     assert len(ids) == 500
-    np.testing.assert_array_equal(learn(data, step, threads).values, np.median(X[ids], axis=0))
+    np.testing.assert_array_equal(learn(data, step, threads)[0].values, np.median(X[ids], axis=0))
 
 
 def test_columns_go_by_name_and_features_keep_theirs(threads):
@@ -230,10 +231,28 @@ def test_unknown_categories_are_an_error_or_nothing(cut_source, threads):
     ):
         fitted = prepared(Dataset(cut_source([3], X=X)), (step,), threads)
         np.testing.assert_array_equal(rows_of(Dataset(cut_source([2], X=other)).prepared_like(fitted)), rows)
-    fitted = prepared(Dataset(cut_source([3], X=X)), (sk.OneHot((0,)),), threads)
-    with pytest.raises(DataError, match="The value 3 was not among the categories") as caught:
+    fitted = prepared(Dataset(cut_source([3], X=X)), (sk.OneHot((0,), unknown="error"),), threads)
+    with pytest.raises(DataError, match="The value 3 of column '0' was not among the categories") as caught:
         rows_of(Dataset(cut_source([2], X=other)).prepared_like(fitted))
-    assert caught.value.where == "chunk 0, row 1, feature 0"
+    assert caught.value.where == "chunk 0, row 1"
+
+
+def test_a_missing_category_is_one_of_its_own_and_an_unknown_one_counts_as_missing(cut_source, threads):
+    X = np.array([[1.0], [2.0], [np.nan]])
+    other = np.array([[3.0], [np.nan], [2.0]])
+    for step, rows in ((sk.OneHot((0,)), [[0, 0, 1], [0, 0, 1], [0, 1, 0]]), (sk.Ordinal((0,)), [[2], [2], [1]])):
+        fitted = prepared(Dataset(cut_source([2, 1], X=X)), (step,), threads)
+        np.testing.assert_array_equal(rows_of(Dataset(cut_source([3], X=other)).prepared_like(fitted)), rows)
+
+
+def test_missing_values_are_marked_by_indicators_after_all_features(cut_source, threads):
+    X = np.array([[1.0, 5.0, 1.0], [np.nan, 6.0, 2.0], [3.0, 7.0, 4.0]])
+    for policy, fill in (("mean", 2.0), ("median", 2.0), ("constant", 0.0)):
+        fitted = prepared(
+            Dataset(cut_source([2, 1], X=X)), (sk.Impute(policy, columns=(0, 1), indicator=True),), threads
+        )
+        made = [[1, 5, 1, 0], [fill, 6, 2, 1], [3, 7, 4, 0]]
+        np.testing.assert_array_equal(rows_of(fitted), made)
 
 
 def test_large_integers_are_told_apart_as_categories(cut_source, threads):
@@ -326,9 +345,6 @@ def test_a_missing_value_is_an_error_without_a_policy():
     for policy in ("mean", "median"):
         with pytest.raises(DataError, match="Feature 4 has no value in any row"):
             sk.KernelClassifier(**settings, preprocess=(sk.Impute(policy),)).fit(X, labels(X))
-    with pytest.raises(DataError, match="A category is NaN") as caught:
-        sk.KernelClassifier(**settings, preprocess=(sk.OneHot((0,)),)).fit(X, labels(X))
-    assert "sk.Impute" in caught.value.remedy
 
 
 def test_an_infinite_value_is_an_error_with_any_policy():
@@ -341,18 +357,21 @@ def test_an_infinite_value_is_an_error_with_any_policy():
 
 
 def test_too_many_categories_are_refused(cut_source, threads, monkeypatch):
-    monkeypatch.setattr(preprocess, "MAX_CATEGORIES", 20)
+    monkeypatch.setattr(categories, "MAX_CATEGORIES", 20)
     X = np.arange(60.0).reshape(30, 2)
     for sizes in ([30], [15, 15]):  # within a block, and over several
-        with pytest.raises(DataError, match="Feature 1 has more than 20 different values"):
+        with pytest.raises(DataError, match="Column '1' has more than 20 different values"):
             learn(Dataset(cut_source(sizes, X=X)), sk.OneHot((1,)), threads)
 
 
-def test_widths_are_expected_before_a_row_is_read(cut_source):
+def test_widths_are_expected_from_the_first_chunk_and_of_projections_without_reading(cut_source):
     source = cut_source([50], X=table(50))
     data = Dataset(source)
     steps = (MEAN, sk.Ordinal((1,)), sk.OneHot((3,)), sk.Standardise(), sk.Normalise())
-    assert expected(data, steps).n_features == 4 + preprocess.CATEGORIES_GUESS
+    assert expected(data, steps).n_features == 4 + len(np.unique(table(50)[:, 3]))
+    assert expected(data, steps).n_features == 7
+    assert dict(source.reads) == {0: 1}
+    source.reads.clear()
     wide = expected(data, (sk.RandomProjection(50), sk.RandomProjection(8)))
     assert (wide.n_features, wide.widest) == (8, 50)
     assert not source.reads

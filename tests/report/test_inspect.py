@@ -52,7 +52,7 @@ def test_sketches_classes_and_chunks_are_those_of_the_rows(tmp_path, rows, monke
             np.testing.assert_array_equal(sketch["histogram"], np.histogram(x, bins=16)[0])
         assert sum(sketch["histogram"]) == len(x)
     advice = "\n".join(found["advice"])
-    for words in ("never vary: c", "missing and infinite", "--shuffle", "standardise"):
+    for words in ("never vary: c", "infinite ones are errors", "--shuffle", "standardise"):
         assert words in advice
 
 
@@ -163,8 +163,8 @@ def test_columns_that_are_no_features_are_described_beside_those_that_are(tmp_pa
         None,
         None,
     )
-    assert "6 column(s) are no features as they stand: id, city" in found["advice"][-1]
-    assert "--columns a,b; or name those to encode too, as 'city'" in found["advice"][-1]
+    ids = [text for text in found["advice"] if "leave ids out" in text]
+    assert ids == (["more than 100 different values; leave ids out: --exclude id"] if limit == 100 else [])
 
 
 def test_text_in_a_text_table_is_described_even_where_nothing_else_is(tmp_path, monkeypatch, capsys):
@@ -244,7 +244,6 @@ def test_missing_whole_numbers_are_counted(tmp_path, form):
     elif form == "rows.feather":
         pa.feather.write_feather(rows, place, chunksize=30)
     found = inspect(place).to_json()
-    assert found["dtype"] == "int64"
     assert [c["missing"] for c in found["columns"]] == [4, 0]
     assert [c["max"] for c in found["columns"]] == [6, 199]
     assert sum(found["columns"][0]["histogram"]) == 196

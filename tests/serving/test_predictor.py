@@ -236,3 +236,19 @@ def test_the_application_under_a_real_server(saved: Path, predictor: sk.Predicto
         finally:
             server.terminate()
         assert server.wait(30) in (0, -15)
+
+
+def test_rows_as_json_objects_are_found_by_the_names_of_their_columns(example: Any) -> None:
+    town, size = ["Oslo", "Rome", None] * 20, np.arange(60.0)
+    model = sk.KernelRegressor(memory="4GiB", threads=1, centers=20).fit({"town": town, "size": size}, size)
+    app = example.Application(sk.Predictor(model.model_))
+    rows = [{"size": 3, "town": "Oslo"}, {"town": None, "size": 7.5, "more": 1}, {"town": "nowhere", "size": None}]
+    status, answer = asked(app, "/predict", question(rows))
+    assert status == 200
+    assert answer["predictions"] == model.predict(rows).tolist()
+    for wrong, words in (({"size": "much", "town": None}, "'much' of column 'size'"), ({"size": 1}, "'town'")):
+        status, answer = asked(app, "/predict", question([wrong]))
+        assert status == 422
+        assert words in answer["error"]
+    assert asked(app, "/predict", question([["Oslo", 3], ["Rome"]]))[0] == 422
+    assert asked(app, "/predict", question([{"town": ["Oslo"], "size": 1}]))[0] == 422

@@ -499,10 +499,10 @@ def test_parameters_that_contradict_each_other(tmp_path, options, message):
 
 def test_a_missing_value_names_the_row_and_leaves_nothing_that_could_be_read(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n3,\n")
-    with pytest.raises(sk.DataError, match=r"(?s)'b' is null.*row 1"):
-        ingest(tmp_path / "t.csv", tmp_path / "out", memory=BUDGET)
+    with pytest.raises(sk.DataError, match=r"(?s)column 'b' is missing.*row 1"):
+        ingest(tmp_path / "t.csv", tmp_path / "out", memory=BUDGET, missing="error")
     assert not (tmp_path / "out").exists()
-    ingest(tmp_path / "t.csv", tmp_path / "out", missing="nan", memory=BUDGET)
+    ingest(tmp_path / "t.csv", tmp_path / "out", memory=BUDGET)
     np.testing.assert_array_equal(read_all(open_source(tmp_path / "out")).X, [[1, 2], [3, np.nan]])
     assert sk.inspect(tmp_path / "t.csv").to_json()["columns"][1]["missing"] == 1
 

@@ -27,12 +27,11 @@ def fails(path, message, kind=DataError, **options):
     return str(raised.value)
 
 
-@pytest.mark.parametrize("column", ["x", "label"])
-def test_a_null_is_named_by_column_file_row_group_and_row(tmp_path, column):
+def test_a_null_target_is_named_by_column_file_row_group_and_row(tmp_path):
     columns = {"x": [float(i) for i in range(30)], "label": list(range(30))}
-    columns[column][23] = None
+    columns["label"][23] = None
     path = write(tmp_path / "a.parquet", **columns)
-    text = fails(path, f"column '{column}' is null", target="label")
+    text = fails(path, "column 'label' is null", target="label")
     assert f"{path}, row group 2, row 3 of it (row 23 of the dataset)" in text
     assert "fill or drop" in text
 
@@ -69,13 +68,22 @@ def test_a_null_inside_a_list_or_for_a_list_is_named(tmp_path, kind):
 
 @pytest.mark.parametrize(
     "values",
-    [["a", "b"], [b"a", b"b"], [datetime.date(2020, 1, 1)] * 2, pa.array(["1.5", "2.5"]).cast(pa.decimal128(5, 2))],
+    [[b"a", b"b"], [{"a": 1}, {"a": 2}]],
 )
 def test_a_feature_that_is_no_number_is_named_with_a_way_out(tmp_path, values):
     path = write(tmp_path / "a.parquet", x=[1.0, 2.0], name=values)
     text = fails(path, "cannot be a feature")
     assert f"{path}, column 'name'" in text
-    assert "columns=[...] (--columns A,B): those of numbers, and text for OneHot or Ordinal" in text
+    assert "leave it out: exclude=[...] (--exclude A,B)" in text
+
+
+def test_dates_decimals_and_text_are_features_and_a_null_is_missing(tmp_path):
+    dates = [datetime.date(1970, 1, 2), None]
+    decimals = pa.array(["1.5", None]).cast(pa.decimal128(5, 2))
+    source = open_parquet(write(tmp_path / "a.parquet", x=["", "b"], when=dates, price=decimals))
+    assert [column.kind for column in source.schema.columns] == ["category", "datetime", "number"]
+    np.testing.assert_array_equal(read_all(source).X[0], [np.nan, 86_400, 1.5])
+    np.testing.assert_array_equal(read_all(source).X[1, 1:], [np.nan, np.nan])
 
 
 def test_lists_of_text_are_no_features(tmp_path):

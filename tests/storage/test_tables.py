@@ -224,16 +224,16 @@ def test_remote_files_are_read_as_local_ones_and_errors_keep_secrets(tmp_path, m
         assert "secret" not in str(error.value)
 
 
-def test_a_missing_value_is_an_error_with_its_row(tmp_path, monkeypatch):
+def test_a_missing_target_is_an_error_with_its_row(tmp_path, monkeypatch):
     monkeypatch.setattr(csv, "BLOCK_BYTES", 16)
     (tmp_path / "t.csv").write_text("a,b\n" + "1,2\n" * 8 + "3,\n" + "1,2\n" * 3)
-    source = open_tables([tmp_path / "t.csv"])
+    source = open_tables([tmp_path / "t.csv"], target="b")
     with pytest.raises(DataError, match=r"(?s)'b' is null.*t\.csv.*row 8"):
         read_all(source)
 
 
 @pytest.mark.parametrize("kind", ["csv", "feather", "parquet", "pandas"])
-def test_missing_values_are_nan_if_asked_for_and_stay_an_error_in_targets(tmp_path, kind):
+def test_missing_values_are_nan_among_features_and_stay_an_error_in_targets(tmp_path, kind):
     table = pd.DataFrame({"a": [1.5, None, 3.0], "b": [1, 2, 3], "y": pd.array([0, None, 1], dtype="Int64")})
     place = table if kind == "pandas" else tmp_path / f"t.{kind}"
     if kind == "csv":
@@ -242,27 +242,23 @@ def test_missing_values_are_nan_if_asked_for_and_stay_an_error_in_targets(tmp_pa
         feather.write_feather(table, str(place))
     elif kind == "parquet":
         table.to_parquet(place)
-    with pytest.raises(DataError, match=r"(?s)'a' is null.*row 1"):
-        read_all(open_tables([place], columns=["a", "b"]))
-    X = read_all(open_tables([place], columns=["a", "b"], nulls_as_nan=True)).X
+    X = read_all(open_tables([place], columns=["a", "b"])).X
     np.testing.assert_array_equal(X, [[1.5, 1], [np.nan, 2], [3, 3]])
     with pytest.raises(DataError, match="'y' is null"):
-        read_all(open_tables([place], target="y", nulls_as_nan=True))
+        read_all(open_tables([place], target="y"))
 
 
 def test_whole_numbers_of_which_some_are_missing_are_read_as_floats(tmp_path):
     (tmp_path / "t.csv").write_text("a,b,c\n1,2,\n3,,\n")
-    source = open_tables([tmp_path / "t.csv"], columns=["a", "b"], nulls_as_nan=True)
+    source = open_tables([tmp_path / "t.csv"], columns=["a", "b"])
     assert source.dtype == np.float64
     np.testing.assert_array_equal(read_all(source).X, [[1, 2], [3, np.nan]])
 
 
 def test_a_column_without_any_value_is_one_of_missing_numbers(tmp_path):
     (tmp_path / "t.csv").write_text("a,b,y\n1,,0\n3,,1\n")
-    X = read_all(open_tables([tmp_path / "t.csv"], target="y", nulls_as_nan=True)).X
+    X = read_all(open_tables([tmp_path / "t.csv"], target="y")).X
     np.testing.assert_array_equal(X, [[1, np.nan], [3, np.nan]])
-    with pytest.raises(DataError, match=r"'b' is null"):
-        read_all(open_tables([tmp_path / "t.csv"], target="y"))
     with pytest.raises(DataError, match="target 'b'"):
         open_tables([tmp_path / "t.csv"], target="b")
 

@@ -1,0 +1,511 @@
+"""``preprocess="auto"``: what each column of a table needs, by its kind and by what one sweep over the rows finds.
+
+Defaults and names follow skrub's ``TableVectorizer`` where they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from streamkern.data.categories import MAX_CATEGORIES, MOST_MEANS, CategoriesSeen, TargetEncode, first_counts
+from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Calendar, Curves, Encode, Keep, TargetMeans
+from streamkern.data.preprocess import (
+    Contribution,
+    Pieces,
+    Standardise,
+    Step,
+    Units,
+    column_positions,
+    require_columns,
+    rows_themselves,
+)
+from streamkern.data.statistics import Statistics
+from streamkern.data.stream import Raw
+from streamkern.data.transforms import Fill, Transform
+from streamkern.errors import DataError, UsageError, require_counts
+from streamkern.storage.schema import Schema
+from streamkern.types import Array, IntArray, Parameters
+
+MOST_INDICATORS = 255
+"""Categories of a column up to which each gets an indicator."""
+
+SAMPLE_ROWS, SAMPLE_BYTES = 20_000, 32 << 20
+"""Rows that medians, tails and quantiles are taken of, at most, and their bytes."""
+
+HEAVY_TAILS = 10.0
+"""Excess kurtosis beyond which a column is mapped to normal quantiles; an exponential distribution has 6."""
+
+KNOTS = 100
+"""Quantiles that a map to normal quantiles is made of."""
+
+_SAMPLE, _QUANTILES = 2, 3  # names of the draws
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class Quantile(Parameters):
+    """Features with heavy tails to the quantiles of a normal distribution: scikit-learn's ``QuantileTransformer``.
+
+    Along a curve through the quantiles of a sample of the training rows; a value beyond them takes the last one.
+
+    Args:
+        columns: names or positions; None for all numbers.
+        knots: quantiles, at least 2.
+
+    Raises:
+        UsageError: ``knots`` is below 2.
+    """
+
+    columns: tuple[str | int, ...] | None = None
+    knots: int = KNOTS
+
+    def __post_init__(self) -> None:
+        require_counts(self, knots=2)
+        require_columns(self)
+
+    def only(self, dataset: Dataset) -> IntArray | None:
+        """A sample."""
+        return _sample(dataset, _QUANTILES)
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        """The rows themselves."""
+        return rows_themselves
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+        """Its curves."""
+        assert sums is not None
+        X = np.concatenate(sums[0].pieces)
+        chosen = _of_kind(dataset, ("number",), self.columns, "Quantile(columns=...)")
+        return _curves(X, dataset.n_features, chosen, self.knots)
+
+    def width(self, dataset: Dataset) -> int:
+        """The same width."""
+        return dataset.n_features
+
+    def bytes(self, d: int) -> int:
+        """The sample, joined, and a column of it."""
+        return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS)
+
+
+@dataclass(frozen=True)
+class Dates(Parameters):
+    """Dates and times to what a calendar knows of them; what comes again, such as a weekday, is a sine and a cosine.
+
+    Args:
+        columns: names or positions of columns of seconds since 1970; None for all that the schema calls ``datetime``.
+        parts: ``time`` (the seconds), ``year``, ``month``, ``day``, ``yearday``, ``weekday``, ``hour``. The day of the
+            year has what the month has, and more.
+
+    Raises:
+        UsageError: a part is unknown.
+    """
+
+    columns: tuple[str | int, ...] | None = None
+    parts: tuple[str, ...] = ("time", "year", "yearday", "weekday", "hour")
+
+    def __post_init__(self) -> None:
+        require_columns(self)
+        several = isinstance(self.parts, list | tuple) and all(isinstance(part, str) for part in self.parts)
+        object.__setattr__(self, "parts", tuple(self.parts) if several else (self.parts,))
+        if not several or not Calendar(1, (0,), (self.parts,)).sound:
+            raise UsageError(
+                f"parts is {self.parts!r}.",
+                where="Dates(parts=...)",
+                expected="some of time, year, month, day, yearday, weekday, hour",
+            )
+
+    def only(self, dataset: Dataset) -> IntArray | None:
+        """All rows."""
+        return None
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        """Nothing is learnt."""
+        return None
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+        """Its columns."""
+        chosen = _of_kind(dataset, ("datetime",), self.columns, "Dates(columns=...)")
+        return Calendar(dataset.n_features, chosen, (self.parts,) * len(chosen))
+
+    def width(self, dataset: Dataset) -> int:
+        """As many features as the parts make."""
+        columns = len(self.columns) if self.columns is not None else len(_kinds(dataset).positions("datetime"))
+        return dataset.n_features + columns * (Calendar(1, (0,), (self.parts,)).n_out - 1)
+
+    def bytes(self, d: int) -> int:
+        """None."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Auto(Parameters):
+    """Every column of a table by its kind, from one sweep; means of the target take one more. See ``automatic``.
+
+    Args:
+        task: ``classification`` or ``regression``.
+        categories: how many columns of categories there are.
+    """
+
+    task: str
+    categories: int = 0
+
+    def only(self, dataset: Dataset) -> IntArray | None:
+        """All rows."""
+        return None
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        """Facts about every column."""
+        return Facts(dataset, self.task == "classification")
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
+        """Gaps filled and marked, heavy tails mapped, categories and dates taken apart, useless columns left out.
+
+        Raises:
+            DataError: no column is left.
+        """
+        assert sums is not None
+        n, gaps, pieces, seen, labels = sums
+        schema, d = _kinds(dataset), dataset.n_features
+        X = np.concatenate(pieces.pieces)
+        kinds = [column.kind for column in schema.columns]
+        values, marked, heavy, dropped = np.full(d, np.nan), [], [], []
+        parts: dict[int, tuple[str, ...]] = {}
+        for j in (j for j in range(d) if kinds[j] != "category"):
+            x = X[~np.isnan(X[:, j]), j]
+            if gaps[j] == n:
+                dropped.append(j)
+                continue
+            middle = float(np.median(x)) if len(x) else 0.0
+            values[j] = float(middle >= 0.5) if kinds[j] == "boolean" else middle
+            if gaps[j]:
+                marked.append(j)
+            if kinds[j] == "number" and _has_heavy_tails(x):
+                heavy.append(j)
+            if kinds[j] == "datetime":
+                parts[j] = _parts(x)
+        one_hot: dict[int, Array] = {}
+        words: dict[int, tuple[str | None, ...]] = {}
+        for number, j in enumerate(schema.positions("category")):
+            found, counts = seen.values[number], seen.counts[number]
+            tells_rows_apart = found is not None and len(found) > max(MOST_INDICATORS, (n - gaps[j]) / 2)
+            if found is None or len(found) < 2 or tells_rows_apart:
+                dropped.append(j)
+            elif len(found) <= MOST_INDICATORS:
+                one_hot[j] = found
+            elif labels.values is None:  # too many classes for means of each: the most frequent categories
+                often = sorted(counts, key=lambda value: (-counts[value], value))[:MOST_INDICATORS]
+                one_hot[j] = np.sort(np.where(np.isinf(often), np.nan, often))
+            words[j] = tuple(seen.words[number].get(v) for v in one_hot.get(j, np.empty(0)).tolist())
+        return _chain(schema, values, marked, heavy, X, one_hot, words, parts, dropped)
+
+    def width(self, dataset: Dataset) -> int:
+        """By the categories of the first chunk: all are counted in the fit."""
+        schema = _kinds(dataset)
+        columns = schema.positions("category")
+        counts = first_counts(dataset.source, columns) if columns else ()
+        more = sum(count - 1 for count in counts if count <= MOST_INDICATORS)
+        dates = Calendar(1, (0,), (Dates().parts,)).n_out - 1
+        marked = sum(column.kind != "category" and column.missing is not False for column in schema.columns)
+        known = marked if schema.missing else 0
+        return dataset.n_features + more + dates * len(schema.positions("datetime")) + known
+
+    def bytes(self, d: int) -> int:
+        """The sample, joined, and a column of it; and the categories of the sums that are waiting."""
+        return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS) + 8 * 100 * MAX_CATEGORIES * self.categories
+
+    def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
+        """The steps that follow from the rows' transforms: means for categories that are left, then the scaling."""
+        left = tuple(j for j, tag in enumerate(tags(dataset)) if tag == "category")
+        means = (TargetEncode(left, task=self.task),) if left else ()
+        return (*means, AutoScale())
+
+
+@dataclass(frozen=True)
+class AutoScale:
+    """Stands for the standardisation of all numbers among the features, which are known once others are made."""
+
+    def settled(self, dataset: Dataset) -> Standardise:
+        """Of the numbers and times; indicators, sines and cosines are of unit size as they are."""
+        return Standardise(tuple(j for j, tag in enumerate(tags(dataset)) if tag == "number"))
+
+
+class Facts:
+    """Contributes rows, missing values a column, a sample, categories and classes.
+
+    Args:
+        dataset: whose rows they are, as stored.
+        classes: whether the target is one of classes.
+    """
+
+    def __init__(self, dataset: Dataset, classes: bool) -> None:
+        schema = _kinds(dataset)
+        self.names, self.classes = schema.names, classes
+        self.seen = CategoriesSeen(schema.positions("category"), dataset)
+        self.measured = [j for j, column in enumerate(schema.columns) if column.kind != "category"]
+        self.sample = _sample(dataset, _SAMPLE)
+
+    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+        """Facts of one block.
+
+        Raises:
+            DataError: a value is infinite.
+        """
+        raw, where = block
+        X = raw.X.astype(np.float64, copy=False)
+        bad = np.isinf(X[:, self.measured])
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            raise DataError(
+                "A feature is infinity.",
+                where=f"{where}, row {int(raw.ids[row])}, column {self.names[self.measured[column]]!r}",
+                expected="finite numbers; Input X contains NaN or infinity",
+                remedy="correct the value, or leave it empty: a missing value is filled",
+            )
+        taken: Any = slice(None)
+        if self.sample is not None:
+            at = np.minimum(np.searchsorted(self.sample, raw.ids), len(self.sample) - 1)
+            taken = self.sample[at] == raw.ids
+        labels: set[Any] | None = set()
+        if self.classes and raw.y is not None:
+            found = set(raw.y.tolist())
+            labels = found if len(found) <= MOST_MEANS else None
+        gaps = np.isnan(X).sum(axis=0)
+        return len(X), gaps, Pieces((X[taken].copy(),)), *self.seen(block, state), _Labels(labels)
+
+
+class _Labels:
+    """Classes, as long as they are few; adds."""
+
+    def __init__(self, values: set[Any] | None) -> None:
+        self.values = values
+
+    def __add__(self, other: _Labels) -> _Labels:
+        if self.values is None or other.values is None or len(self.values | other.values) > MOST_MEANS:
+            return _Labels(None)
+        return _Labels(self.values | other.values)
+
+
+def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool) -> tuple[Step, ...]:
+    """The steps of ``preprocess="auto"``.
+
+    Args:
+        dataset: training rows.
+        task: ``classification`` or ``regression``.
+        adaptive: whether kernel and centers follow the rows, so that their units may be changed.
+        scaled: whether the user asks for standardised features anyway.
+    """
+    schema = dataset.source.schema
+    if dataset.transforms:
+        return ()
+    if schema is not None and (not schema.plain or schema.missing):
+        return (Auto(task, len(schema.positions("category"))),)
+    as_stored = np.ndim(dataset.factor) == 0 and np.ndim(dataset.shift) == 0
+    return (Units(),) if adaptive and not scaled and as_stored else ()
+
+
+def tags(dataset: Dataset) -> list[str]:
+    """What each feature is: a number, a boolean, a category or a time that is left, an indicator, or part of a turn."""
+    found = [column.kind for column in _kinds(dataset).columns]
+    for transform in dataset.transforms:
+        if isinstance(transform, Fill):
+            found += ["indicator"] * len(transform.indicators)
+        elif isinstance(transform, Keep):
+            found = [found[column] for column in transform.columns]
+        elif isinstance(transform, Encode | TargetMeans | Calendar):
+            made: list[str] = []
+            at = {column: number for number, column in enumerate(transform.columns)}
+            for column, tag in enumerate(found):
+                made += [tag] if column not in at else _tags_of(transform, at[column])
+            found = made
+    return found
+
+
+def _tags_of(transform: Encode | TargetMeans | Calendar, number: int) -> list[str]:
+    if isinstance(transform, Encode):
+        return ["indicator"] * len(transform.categories[number]) if transform.one_hot else ["number"]
+    if isinstance(transform, TargetMeans):
+        return ["number"] * transform.means[number].shape[2]
+    made: list[str] = []
+    for part in transform.parts[number]:
+        made += ["number"] if part in ("time", "year") else ["turn", "turn"]
+    return made
+
+
+def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
+    """What the automatic preprocessing did, and why, a sentence each.
+
+    Args:
+        dataset: the rows, preprocessed.
+        steps: the steps of the recipe.
+        facts: statistics of the rows before the scaling.
+    """
+    if any(isinstance(step, Units) for step in steps):
+        return [next(step for step in steps if isinstance(step, Units)).reason(facts.variance)]
+    if not any(isinstance(step, Auto) for step in steps):
+        return []
+    found: list[str] = []
+    names: Sequence[str] = dataset.source.columns or ()
+    all_tags = tags(dataset)
+    for transform in dataset.transforms:
+        columns = [names[j] for j in getattr(transform, "columns", ())]
+        if isinstance(transform, Fill) and transform.indicators:
+            gaps = [names[j] for j in transform.indicators]
+            found.append(f"missing values filled with the median and marked: {_listed(gaps)}")
+        elif isinstance(transform, Curves):
+            found.append(f"mapped to normal quantiles, for their heavy tails: {_listed(columns)}")
+        elif isinstance(transform, Encode):
+            counted = [f"{c} ({len(v):,})" for c, v in zip(columns, transform.categories, strict=True)]
+            found.append(f"an indicator for each category: {_listed(counted)}")
+        elif isinstance(transform, TargetMeans):
+            counted = [f"{c} ({len(v):,})" for c, v in zip(columns, transform.categories, strict=True)]
+            found.append(f"means of the target for each category, out of fold: {_listed(counted)}")
+        elif isinstance(transform, Calendar):
+            found.append(f"dates as what a calendar knows: {_listed(columns)}")
+        elif isinstance(transform, Keep):
+            left = [name for j, name in enumerate(names) if j not in transform.columns]
+            why = f"no value, one value only, or a category for every other row or {MAX_CATEGORIES:,} of them"
+            found.append(f"left out ({why}): {_listed(left)}")
+        names = transform.names(tuple(names)) or ()
+    if numbers := [name for name, tag in zip(names, all_tags, strict=True) if tag == "number"]:
+        found.append(f"standardised: {_listed(numbers)}")
+    return found
+
+
+def planned_note(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
+    """What the automatic preprocessing will do, before the rows are read."""
+    if any(isinstance(step, Units) for step in steps):
+        return ["preprocessing: features are standardised if their units differ, once their variances are known"]
+    if not any(isinstance(step, Auto) for step in steps):
+        return []
+    schema = _kinds(dataset)
+    columns = schema.positions("category")
+    counts = dict(zip(columns, first_counts(dataset.source, columns) if columns else (), strict=True))
+    counted_each = ", ".join(f"{schema.names[j]}: {count:,}" for j, count in [*counts.items()][:6])
+    words = []
+    for kind, plural in (
+        ("number", "numbers"),
+        ("boolean", "booleans"),
+        ("category", "categories"),
+        ("datetime", "dates"),
+    ):
+        if found := schema.positions(kind):
+            words.append(f"{len(found)} {plural}" + (f" ({counted_each})" if kind == "category" else ""))
+    counted = "; categories as the first chunk has them" if columns else ""
+    return [f"preprocessing by the kinds of columns: {', '.join(words)}{counted}"]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _kinds(dataset: Dataset) -> Schema:
+    schema = dataset.source.schema
+    return Schema(()) if schema is None else schema
+
+
+def _of_kind(dataset: Dataset, kinds: tuple[str, ...], columns: Any, where: str) -> tuple[int, ...]:
+    """Positions of features by name or position, or of all columns of some kinds that are still there."""
+    if columns is not None:
+        return column_positions(columns, dataset, where)
+    schema, names = dataset.source.schema, dataset.columns
+    if schema is None or names is None:
+        return tuple(range(dataset.n_features)) if "number" in kinds else ()
+    chosen = {column.name for column in schema.columns if column.kind in kinds}
+    return tuple(j for j, name in enumerate(names) if name in chosen)
+
+
+def _sample(dataset: Dataset, name: int) -> IntArray | None:
+    """Ascending ids of a uniform sample; None where it would be all rows."""
+    rows = min(SAMPLE_ROWS, max(1, SAMPLE_BYTES // (8 * dataset.n_features)))
+    return None if rows >= dataset.base_rows else np.sort(dataset.draw(rows, name))
+
+
+def _has_heavy_tails(x: Array) -> bool:
+    """Whether a column has so heavy tails that its standard deviation says little; not so for a few whole numbers."""
+    if len(np.unique(x[:1000])) <= 10 and len(np.unique(x)) <= 10:
+        return False
+    spread = x.std()
+    if not spread > 0:
+        return False
+    return bool(np.mean(np.square(np.square((x - x.mean()) / spread))) - 3 > HEAVY_TAILS)
+
+
+def _curves(X: Array, d: int, columns: Sequence[int], knots: int) -> Curves:
+    """Curves from the quantiles of a sample to those of a normal distribution; equal quantiles become their middle."""
+    levels = (np.arange(knots) + 0.5) / knots
+    heights = ndtri(levels)
+    made, at = [], []
+    for j in columns:
+        x = X[~np.isnan(X[:, j]), j]
+        ends, place = np.unique(np.quantile(x, levels) if len(x) else np.zeros(1), return_inverse=True)
+        sums = np.bincount(place, heights if len(x) else np.zeros(1)) / np.bincount(place)
+        made.append(ends)
+        at.append(sums)
+    return Curves(d, tuple(columns), tuple(made), tuple(at))
+
+
+def _parts(x: Array) -> tuple[str, ...]:
+    """What a calendar knows of these times that differs among them."""
+    span = float(np.ptp(x)) if len(x) else 0.0
+    years = x.astype("datetime64[s]").astype("datetime64[Y]")
+    checks = (
+        ("time", True),
+        ("year", len(np.unique(years)) > 1),
+        ("yearday", span > 30 * _DAY),
+        ("weekday", span >= 2 * _DAY),
+        ("hour", len(np.unique(x % _DAY)) > 1),
+    )
+    return tuple(part for part, told in checks if told)
+
+
+def _chain(
+    schema: Schema,
+    values: Array,
+    marked: list[int],
+    heavy: list[int],
+    X: Array,
+    one_hot: dict[int, Array],
+    words: dict[int, tuple[str | None, ...]],
+    parts: dict[int, tuple[str, ...]],
+    dropped: list[int],
+) -> tuple[Transform, ...]:
+    """Transforms in order; each says where the columns stand after those before it."""
+    if len(dropped) == len(schema.columns):
+        raise DataError(
+            "No column tells rows apart: each has no value, one value only, or too many categories.",
+            where='preprocess="auto"',
+            expected="at least one column of numbers, dates or categories",
+            remedy="check which columns were read; preprocess=None takes them as they are",
+        )
+    made: list[Transform] = []
+    width = len(schema.columns) + len(marked)
+    if np.isfinite(values).any():  # a value that no training row misses may be missing later
+        made.append(Fill(values, tuple(marked)))
+    if heavy:
+        made.append(_curves(X, width, heavy, KNOTS))
+    begins = np.arange(width + 1)
+    if one_hot:
+        columns = tuple(sorted(one_hot))
+        labels = tuple(schema.names[j] for j in columns)
+        texts = tuple(words[j] for j in columns)
+        encode = Encode(width, columns, tuple(one_hot[j] for j in columns), True, "missing", labels, texts)
+        made.append(encode)
+        begins, width = encode.begins(), encode.n_out
+    widths = np.diff(begins)
+    if parts:
+        calendar = Calendar(width, tuple(int(begins[j]) for j in sorted(parts)), tuple(parts[j] for j in sorted(parts)))
+        made.append(calendar)
+        width = calendar.n_out
+        for j in sorted(parts):
+            widths[j] = Calendar(1, (0,), (parts[j],)).n_out
+        begins = np.concatenate([[0], np.cumsum(widths)])
+    if dropped:
+        gone = {int(begins[j]) for j in dropped}
+        made.append(Keep(width, tuple(j for j in range(width) if j not in gone)))
+    return tuple(made)

@@ -1,0 +1,347 @@
+"""The one converter: any table as an Arrow table, and its columns as float64 by the kinds of a schema.
+
+Every door goes through here, so that the same row gives the same bits whether it comes from a file, a frame or JSON.
+A missing value is NaN in every kind: a null, NaN, None, NaT, an empty text.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamkern.errors import DataError, StreamkernError
+from streamkern.storage.schema import Column, number_of
+from streamkern.types import Array
+
+MOST_WORDS = 10_000
+"""Texts of a column that are kept, so that messages and names of features can show them."""
+
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
+_DAY = 86_400
+
+
+class UnfitError(ValueError):
+    """A value that is not of its column's kind.
+
+    Args:
+        row: its position in the column.
+        value: as it is written.
+        expected: what the kind takes.
+    """
+
+    def __init__(self, row: int, value: Any, expected: str) -> None:
+        super().__init__(row, value, expected)
+        self.row, self.value, self.expected = row, value, expected
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers or booleans."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def kind_of_type(kind: pa.DataType) -> tuple[str, bool] | None:
+    """The kind that a column of this type has unless the user says otherwise, and whether it is text.
+
+    None where no number can stand for its values.
+    """
+    is_type = pa.types
+    if is_text(kind):
+        return "category", True
+    if is_type.is_dictionary(kind):
+        return ("category", False) if is_number(kind) else None
+    if is_type.is_boolean(kind):
+        return "boolean", False
+    if is_type.is_timestamp(kind) or is_type.is_date(kind):
+        return "datetime", False
+    if is_number(kind) or is_type.is_decimal(kind) or is_type.is_time(kind) or is_type.is_duration(kind):
+        return "number", False
+    return ("number", False) if is_type.is_null(kind) else None
+
+
+def without_dictionary(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values without their dictionary, and texts in a type that Arrow computes on."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        parts = [
+            without_dictionary(pa.chunked_array([part.dictionary])).combine_chunks().take(part.indices)
+            for part in values.chunks
+        ]
+        return pa.chunked_array(parts, pa.large_string() if is_view(kind.value_type) else kind.value_type)
+    return values.cast(pa.large_string()) if is_view(kind) else values
+
+
+def is_view(kind: pa.DataType) -> bool:
+    """Whether it is a type of text that Arrow computes little on."""
+    return bool(pa.types.is_string_view(kind))
+
+
+def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] | None = None) -> Array:
+    """The values of a column as float64, shape (n,), by its kind; NaN for a missing value.
+
+    Args:
+        values: as stored.
+        column: its kind.
+        words: takes the texts by the numbers that stand for them, at most ``MOST_WORDS``.
+
+    Raises:
+        UnfitError: a value is not of the kind.
+    """
+    kind = values.type
+    if pa.types.is_null(kind):
+        return np.full(len(values), np.nan)
+    if column.kind == "category" and column.text:
+        return _numbers_of(_texts(without_dictionary(values)), words)
+    if is_text(kind):
+        return _from_text(without_dictionary(values), column)
+    values = without_dictionary(values)
+    if column.kind == "datetime":
+        made = _seconds(values)
+    elif pa.types.is_time(kind) or pa.types.is_duration(kind):
+        made = _floats(values.cast(pa.int64() if kind.bit_width == 64 else pa.int32())) / _UNITS[kind.unit]
+    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        made = _seconds(values)
+    else:
+        made = _floats(values)
+    if column.kind == "boolean" and not pa.types.is_boolean(kind):
+        wrong = ~(np.isnan(made) | (made == 0) | (made == 1))
+        if wrong.any():
+            raise UnfitError(row := int(np.argmax(wrong)), values[row].as_py(), "true or false")
+    return made
+
+
+def _floats(values: pa.ChunkedArray) -> Array:
+    """Numbers as float64."""
+    made = values.cast(pa.float64(), safe=False)
+    return np.array(made.to_numpy(), dtype=np.float64)
+
+
+def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values of any type as texts: whole numbers without a point, whatever type they were stored in."""
+    kind = values.type
+    if is_text(kind):
+        return values
+    if pa.types.is_floating(kind):
+        numbers = np.asarray(values.cast(pa.float64()).to_numpy())
+        made = [None if np.isnan(x) else str(int(x)) if float(x).is_integer() else repr(float(x)) for x in numbers]
+        return pa.chunked_array([pa.array(made, pa.string())])
+    if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
+        return values.cast(pa.string())
+    return pa.chunked_array([pa.array([None if v is None else str(v) for v in values.to_pylist()], pa.string())])
+
+
+def _numbers_of(texts: pa.ChunkedArray, words: dict[float, str] | None) -> Array:
+    """Numbers that stand for texts; NaN for a null and for an empty text."""
+    encoded = texts.combine_chunks().dictionary_encode()
+    known = encoded.dictionary.to_pylist()
+    numbers = np.array([*(number_of(text) if text else np.nan for text in known), np.nan])
+    if words is not None and len(words) < MOST_WORDS:
+        words.update((number, text) for number, text in zip(numbers[:MOST_WORDS], known, strict=False) if text)
+    return np.asarray(numbers[encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)])
+
+
+def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
+    """Texts as numbers, categories of numbers, booleans or times."""
+    encoded = pc.utf8_trim_whitespace(values).combine_chunks().dictionary_encode()
+    known = encoded.dictionary.to_pylist()
+    made = np.full(len(known) + 1, np.nan)
+    for j, text in enumerate(known):
+        if not text:
+            continue
+        found = _parsed(text, column.kind)
+        if found is None:
+            row = pc.index(encoded.indices, j).as_py()
+            expected = {"boolean": "true or false", "datetime": "a date or time such as 2026-03-14 15:09:26"}
+            raise UnfitError(row, values[row].as_py(), expected.get(column.kind, "a number"))
+        made[j] = found
+    return np.asarray(made[encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)])
+
+
+def _parsed(text: str, kind: str) -> float | None:
+    """One text as a value of a kind, or None."""
+    if kind == "boolean":
+        return _TRUTH.get(text.lower())
+    if kind == "datetime":
+        for unit in (pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC")):
+            try:
+                return float(_seconds(pa.chunked_array([pa.array([text]).cast(unit)]))[0])
+            except (pa.ArrowInvalid, ValueError):
+                continue
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        # A category whose values were numbers in training may have a new value that is text: it is unseen.
+        return number_of(text) if kind == "category" else None
+
+
+def _seconds(values: pa.ChunkedArray) -> Array:
+    """Dates and times as seconds since 1970 in UTC: the same number from every unit that holds the time."""
+    kind = values.type
+    if pa.types.is_date32(kind):
+        values, units = values.cast(pa.int32()), None
+    elif pa.types.is_date64(kind):
+        values, units = values.cast(pa.int64()), 1000
+    elif pa.types.is_timestamp(kind):
+        values, units = values.cast(pa.int64()), _UNITS[kind.unit]
+    else:
+        return _floats(values)  # seconds already
+    gaps = np.asarray(values.is_null().to_numpy())
+    whole = np.asarray(values.fill_null(0).to_numpy()).astype(np.int64)
+    made = (whole * _DAY).astype(np.float64) if units is None else whole // units + (whole % units) / units
+    made[gaps] = np.nan
+    return made
+
+
+# ------------------------------------------------------------------------------------------------- whatever is a table
+
+
+def is_table(value: Any) -> bool:
+    """Whether a value in memory is a table with named columns: a frame, an Arrow table, JSON."""
+    if isinstance(value, Mapping):
+        return not hasattr(value, "shape")  # as a sparse matrix of SciPy has, which is a dict too
+    if hasattr(value, "__arrow_c_stream__") or isinstance(value, pa.RecordBatch):
+        return True
+    if is_dask_frame(value) or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")):
+        return True
+    return isinstance(value, list | tuple) and bool(len(value)) and all(isinstance(row, Mapping) for row in value)
+
+
+def is_dask_frame(value: Any) -> bool:
+    """Whether it is a Dask DataFrame."""
+    return type(value).__module__.startswith("dask.dataframe") and hasattr(value, "npartitions")
+
+
+def is_mixed(value: Any) -> bool:
+    """Whether a table or an array in memory holds anything but plain numbers: text, dates, booleans beside numbers."""
+    if is_table(value):
+        if isinstance(value, Mapping | list | tuple):
+            return True
+        if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
+            return True
+        if is_dask_frame(value):
+            return False
+        columns = as_table(value[:0] if type(value).__module__.startswith("pandas") else value).columns
+        return any(c.null_count or not is_number(c.type) or pa.types.is_dictionary(c.type) for c in columns)
+    array = value if isinstance(value, np.ndarray) else np.empty(0)
+    if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple):
+        array = np.empty((1, len(value[0])), dtype=object)
+        array[0] = list(value[0])
+    if array.dtype.kind == "U":
+        return array.ndim == 2
+    if array.dtype != object or array.ndim != 2:
+        return False
+    # scikit-learn has words of its own for what is neither a number nor text.
+    kinds = {type(v) for v in array.ravel().tolist()}
+    return bool(kinds & _WORDS) and not kinds & {dict, list, tuple, set}
+
+
+_WORDS = {str, np.str_, bool, np.bool_, type(None), datetime.datetime, datetime.date, np.datetime64, decimal.Decimal}
+
+
+def _has_objects(frame: Any) -> bool:
+    """Whether a pandas frame has columns that NumPy has no dtype for, such as nullable numbers, or of objects."""
+    return any(not isinstance(dtype, np.dtype) or dtype.kind in "OMm" for dtype in getattr(frame, "dtypes", ()))
+
+
+def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
+    """Make an Arrow table of whatever holds rows in memory.
+
+    Args:
+        value: a pandas or polars frame, an Arrow table or record batch, a dict of columns, one row or a list of rows
+            as dicts, or an array (n, d) of any dtype, or rows as lists.
+        names: of the columns, for arrays and lists; f0, f1, ... by default.
+
+    Raises:
+        DataError: columns of different lengths, or of one name.
+    """
+    if isinstance(value, pa.Table):
+        return value
+    if isinstance(value, pa.RecordBatch):
+        return pa.Table.from_batches([value])
+    try:
+        if type(value).__module__.partition(".")[0] == "pandas":
+            _require_distinct([str(name) for name in value.columns])
+            return pa.table({str(name): _column(value.iloc[:, j]) for j, name in enumerate(value.columns)})
+        if hasattr(value, "__arrow_c_stream__"):
+            return pa.table(value)
+        return pa.table(_columns(value, names))
+    except StreamkernError:
+        raise
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+        raise DataError(
+            f"These are not rows of a table: {error}.",
+            where=f"{type(value).__name__} in memory",
+            expected="columns of one length, or rows with as many values each",
+            remedy="give a frame, a dict of columns, a list of dicts, or an array of shape (n, d)",
+        ) from error
+
+
+def _columns(value: Any, names: Sequence[str] | None) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        scalars = [v is None or isinstance(v, str | bytes) or not hasattr(v, "__len__") for v in value.values()]
+        if all(scalars):
+            value = {name: [v] for name, v in value.items()}
+        return {str(name): _column(values) for name, values in value.items()}
+    if isinstance(value, list | tuple) and value and all(isinstance(row, Mapping) for row in value):
+        keys = dict.fromkeys(key for row in value for key in row)
+        return {str(key): _column([row.get(key) for row in value]) for key in keys}
+    if isinstance(value, list | tuple):
+        rows: Any = np.empty((len(value), max(map(len, value), default=len(names or ()))), dtype=object)
+        for i, row in enumerate(value):
+            if len(row) != rows.shape[1]:
+                raise ValueError(f"row {i} has {len(row)} values, and others have {rows.shape[1]}")
+            rows[i] = list(row)
+        value = rows
+    array = np.asarray(value)
+    if array.ndim != 2 or (names is not None and len(names) != array.shape[1]):
+        wanted = "(n, d)" if names is None else f"(n, {len(names)})"
+        raise ValueError(f"the shape is {array.shape} and not {wanted}")
+    named = [f"f{j}" for j in range(array.shape[1])] if names is None else names
+    return {name: _column(array[:, j]) for j, name in enumerate(named)}
+
+
+def _column(values: Any) -> Any:
+    """Values of one column as Arrow holds them; texts where they are of several types."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "UST":
+        values = values.astype(object)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        return pa.array([_word(value) for value in values], pa.string())
+
+
+def _word(value: Any) -> str | None:
+    """One of several types of values as text, or None where it is missing."""
+    if value is None or value != value or type(value).__name__ == "NAType":
+        return None
+    if isinstance(value, dict | list | tuple | set):
+        raise TypeError(f"a value is a {type(value).__name__}")
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _require_distinct(names: Sequence[str]) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(
+            f"Two columns are called {twice[0]!r}.",
+            where="the table",
+            expected="a name for each column",
+            remedy="rename one of them",
+        )

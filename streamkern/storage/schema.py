@@ -1,0 +1,154 @@
+"""Schema: the name and the kind of every column of a table. It travels with the data and is saved with the model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streamkern.errors import UsageError
+
+KINDS = ("number", "category", "boolean", "datetime")
+"""Kinds of columns."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: its name.
+        kind: ``number``; ``category``; ``boolean``, read as 0 and 1; ``datetime``, read as seconds since 1970 in UTC.
+        text: whether the values of a category are text, for which numbers stand; else they are numbers themselves.
+        missing: whether values are missing; None where only reading every row would show it.
+    """
+
+    name: str
+    kind: str = "number"
+    text: bool = False
+    missing: bool | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the column is read as it is stored."""
+        return self.kind in ("number", "boolean")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns of a table in their order.
+
+    Attributes:
+        columns: the columns, each name once.
+    """
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.columns, tuple) or not all(isinstance(column, Column) for column in self.columns):
+            raise UsageError(
+                f"columns is {self.columns!r}.", where="Schema(columns=...)", expected="a tuple of columns with kinds"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all columns are numbers and booleans."""
+        return all(column.plain for column in self.columns)
+
+    @property
+    def missing(self) -> bool:
+        """Whether values are known to be missing."""
+        return any(column.missing for column in self.columns)
+
+    @property
+    def kinds(self) -> tuple[tuple[str, str, bool], ...]:
+        """Name, kind and ``text`` of each column: what decides how values are read."""
+        return tuple((column.name, column.kind, column.text) for column in self.columns)
+
+    def positions(self, *kinds: str) -> tuple[int, ...]:
+        """Positions of the columns of these kinds."""
+        return tuple(j for j, column in enumerate(self.columns) if column.kind in kinds)
+
+    def picked(self, names: Iterable[str]) -> Schema:
+        """Some of the columns, in the order given."""
+        known = {column.name: column for column in self.columns}
+        return Schema(tuple(known[name] for name in names))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The columns as JSON."""
+        return [{"name": c.name, "kind": c.kind} | ({"text": True} if c.text else {}) for c in self.columns]
+
+    def text_lines(self) -> list[str]:
+        """One line a column, for people."""
+        width = max((len(column.name) for column in self.columns), default=0)
+        gaps = {True: "values are missing", False: "", None: ""}
+        return [f"{c.name:<{width}}  {c.kind:<8}  {gaps[c.missing]}".rstrip() for c in self.columns]
+
+    @classmethod
+    def from_json(cls, described: Any) -> Schema:
+        """Read what ``to_json`` has made.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        columns = []
+        for each in described if isinstance(described, list) else [None]:
+            if not isinstance(each, dict) or not isinstance(each.get("name"), str) or each.get("kind") not in KINDS:
+                raise ValueError("a column of the schema has no name, or no kind that is known")
+            text = each.get("text", False)
+            if type(text) is not bool or (text and each["kind"] != "category"):
+                raise ValueError(f"the column {each['name']!r} of the schema cannot hold text")
+            columns.append(Column(each["name"], each["kind"], text))
+        if len({column.name for column in columns}) < len(columns):
+            raise ValueError("a column of the schema is named twice")
+        return cls(tuple(columns))
+
+
+def joined(schemas: Iterable[Schema]) -> Schema:
+    """The schema of tables that are read one after another, alike in their kinds."""
+    first, *rest = schemas
+    columns = list(first.columns)
+    for other in rest:
+        for j, column in enumerate(other.columns):
+            both = (columns[j].missing, column.missing)
+            missing = True if True in both else None if None in both else False
+            columns[j] = replace(columns[j], missing=missing)
+    return Schema(tuple(columns))
+
+
+def declared(schema: Any, where: str = "schema") -> dict[str, Column]:
+    """What a user says of columns, by their names.
+
+    Args:
+        schema: a Schema, names with their kinds, or None.
+        where: the parameter, for errors.
+
+    Raises:
+        UsageError: it is something else, or a kind is unknown.
+    """
+    if schema is None:
+        return {}
+    if isinstance(schema, Schema):
+        return {column.name: column for column in schema.columns}
+    if not isinstance(schema, Mapping) or not all(isinstance(name, str) for name in schema):
+        raise UsageError(
+            f"schema is {schema!r}.", where=where, expected='kinds of columns by name: {"zip": "category"}'
+        )
+    for name, kind in schema.items():
+        if kind not in KINDS:
+            raise UsageError(
+                f"The kind of column {name!r} is {kind!r}.", where=where, expected=f"one of {', '.join(KINDS)}"
+            )
+    # Whether a category's values are text is what its stored type says.
+    return {name: Column(name, kind) for name, kind in schema.items()}
+
+
+def number_of(text: str) -> float:
+    """The number that stands for a text, wherever it is read: a whole one of 52 bits, which float64 holds."""
+    return float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 12)

@@ -1,0 +1,247 @@
+"""``preprocess="auto"``: what it does to each kind of column, against plain NumPy; and when it does nothing."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import norm
+
+import streamkern as sk
+from streamkern.data.auto import planned_note
+from streamkern.data.encoders import Calendar, TargetMeans, folds_of
+from streamkern.data.preprocess import Units, expected, share_of_features
+from streamkern.data.stream import Assembly, Scan
+from streamkern.data.transforms import dump, load
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.solvers.fit import AtOnce, learn, prepare
+
+N = 900
+RNG = np.random.default_rng(0)
+SETTINGS: dict[str, Any] = {"memory": "4GiB", "threads": 1, "centers": 40}
+
+
+class Recipe:
+    """The part of a recipe that preprocessing looks at."""
+
+    features = validation = None
+    kernel = None
+    centers = sk.Uniform(10)
+
+    def __init__(self, train: sk.Dataset, task: str = "regression", preprocess: Any = "auto", **given: Any) -> None:
+        self.train, self.task, self.preprocess = train, task, preprocess
+        self.standardise = given.get("standardise")
+
+
+def prepared(table: Any, y: Any, task: str = "regression", **given: Any) -> sk.Dataset:
+    recipe = Recipe(sk.from_arrays(table, y), task, **given)
+    with ThreadsExecutor(2) as threads:
+        return prepare(recipe, AtOnce(recipe, threads))[0]
+
+
+def rows_of(data: sk.Dataset) -> dict[str, np.ndarray]:
+    scan = Scan(Assembly(data, dtype=np.dtype(np.float64)), 64)
+    X = np.concatenate([scan.block((i,)).X for i in range(len(scan))])
+    return dict(zip(data.columns, X.T, strict=True))
+
+
+def standard(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean()) / x.std()
+
+
+def test_each_kind_of_column_becomes_what_it_should() -> None:
+    size = RNG.normal(1e6, 5, N)
+    size[::7] = np.nan
+    when = pd.Timestamp("2024-02-28 00:00") + pd.to_timedelta(RNG.integers(0, 300, N), unit="D")
+    table = pd.DataFrame({
+        "size": size, "tail": np.exp(2 * RNG.normal(size=N)), "town": RNG.choice(["Oslo", "Rome", None], N),
+        "when": when, "flag": RNG.random(N) < 0.3, "same": 1.0, "id": [f"r{i}" for i in range(N)], 
+        "none": [None] * N, "code": [f"c{i % 300}" for i in range(N)],
+    })  # fmt: skip
+    y = RNG.normal(size=N) + (table["town"] == "Oslo")
+    made = rows_of(prepared(table, y))
+    filled = np.where(np.isnan(size), np.nanmedian(size), size)
+    np.testing.assert_allclose(made["size"], standard(filled), atol=1e-9)
+    np.testing.assert_array_equal(made["size is missing"], np.isnan(size))
+    for word in ("Oslo", "Rome"):
+        np.testing.assert_array_equal(made[f"town={word}"], table["town"] == word)
+    np.testing.assert_array_equal(made["town=missing"], table["town"].isna())
+    np.testing.assert_array_equal(made["flag"], table["flag"])
+    seconds = (when - pd.Timestamp(0)).total_seconds().to_numpy()
+    np.testing.assert_allclose(made["when"], standard(seconds), atol=1e-9)
+    np.testing.assert_allclose(made["when.weekday.sin"], np.sin(2 * np.pi * when.day_of_week / 7), atol=1e-12)
+    np.testing.assert_allclose(
+        made["when.yearday.cos"], np.cos(2 * np.pi * (when.day_of_year - 1) / 365.2425), atol=1e-9
+    )
+    assert "when.hour.sin" not in made
+    assert "when.year" not in made
+    assert "id" not in made
+    assert "none" not in made
+    ranks = (np.argsort(np.argsort(table["tail"])) + 0.5) / N
+    middle = (ranks > 0.02) & (ranks < 0.98)
+    np.testing.assert_allclose(made["tail"][middle], standard(np.clip(norm.ppf(ranks), -2.6, 2.6))[middle], atol=0.1)
+    assert "code (mean)" in made
+
+
+def test_means_of_the_target_are_out_of_fold_in_training_and_of_all_rows_in_prediction() -> None:
+    word = RNG.choice(np.array(["a", "b", "c", ""], dtype=object), N)
+    for task, y in (("regression", RNG.normal(size=N)), ("classification", RNG.choice(np.array(["x", "y", "z"]), N))):
+        data = prepared({"word": word, "x": RNG.normal(size=N)}, y, task, preprocess=(sk.TargetEncode(smooth=3.0),))
+        fold = folds_of(np.arange(N), 5)
+        outputs = [y] if task == "regression" else [(y == label).astype(float) for label in "xyz"]
+        every, last = rows_of(data), rows_of(data.final())
+        for k, values in enumerate(outputs):
+            name = "word (mean)" if len(outputs) == 1 else f"word (mean {k})"
+            for i in range(0, N, 37):
+                for same, found in ((fold != fold[i], every), (np.full(N, True), last)):
+                    rows = same & (word == word[i])
+                    by_hand = (values[rows].sum() + 3.0 * values.mean()) / (rows.sum() + 3.0)
+                    np.testing.assert_allclose(found[name][i], by_hand, rtol=1e-9)
+    described, arrays = dump(data.transforms)
+    (again,) = load(described, arrays)
+    assert isinstance(again, TargetMeans)
+    np.testing.assert_array_equal(again.means[0], data.transforms[0].means[0])
+    described[0]["folds"] = 3
+    with pytest.raises(ValueError, match="cannot be applied"):
+        load(described, arrays)
+
+
+def test_a_calendar_knows_leap_years_and_times_before_1970() -> None:
+    moments = ["1969-12-31T18:00:00", "2024-02-29T12:30:00", "2023-12-31T23:59:59", "NaT"]
+    x = np.array(moments, "datetime64[s]").astype(np.float64)
+    x[3] = np.nan
+    parts = ("time", "year", "month", "day", "yearday", "weekday", "hour")
+    made = Calendar(1, (0,), (parts,))
+    found = dict(zip(made.names(("t",)), made.apply(x[:, None].copy(), np.arange(4), "").T, strict=True))
+    assert np.isnan([values[3] for values in found.values()]).all()
+    np.testing.assert_array_equal(found["t.year"][:3], [1969, 2024, 2023])
+
+    def turn(name: str) -> np.ndarray:
+        return (np.arctan2(found[f"t.{name}.sin"], found[f"t.{name}.cos"])[:3] / (2 * np.pi)) % 1
+
+    np.testing.assert_allclose(turn("hour") * 24, [18, 12.5, 24 - 1 / 3600], atol=1e-9)
+    np.testing.assert_allclose(turn("weekday") * 7, [2, 3, 6], atol=1e-9)
+    np.testing.assert_allclose(turn("month") * 12, [11, 1, 11], atol=1e-9)
+    np.testing.assert_allclose(turn("day") * 31, [30, 28, 30], atol=1e-9)
+    np.testing.assert_allclose((turn("yearday") * 365.2425)[1], 59.5 + 12.5 / 24 - 0.5, atol=1e-6)
+    assert sk.Dates(parts=["time", "hour"]).parts == ("time", "hour")
+    with pytest.raises(sk.UsageError, match="minute"):
+        sk.Dates(parts=("minute",))
+
+
+def test_explicit_steps_take_columns_by_name() -> None:
+    when = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"] * 30)
+    table = pd.DataFrame(
+        {"a": RNG.normal(size=90), "b": np.exp(RNG.normal(size=90)), "when": when, "c": ["u", "v", None] * 30}
+    )
+    steps = (sk.Impute("median"), sk.Quantile(("b",)), sk.Dates(parts=("weekday",)), sk.OneHot(("c",)))
+    made = rows_of(prepared(table, np.arange(90.0), preprocess=steps))
+    assert list(made) == ["a", "b", "when.weekday.sin", "when.weekday.cos", "c=u", "c=v", "c=missing"]
+    np.testing.assert_array_equal(made["a"], table["a"])
+    np.testing.assert_array_equal(made["c=missing"], [0, 0, 1] * 30)
+    with pytest.raises(sk.UsageError, match="Feature 'c' is a category"):
+        prepared(table, np.arange(90.0), preprocess=(sk.Impute("median", columns=("c",)), sk.OneHot()))
+
+
+@pytest.mark.parametrize(("name", "standardised"), [("digits", False), ("wine", True), ("breast_cancer", True)])
+def test_plain_numbers_are_standardised_where_their_units_differ(name: str, standardised: bool) -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    model = sk.KernelClassifier(**SETTINGS).fit(X[:300], y[:300])
+    (note,) = model.report_["preprocess"]
+    assert note.startswith("features standardised" if standardised else "features left as they are")
+    other = sk.KernelClassifier(**SETTINGS, **({"scaling": "standard"} if standardised else {"preprocess": None}))
+    np.testing.assert_array_equal(
+        model.decision_function(X[-50:]), other.fit(X[:300], y[:300]).decision_function(X[-50:])
+    )
+
+
+def test_units_a_million_apart_are_no_loss_and_a_users_units_stay() -> None:
+    X = RNG.normal(size=(600, 6))
+    y = np.sin(X[:, 0]) + X[:, 1]
+    far = X * np.array([1, 1, 1, 1, 1, 1e6])
+    scores = [
+        sk.KernelRegressor(memory="4GiB", threads=1).fit(Z[:400], y[:400]).score(Z[400:], y[400:]) for Z in (X, far)
+    ]
+    assert scores[1] > scores[0] - 0.02
+    assert share_of_features(np.var(far, axis=0)) < 0.25 < share_of_features(np.var(X, axis=0))
+    for given in ({"kernel": sk.Laplace(3.0)}, {"centers": sk.Given(far[:40])}, {"preprocess": None}):
+        model = sk.KernelRegressor(**(SETTINGS | given)).fit(far, y)
+        assert np.ndim(model.model_.factor) == 0
+        assert "preprocess" not in model.report_
+
+
+def test_missing_numbers_of_a_table_are_filled_and_of_an_array_are_an_error() -> None:
+    X = RNG.normal(size=(100, 3))
+    X[5, 1] = np.nan
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = sk.KernelRegressor(**SETTINGS).fit(frame, X[:, 0])
+    assert model.model_.transforms
+    assert np.isfinite(model.predict(frame)).all()
+    with pytest.raises(sk.DataError, match=r"(?s)A feature is NaN.*row 5, feature 1"):
+        sk.KernelRegressor(**SETTINGS).fit(X, X[:, 0])
+    with pytest.raises(sk.DataError, match=r"(?s)A feature is NaN.*row 5, feature 1 \('b'\)"):
+        sk.KernelRegressor(preprocess=None, **SETTINGS).fit(frame, X[:, 0])
+    frame.loc[7, "c"] = np.inf
+    with pytest.raises(sk.DataError, match=r"(?s)A feature is infinity.*row 7, column 'c'"):
+        sk.KernelRegressor(**SETTINGS).fit(frame, X[:, 0])
+
+
+def test_what_tells_no_rows_apart_is_refused() -> None:
+    with pytest.raises(sk.DataError, match="No column tells rows apart"):
+        prepared({"a": ["x"] * 600, "b": [f"r{i}" for i in range(600)]}, np.arange(600.0))
+    codes = [f"c{i % 300}" for i in range(900)]
+    step = sk.TargetEncode(("code",))
+    with pytest.raises(sk.DataError, match="'code' has too many categories for indicators, and the target 40 classes"):
+        prepared({"code": codes}, np.arange(900) % 40, "classification", preprocess=(step,))
+    with pytest.raises(sk.UsageError, match="no columns of categories"):
+        prepared({"a": np.arange(9.0)}, np.arange(9.0), preprocess=(sk.OneHot(),))
+    with pytest.raises(sk.DataError, match=r"(?s)A category is infinity.*row 1, column 'a'"):
+        prepared({"a": [1.0, np.inf]}, np.arange(2.0), preprocess=(sk.OneHot(("a",)),))
+    with pytest.raises(sk.UsageError, match="folds"):
+        sk.TargetEncode(folds=1000)
+    with pytest.raises(sk.UsageError, match="unknown is 'drop'"):
+        sk.OneHot(unknown="drop")
+    many = sk.from_arrays({"a": [f"r{i}" for i in range(10_002)]}, np.arange(10_002.0))
+    with ThreadsExecutor(1) as threads, pytest.raises(sk.DataError, match="Column 'a' has more than 10,000"):
+        learn(many, sk.TargetEncode(task="regression"), threads)
+    with pytest.raises(sk.UsageError, match="'a' is text"):
+        prepared({"a": ["x", "y"]}, np.arange(2.0), preprocess=(sk.Standardise(),))
+
+
+def test_a_run_counts_unseen_categories_and_the_plan_those_of_the_first_chunk(tmp_path: Path) -> None:
+    town = RNG.choice([f"t{i}" for i in range(150)], N)
+    table = pd.DataFrame({"town": town, "x": RNG.normal(size=N), "y": RNG.integers(0, 2, N)})
+    table.to_parquet(tmp_path / "train.parquet")
+    table.assign(town=np.where(np.arange(N) < 12, "elsewhere", town)).to_csv(tmp_path / "test.csv", index=False)
+    train, test = (sk.open_dataset(tmp_path / name, "y") for name in ("train.parquet", "test.csv"))
+    pipe = sk.Pipeline(train, centers=sk.Uniform(40), test=test, solver=sk.Direct(1e-3))
+    assert expected(train, (sk.OneHot(),)).n_features == 1 + len(set(town))
+    plan = sk.plan(pipe, memory="4GiB", threads=1)
+    assert any(f"town: {len(set(town))}" in choice for choice in plan.choices)
+    messages: list[str] = []
+    with warnings.catch_warnings():
+        result = sk.run(
+            pipe, tmp_path / "run", memory="4GiB", threads=1,
+            listeners=(lambda kind, fields: messages.append(str(fields.get("message", ""))),),
+        )  # fmt: skip
+    assert result["unseen_categories"] == {"town": 12}
+    assert any("1.3% of the test rows have a category of 'town'" in message for message in messages)
+    assert result["preprocess"] == [f"an indicator for each category: town ({len(set(town))})", "standardised: x"]
+    assert Units().reason(np.array([1.0, 1.0])).startswith("features left")
+    assert planned_note(sk.from_arrays(np.ones((3, 2))), (Units(),))
+
+
+def test_a_row_group_of_all_rows_is_what_a_refusal_names_first(tmp_path: Path) -> None:
+    n = 300_000
+    table = pd.DataFrame({f"x{j}": np.zeros(n) for j in range(20)} | {"y": np.arange(n) % 2})
+    table.to_parquet(tmp_path / "whole.parquet", row_group_size=n)
+    pipe = sk.Pipeline(sk.open_dataset(tmp_path / "whole.parquet", "y"), centers=sk.Uniform(100))
+    needed = sk.plan(pipe, memory="64GiB", threads=1).footprint.peak
+    with pytest.raises(sk.PlanRefusedError) as error:
+        sk.plan(pipe, memory=needed - (60 << 20), threads=1)
+    assert error.value.remedy.startswith("store the rows in chunks of 4.0 MiB with streamkern ingest")
