@@ -24,8 +24,9 @@ from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Expansion, Kernel, StoredCenters
 from streamkern.kernels.streamed import in_tiles
 from streamkern.rng import generator
-from streamkern.sweep import Work, gather, sweep
-from streamkern.types import Array, IntArray
+from streamkern.storage.serialize import serializable
+from streamkern.sweep import ScanWork, gather, sweep
+from streamkern.types import Array, IntArray, Parameters
 
 _SWEPT = 256  # rows a center that an iteration of k-means sees by default, at most: means good to 1/16 of a spread
 _SWEPT_LEAST = 1 << 16
@@ -36,6 +37,7 @@ _TILE_NUMBERS = 1 << 22  # distances held at once by one thread
 _SINGULAR = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-12}  # of k(x, x): a smaller residual is rounding
 
 
+@serializable
 class CenterSet(NamedTuple):
     """Centers.
 
@@ -53,28 +55,22 @@ class Centers(Protocol):
 
     def count(self, dataset: Dataset) -> int:
         """Number p of centers for this dataset."""
-        ...
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
         """The centers: a function of the dataset's rows, never of the executor; of its chunks only by rounding."""
-        ...
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
         """Bytes that choosing holds at its peak, beyond reading the rows and the centers themselves."""
-        ...
 
     def operations(self, dataset: Dataset) -> Operations:
         """Operations that choosing takes, at most."""
-        ...
 
     @property
     def stored(self) -> bool:
         """Whether the centers stay where the rows are stored, rather than in memory."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """What was asked for, for fingerprints and reports."""
-        ...
 
 
 class Drawn:
@@ -85,7 +81,7 @@ class Drawn:
         return Operations()
 
 
-class InMemory(Drawn):
+class InMemory(Parameters, Drawn):
     """Centers that are held."""
 
     stored = False
@@ -127,13 +123,9 @@ class Uniform(InMemory):
         """Nothing more."""
         return 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "Uniform", **asdict(self)}
-
 
 @dataclass(frozen=True, eq=False)
-class StoredRows:
+class DatasetCenters:
     """Rows of a dataset as centers, read again whenever they are needed.
 
     Args:
@@ -146,12 +138,10 @@ class StoredRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(p, d)."""
         return len(self), self.assembly.dataset.n_features
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
         return self.assembly.dtype
 
     def __len__(self) -> int:
@@ -159,7 +149,6 @@ class StoredRows:
         return self.assembly.dataset.base_rows
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
-        """Which centers, and the centers, in the order of the rows."""
         scan = Scan(self.assembly)
         return in_tiles(scan.block((i,)).X for i in range(len(scan)))
 
@@ -180,8 +169,8 @@ class AllRows(Drawn):
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
         """All rows in the order they are stored in; one sweep, for their mean."""
         plain = Assembly(dataset.plain(), dtype=dtype)
-        total, n = sweep(executor, Work(Scan(plain), _row_sum))
-        return CenterSet(StoredRows(plain, total / n), np.sort(dataset.draw(dataset.base_rows)))
+        total, n = sweep(executor, ScanWork(Scan(plain), _row_sum))
+        return CenterSet(DatasetCenters(plain, total / n), np.sort(dataset.draw(dataset.base_rows)))
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
         """The ids of the rows, and their hashes."""
@@ -300,7 +289,7 @@ class KMeans(InMemory):
         seen, before = np.zeros(self.p), np.inf
         for iteration in range(self.iterations):
             rows = data if whole else data.sample(batch, self.seed + iteration)
-            work = Work(Scan(Assembly(rows, center=center, dtype=dtype)), _add_to_nearest)
+            work = ScanWork(Scan(Assembly(rows, center=center, dtype=dtype)), _add_to_nearest)
             counts, sums, loss = sweep(executor, work, Z.astype(dtype))
             if whole:
                 seen[:] = 0  # Lloyd's algorithm forgets
@@ -337,10 +326,6 @@ class KMeans(InMemory):
         sample = 3 * min(dataset.base_rows, _drawn_from(self.p)) * d * itemsize
         sums = (6 * slots + 7) * self.p * (d + 1) * 8 + 3 * self.p * d * 8
         return max(sample, sums) + slots * (16 << 20)
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "KMeans", **asdict(self)}
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from streamkern.backends.device import get_device
-from streamkern.data import Dataset
+from streamkern.backends import get_device
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.execute import open_executor
@@ -38,14 +37,13 @@ from streamkern.pipeline.tune import ROWS, next_command, tune
 from streamkern.progress import Display
 from streamkern.redaction import redacted
 from streamkern.registry import Registry, retrain
-from streamkern.registry.models import KEPT, open_model
+from streamkern.registry.models import KEPT
 from streamkern.registry.retrain import listing
 from streamkern.report import read_run, status, status_text
 from streamkern.report.inspect import inspect as inspect_data
 from streamkern.report.status import metrics_in_words
-from streamkern.serving.predict import predict
+from streamkern.serving.predict import evaluate, predict
 from streamkern.storage.ingest import ingest
-from streamkern.storage.tables import open_tables
 from streamkern.storage.writer import read_json, write_json
 from streamkern.user_code import in_words, users_place
 
@@ -221,6 +219,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("model", metavar="MODEL", help="a model.zarr, or where models are kept: the champion")
     command.add_argument("data", metavar="DATA", help="a table of any kind, or a glob")
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
+    command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_evaluate)
 
@@ -262,6 +261,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
     command.add_argument("--columns", type=lambda text: text.split(","), metavar="A,B,...", help="columns to look at")
     command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
+    command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_inspect)
@@ -518,11 +518,8 @@ def _report(args: argparse.Namespace) -> None:
 
 def _evaluate(args: argparse.Namespace) -> None:
     get_device(args.device)
-    model = open_model(args.model)
     target = args.target[0] if len(args.target) == 1 else args.target
-    with open_executor("threads", args.threads) as executor:
-        rows = open_tables([args.data], target, model.columns, nulls_as_nan=bool(model.transforms))
-        metrics = model.score(Dataset(rows), executor=executor)
+    metrics = evaluate(args.model, args.data, target, memory=args.memory, threads=args.threads)
     _say((json.dumps(metrics) if args.json else metrics_in_words(metrics)) + "\n")
 
 
@@ -567,7 +564,10 @@ def _ingest(args: argparse.Namespace) -> None:
 
 def _inspect(args: argparse.Namespace) -> None:
     with open_executor("threads", args.threads) as executor:
-        found = inspect_data(args.data, args.target, columns=args.columns, executor=executor, header=not args.no_header)
+        found = inspect_data(
+            args.data, args.target, columns=args.columns, executor=executor, header=not args.no_header,
+            memory=args.memory,
+        )  # fmt: skip
     _say((json.dumps(found.to_json()) if args.json else found.text()) + "\n")
 
 

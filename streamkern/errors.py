@@ -155,6 +155,13 @@ class NumericalError(StreamkernError, ArithmeticError):
     exit_status = 3
 
 
+class MemoryLimitError(StreamkernError, MemoryError):
+    """A process that came to hold more than its memory budget, or was given no more by the system: it stops."""
+
+    def __str__(self) -> str:
+        return StreamkernError.__str__(self)
+
+
 class BusyError(StreamkernError):
     """Another run holds the lock (EX_TEMPFAIL)."""
 

@@ -25,12 +25,13 @@ from streamkern.data.targets import Classes
 from streamkern.errors import DataError, PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
-from streamkern.memory import default_budget, parse_bytes
+from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.model import KernelMachine
-from streamkern.progress import showing
+from streamkern.progress import Display, showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.fit import AtOnce, Fitted, fit
+from streamkern.solvers.fit import Fitted, Stages, fit
+from streamkern.solvers.loop import Progress
 from streamkern.solvers.placement import device_for
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
@@ -56,6 +57,18 @@ class _Recipe:
     features: FeatureMap | None = None
     preprocess: tuple[Step, ...] = ()
     test: Dataset | None = None
+
+
+@dataclass(frozen=True)
+class _Shown(Stages):
+    """The stages of a fit, with its steps told to a display, if there is one."""
+
+    display: Display | None
+
+    def step(self, progress: Progress) -> None:
+        """Report a step of training."""
+        if self.display is not None:
+            self.display("step", dict(vars(progress)))
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
@@ -188,11 +201,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _fitted(self, recipe: _Recipe) -> Fitted:
         budget = default_budget() if self.memory is None else parse_bytes(self.memory)
         recipe, _ = resolved(recipe, budget)
-        with open_executor(self.scheduler, self.threads) as executor, showing(self.verbose) as display:
-            stages = AtOnce(recipe, executor)
-            if display is not None:
-                stages.on_step = lambda progress: display("step", vars(progress))
-            return fit(recipe, executor, budget, stages, device=device_for(recipe, self.device))
+        with (
+            limited(budget),
+            open_executor(self.scheduler, self.threads) as executor,
+            showing(self.verbose) as display,
+        ):
+            return fit(recipe, executor, budget, _Shown(display), device=device_for(recipe, self.device))
 
     def predict(self, X: Any) -> Array:
         """Labels, shape (n,), or values, shape (n,) or (n, c).

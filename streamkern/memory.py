@@ -6,10 +6,13 @@ import ctypes
 import re
 import resource
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 
-from streamkern.errors import UsageError
+from streamkern.errors import MemoryLimitError, UsageError
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
     "KIB": 1 << 10,
@@ -19,6 +22,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | 
 }
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 _KEPT = 32 << 20
+_PAGE = resource.getpagesize()
 
 
 def parse_bytes(text: str | int, where: str = "memory") -> int:
@@ -72,6 +76,9 @@ def machine_memory() -> int:
 
 def release() -> None:
     """Hand memory that is free inside the process back to the system: between stages whose arrays differ in size."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:  # which has a heap of its own
+        arrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it; other C libraries keep less
     if trim is not None:
         trim(0)
@@ -102,7 +109,96 @@ def keep_heap() -> None:
 
 def resident() -> int:
     """Resident memory of this process now, in bytes."""
-    return int(psutil.Process().memory_info().rss)
+    return _pages()[0]
+
+
+def _pages() -> tuple[int, int]:
+    """Resident bytes of this process, and those among them that are pages of files, which the system may drop."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # a tenth of what psutil takes
+            pages = file.read().split()
+        return int(pages[1]) * _PAGE, int(pages[2]) * _PAGE
+    except OSError:
+        return int(psutil.Process().memory_info().rss), 0
+
+
+class _Limit:
+    """A budget in force: bytes, and the bytes of files' pages that were resident when it began."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget, self.mapped = budget, _pages()[1]
+
+    def over(self, coming: int) -> int:
+        """Bytes above the budget with ``coming`` more; pages of files that were mapped since do not count."""
+        held, mapped = _pages()
+        return held - max(0, mapped - self.mapped) + coming - self.budget
+
+
+_limits: list[_Limit] = []
+_changing = threading.Lock()
+
+
+@contextmanager
+def limited(budget: int) -> Iterator[None]:
+    """Hold this process to a budget: while the block runs, ``check`` raises where it is exceeded.
+
+    A budget is the whole process's, with what it held before. Of several in force at a time, in threads of one process,
+    the largest counts.
+
+    Args:
+        budget: bytes that the process may hold.
+
+    Raises:
+        MemoryLimitError: it held more; or the system refused memory, which is told in words.
+    """
+    limit = _Limit(budget)
+    with _changing:
+        _limits.append(limit)
+    try:
+        yield
+    except MemoryLimitError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
+            raise
+        raise MemoryLimitError(
+            f"The system gave no more memory: {str(error) or 'an allocation failed'}.",
+            where=f"this process holds {format_bytes(resident())}; its budget is {format_bytes(budget)}",
+            expected="as much memory as the budget",
+            remedy="end other programs, or raise the limit that is set for this process (ulimit -v); or give a smaller "
+            "memory=, so that less is planned for",
+        ) from error
+    finally:
+        with _changing:
+            _limits.remove(limit)
+
+
+def check(coming: int = 0, where: str | None = None) -> None:
+    """Raise where this process holds more than its budget, or will with ``coming`` more bytes. Takes microseconds.
+
+    Called between blocks of rows, so that what a run has kept is whole.
+
+    Args:
+        coming: bytes that will be allocated for certain.
+        where: what they are for: file and chunk.
+
+    Raises:
+        MemoryLimitError: the budget does not hold it.
+    """
+    limit = max(list(_limits), key=lambda limit: limit.budget, default=None)
+    if limit is None or limit.over(coming) <= 0:
+        return
+    release()  # what was freed, and is still kept for this process
+    if limit.over(coming) <= 0:
+        return
+    more = f", and {format_bytes(coming)} more are needed" if coming else ""
+    raise MemoryLimitError(
+        f"The process holds {format_bytes(resident())}{more}: its budget is {format_bytes(limit.budget)}.",
+        where=where or "between two blocks of rows",
+        expected="at most what was projected; rows, texts or chunks may be larger than the first ones, or other code "
+        "in this process holds memory",
+        remedy="give more memory (memory=, --memory); the same command then goes on from what was kept",
+    )
 
 
 def peak_resident() -> int:

@@ -26,16 +26,16 @@ _NAMED = re.compile(
     r"(?:^|_)(?:key|keys|pwd|pw|pass|auth|authorization|sas|sig|bearer|header|headers)(?:_|$)|(?:api|access|account|private)key"
 )
 # A path makes one slash of two. Repetitions are bounded: a long word, which a damaged file may hold, takes linear time.
-_SCHEME = r"[A-Za-z][A-Za-z0-9+.\-]{1,30}:/{1,2}"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{1,30}):/{1,2}")
 _END = r"\s'\"<>\\"  # what ends a URL within a text
+_WORD = re.compile(rf"[^{_END}]+")
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs", "az", "adl")  # scheme://container@account: no secret
 
-_USER = re.compile(rf"({_SCHEME})([^/?#@{_END}]*:[^{_END}]*|[^/?#{_END}]+)@")
-_WEB_QUERY = re.compile(rf"((?:https?|wss?)://[^?#{_END}]*)[?#](?!\*\*\*)[^{_END}]+", re.IGNORECASE)
+# Each is searched for once from a place on, never from every scheme to the end of a word: see ``_without_url_secrets``.
+_USER_STOP, _PATH_STOP = re.compile(r"[/?#@:]"), re.compile(r"[/?#]")
+_WEB, _QUERY_START = re.compile(r"(?:https?|wss?)://", re.IGNORECASE), re.compile(r"[?#]")
 # In other stores a "?" may be part of a glob, and a "#" of a name: a query has name=value, or is one long word.
-_QUERY = re.compile(rf"({_SCHEME}[^{_END}]*?)[?#](?:[^/?#={_END}]*=[^{_END}]*|[^/.*?#\[\]{_END}]{{8,}}(?=[{_END}]|$))")
-_WHOLE_USER = re.compile(rf"({_SCHEME})([^/?#@]*:.*|[^/?#]+)@", re.DOTALL)
-_WHOLE_QUERY = re.compile(rf"({_SCHEME}.*?)[?#](?:[^/?#=]*=.*|[^/.*?#\[\]]{{8,}}$)", re.DOTALL)
+_PAIR, _LONG_WORD = re.compile(r"[^/?#=]*="), re.compile(r"[^/.*?#\[\]]{8,}\Z")
 _ASSIGNED = re.compile(
     r"((?:secret|token|passw(?:or)?d|signature|credential|(?:api|access|account|private)[_\-]?key)[\w.\-]{0,60}"
     rf"|\bsig)(=|[\"']:\s*[\"'])[^&;,{_END}]+",
@@ -64,13 +64,15 @@ def keep_secret(*values: str) -> None:
 
 def keep_url_secrets(text: str) -> None:
     """Hide from now on the user information and the signatures of a URL; other texts are left alone."""
-    if not re.match(_SCHEME, text):
+    scheme = _SCHEME.match(text)
+    if scheme is None:
         return
-    user = _WHOLE_USER.match(text)
-    if user is not None and not _is_container(user):
-        name, colon, password = user[2].partition(":")
-        keep_secret(password, *(part for part in (name, user[2]) if len(part) >= _LONG or not colon))
-        text = text[user.end() :]
+    at = _end_of_user(text, scheme.end(), text.rfind("@"))
+    user = text[scheme.end() : at] if at else ""
+    if user and not _is_container(scheme[1], user):
+        name, colon, password = user.partition(":")
+        keep_secret(password, *(part for part in (name, user) if len(part) >= _LONG or not colon))
+        text = text[at + 1 :]
     for part in re.split(r"[?#&;]", text)[1:]:
         name, equals, value = part.partition("=")
         odd = re.search(rf"[{_END}]", part) is not None
@@ -127,21 +129,68 @@ def _text(text: str, hidden: re.Pattern[str] | None, whole: bool) -> str:
     if hidden is not None:
         text = hidden.sub(HIDDEN, text)
     if ":/" in text:
-        if whole and re.match(_SCHEME, text):
-            text = _WHOLE_USER.sub(_without_user, text, count=1)
-            text = _WHOLE_QUERY.sub(rf"\1?{HIDDEN}", text, count=1)
-        text = _USER.sub(_without_user, text)
-        text = _QUERY.sub(rf"\1?{HIDDEN}", _WEB_QUERY.sub(rf"\1?{HIDDEN}", text))
+        if whole and _SCHEME.match(text):
+            text = _without_query(_without_users(text))
+        text = _WORD.sub(lambda word: _without_url_secrets(word[0]), text)
     return _BEARER.sub(rf"\1 {HIDDEN}", _ASSIGNED.sub(rf"\1\2{HIDDEN}", text))
 
 
-def _without_user(found: re.Match[str]) -> str:
-    return found[0] if _is_container(found) else f"{found[1]}{HIDDEN}@"
+def _without_url_secrets(word: str) -> str:
+    """A word of a text, in which URLs may stand, without their secrets. In time linear in its length."""
+    return _without_query(_without_web_query(_without_users(word))) if ":/" in word else word
 
 
-def _is_container(found: re.Match[str]) -> bool:
-    scheme = found[1].partition(":")[0].lower()
-    return scheme in _CONTAINERS and ":" not in found[2] and "@" not in found[2]
+def _without_users(text: str) -> str:
+    """Text without the user information of its URLs."""
+    parts, done, last = list[str](), 0, text.rfind("@")
+    for scheme in _SCHEME.finditer(text):
+        at = _end_of_user(text, scheme.end(), last) if scheme.start() >= done else 0
+        if at:
+            user = text[scheme.end() : at]
+            shown = user if _is_container(scheme[1], user) else HIDDEN
+            parts += [text[done : scheme.end()], shown, "@"]
+            done = at + 1
+    return "".join((*parts, text[done:]))
+
+
+def _end_of_user(text: str, start: int, last: int) -> int:
+    """Where the @ is that ends the user information of a URL, which begins after the scheme; 0 where it has none.
+
+    With a password, which may hold anything, that is the last @ of the text, which is at ``last``.
+    """
+    stop = _USER_STOP.search(text, start)
+    if stop is not None and stop[0] == ":" and last > stop.start():
+        return last
+    path = _PATH_STOP.search(text, start)
+    return max(0, text.rfind("@", start + 1, path.start() if path else len(text)))
+
+
+def _without_web_query(text: str) -> str:
+    """Text without what follows the first ? or # of a URL of the web."""
+    done = 0
+    for scheme in _WEB.finditer(text):
+        if scheme.end() <= done:
+            continue
+        query = _QUERY_START.search(text, scheme.end())
+        if query is None:
+            break
+        done = query.end()
+        if done < len(text) and not text.startswith(HIDDEN, done):
+            return f"{text[: query.start()]}?{HIDDEN}"
+    return text
+
+
+def _without_query(text: str) -> str:
+    """Text without the query of the first URL that has one, of any store."""
+    scheme = _SCHEME.search(text)
+    for query in () if scheme is None else _QUERY_START.finditer(text, scheme.end()):
+        if _PAIR.match(text, query.end()) or _LONG_WORD.match(text, query.end()):
+            return f"{text[: query.start()]}?{HIDDEN}"
+    return text
+
+
+def _is_container(scheme: str, user: str) -> bool:
+    return scheme.lower() in _CONTAINERS and ":" not in user and "@" not in user
 
 
 def _hidden(more: Iterable[str]) -> re.Pattern[str] | None:

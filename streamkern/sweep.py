@@ -2,7 +2,8 @@
 
     sweep(rows, state) = Σ over blocks of contribution(block, state), added in a fixed order.
 
-Here the data leg and the numerics leg meet: ``Work`` puts a contribution on the blocks of a stream or a scan.
+Here the data leg and the numerics leg meet: ``ScanWork`` puts a contribution on the blocks of a scan, ``StepWork`` on
+those of a stream.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 from streamkern.data.stream import Assembly, Block, Key, Scan
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor, Parts, Stack, Tree, add
-from streamkern.storage.serialize import record
+from streamkern.memory import check
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
 Contribute = Callable[[Any, Any], Parts]
@@ -54,11 +56,10 @@ class Blocks(Protocol):
 
     def block(self, key: Key) -> Any:
         """Read and assemble a block."""
-        ...
 
 
 @dataclass(eq=False)
-class Work:
+class ScanWork:
     """A contribution on the blocks of a scan: all rows.
 
     Args:
@@ -93,20 +94,17 @@ class StepWork:
     companions: Companions | None = None
 
     def build(self, *key: int) -> Any:
-        """Read and assemble a block."""
         return self.blocks.block(key)
 
     def begin(self, block: Any) -> Any:
-        """Do what can be done for the block before the state is known."""
         return self.contribution.begin(block)
 
     def contribute(self, block: Any, state: Any, begun: Any = None) -> Parts:
-        """What the block contributes."""
         companions = () if self.companions is None else self.companions(state)
         return self.contribution(block, state, begun, companions)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Partial:
     """A sweep under way: all that going on with it takes. Its arrays are never written over.
@@ -126,7 +124,7 @@ class Partial:
 
 def sweep(
     executor: Executor,
-    work: Work,
+    work: ScanWork,
     state: Any = None,
     start: Partial | None = None,
     on_part: Callable[[Partial], None] | None = None,
@@ -166,7 +164,7 @@ def task_level(n: int) -> int:
     return max(0, (n // _NODES_IN_FLIGHT).bit_length() - 1)
 
 
-def run_node(node: tuple[int, int, int], work: Work, state: Any) -> Parts:
+def run_node(node: tuple[int, int, int], work: ScanWork, state: Any) -> Parts:
     """Sum over the leaves below one node of the tree: (level, index, number of leaves).
 
     One after another: a task then holds one sum, however large the sums are.
@@ -176,6 +174,7 @@ def run_node(node: tuple[int, int, int], work: Work, state: Any) -> Parts:
     for leaf in range(index << level, min((index + 1) << level, n)):
         parts = work.contribute(work.build(leaf), state)
         total = parts if total is None else add(total, parts)
+        check()
     assert total is not None
     return total
 
@@ -216,7 +215,7 @@ def _gathered(
             remedy="the ids belong to other data: make them again from this source",
         )
     scan = Scan(assembly, block_rows, only=np.sort(ids))
-    (pieces,) = sweep(executor, Work(scan, _rows))
+    (pieces,) = sweep(executor, ScanWork(scan, _rows))
     found = np.concatenate([piece[0] for piece in pieces])
     X = np.concatenate([piece[1] for piece in pieces])
     # sorted by id, whatever the chunks; put back in the order asked for

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -34,6 +35,14 @@ class Rows(NamedTuple):
         return Rows(change(self.X), y, w)
 
 
+class Parameters:
+    """Base of frozen dataclasses that stand for a choice of the user: a kernel, a solver, a step."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters as JSON-serialisable data, for fingerprints, reports and saved models."""
+        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What the target column is, known without reading rows.
@@ -47,3 +56,8 @@ class Target:
     name: str
     dtype: np.dtype[Any]
     outputs: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Values of a row."""
+        return math.prod(self.outputs)

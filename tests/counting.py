@@ -19,7 +19,7 @@ from streamkern.storage import ArraySource
 from streamkern.types import Array
 
 
-class Counts:
+class OperationCounts:
     """Numbers by kind, from any thread."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class CountingEngine(HostEngine):
     ``matrix`` operations of products and factors of matrices; ``eigen`` operations.
     """
 
-    def __init__(self, counts: Counts, *maps: Any) -> None:
+    def __init__(self, counts: OperationCounts, *maps: Any) -> None:
         super().__init__(*maps)
         self.counts = counts
 
@@ -142,7 +142,7 @@ class CountingEngine(HostEngine):
 class CountingSource(ArraySource):
     """An array whose rows are counted as they are read."""
 
-    counts: Counts | None = None
+    counts: OperationCounts | None = None
 
     def read(self, chunk: int) -> Any:
         found = super().read(chunk)
@@ -152,7 +152,7 @@ class CountingSource(ArraySource):
         return found
 
 
-def counted_rows(monkeypatch: Any, counts: Counts) -> None:
+def counted_rows(monkeypatch: Any, counts: OperationCounts) -> None:
     """Count the rows that are assembled."""
     build = Assembly.build
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import hashlib
 import json
 import math
 import os
+import pickle
 import random
 import re
 import shutil
@@ -32,6 +32,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ NASTY: list[Any] = [
 ]
 
 
+_NASTY = [pickle.dumps(value) for value in NASTY]  # copies are cheaper so
 GOOD = {"an error", "a correct load", "a load of what was forged"}
 
 
@@ -64,9 +66,14 @@ class Hang(BaseException):
     """A case that waits for something."""
 
 
-def mutate(data: bytes, luck: random.Random, others: list[Path]) -> bytes:
-    """Another content for a file."""
-    kind = luck.randrange(7)
+ACCIDENTS = ("flipped bits", "cut short", "inserted", "left out", "another number", "another word", "another file")
+ATTACKS = ("FIFO", "file as a link", "folder as a link", "terabyte", "deep JSON", "bomb", "edit of one", "edits")
+KINDS = (*ACCIDENTS, *ATTACKS)
+"""Kinds of damage: case after case takes the next one, for each reader, so that a few cases have them all."""
+
+
+def mutate(kind: int, data: bytes, luck: random.Random, others: list[Path]) -> bytes:
+    """Another content for a file, by a number of ``ACCIDENTS``."""
     at = luck.randrange(len(data)) if data else 0
     if kind == 0 and data:
         changed = bytearray(data)
@@ -97,50 +104,64 @@ def mutate(data: bytes, luck: random.Random, others: list[Path]) -> bytes:
     return luck.choice(others).read_bytes()
 
 
-def crafted(case: Path, luck: random.Random) -> str:
-    """Change an artifact or registry as somebody would who knows how it is read; what was done."""
+def crafted(kind: str, case: Path, luck: random.Random) -> None:
+    """Change an artifact or registry as somebody would who knows how it is read, in one way of ``ATTACKS``."""
     files = sorted(file for file in case.rglob("*") if file.is_file())
-    file, kind = luck.choice(files), luck.randrange(9)
-    if kind == 0:
+    file = luck.choice(files)
+    if kind == "FIFO":
         file.unlink()
         os.mkfifo(file)
-        return "FIFO"
-    if kind in (1, 2):
+        return
+    if kind.endswith("link"):
         target = luck.choice(["/dev/zero", "/dev/tty", "/dev/stdin", "/etc/passwd", str(file), "."])
-        place = luck.choice([file, *(folder for folder in file.parents if case in folder.parents)])
+        folders = [folder for folder in file.parents if case in folder.parents]
+        place = luck.choice(folders) if folders and kind.startswith("folder") else file
         if place.is_dir():
             shutil.rmtree(place)
         else:
             place.unlink()
         place.symlink_to(target)
-        return f"link to {target}"
-    if kind == 3:
+        return
+    if kind == "terabyte":
         with file.open("ab") as stream:
             stream.truncate(1 << 40)
-        return "terabyte"
-    if kind == 4:
+        return
+    if kind == "deep JSON":
         text = file.read_bytes() if file.suffix == ".json" else b"{}"
         deep = luck.choice([150, 1000, 100_000, 4_000_000])
         more = luck.choice(
             [b"[" * deep + b"]" * deep, b'{"a":' * deep + b"1" + b"}" * deep, b"[" + b"[]," * deep + b"1]"]
         )
         file.write_bytes(text.replace(b"{", b'{"deep": ' + more + b",", 1) if luck.random() < 0.8 else more)
-        return "deep JSON"
+        return
     documents = [file for file in files if file.name == "zarr.json" and b'"arrays"' in file.read_bytes()]
-    if not documents:
-        return "nothing"
+    if not documents:  # a case without arrays: its JSON is edited
+        plain = [file for file in files if file.suffix == ".json"]
+        document = luck.choice(plain or files)
+        try:
+            tree = json.loads(document.read_bytes())
+        except ValueError:
+            return
+        edit(tree, luck)
+        document.write_text(json.dumps(tree))
+        return
     document = luck.choice(documents)
     content = json.loads(document.read_bytes())
     marks = content["attributes"]["streamkern"]
     name = luck.choice(sorted(marks["arrays"]))
-    if kind in (5, 6):
+    if kind == "bomb":
         bomb(document.parent, name, marks["arrays"][name], luck)
     else:
-        for _ in range(luck.choice([1, 1, 2, 5])):
+        for _ in range(1 if kind == "edit of one" else luck.choice([2, 5])):
             edit(luck.choice([marks["metadata"], marks["arrays"], luck.choice([*marks["arrays"].values(), {}])]), luck)
     marks["sha256"] = digest(marks["kind"], marks["arrays"], marks["metadata"])
     document.write_text(json.dumps(content))
-    return "bomb" if kind in (5, 6) else "edit"
+
+
+@cache
+def zeros(numbers: int) -> bytes:
+    """A frame that decodes to so many zeros."""
+    return bytes(blosc.compress(np.zeros(numbers), b"zstd", 1))
 
 
 def bomb(place: Path, name: str, manifest: dict[str, Any], luck: random.Random) -> None:
@@ -148,7 +169,7 @@ def bomb(place: Path, name: str, manifest: dict[str, Any], luck: random.Random) 
     chunks = sorted(file for file in (place / name).rglob("*") if file.is_file() and file.name != "zarr.json")
     if not chunks:
         return
-    frame = bytearray(blosc.compress(np.zeros(luck.choice([1 << 10, 1 << 22, 1 << 25])), b"zstd", 1))
+    frame = bytearray(zeros(luck.choice([1 << 10, 1 << 22, 1 << 25])))
     if luck.random() < 0.5:  # a header that states what the manifest does, or half of it
         stated = math.prod(manifest["shape"][1:]) * manifest["rows"] * 8
         frame[4:8] = stated.to_bytes(4, "little")
@@ -172,7 +193,7 @@ def edit(tree: Any, luck: random.Random) -> None:
             if isinstance(tree, dict) and luck.random() < 0.1:
                 del tree[key]
             else:
-                tree[key] = copy.deepcopy(luck.choice(NASTY))
+                tree[key] = pickle.loads(luck.choice(_NASTY))
             return
         tree = tree[key]
 
@@ -233,6 +254,7 @@ def main() -> int:
     args = parser.parse_args()
     luck = random.Random(args.seed)
     outcomes: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
     slowest, largest = 0.0, 0
     warnings.simplefilter("ignore")  # of arithmetic with numbers that are forged
     with tempfile.TemporaryDirectory() as name:
@@ -303,14 +325,15 @@ def main() -> int:
             place = root / "case"
             shutil.rmtree(place, ignore_errors=True)
             shutil.copytree(origin, place)
-            hostile = luck.random() < 0.5
-            if hostile:
-                done = crafted(place, luck)
+            done = KINDS[number // len(readers) % len(KINDS)]
+            kinds[done] += 1
+            if hostile := done in ATTACKS:
+                crafted(done, place, luck)
             else:
                 files = sorted(file for file in place.rglob("*") if file.is_file())
                 file = luck.choice(files)
-                file.write_bytes(mutate(file.read_bytes(), luck, files))
-                done = str(file.relative_to(place))
+                file.write_bytes(mutate(KINDS.index(done), file.read_bytes(), luck, files))
+                done = f"{done}, {file.relative_to(place)}"
             most = 4 * min(stated(place), 1 << 40) + FLOOR
             found, seconds, grown = measured(lambda read=read, place=place: read(place))  # type: ignore[misc]
             if isinstance(found, sk.StreamkernError):
@@ -332,6 +355,7 @@ def main() -> int:
                 with contextlib.suppress(OSError, shutil.Error):
                     shutil.copytree(place, kept / "case", symlinks=True)
                 print(f"case {number}, {done}: {outcome}; kept in {kept}", flush=True)
+    print(", ".join(f"{count} x {kind}" for kind, count in kinds.items()))
     print(f"slowest {slowest:.2f} s; {max(0, largest) >> 20} MiB over four times what was stated, at most")
     print(", ".join(f"{count} x {outcome}" for outcome, count in outcomes.most_common()))
     return 0 if set(outcomes) <= GOOD else 1

@@ -60,7 +60,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Machines:
     """Where it runs.
 
     Attributes:
@@ -174,7 +174,7 @@ class Times:
         return float(np.mean(self.steps))
 
 
-def simulate(costs: Costs, layout: Layout, steps: int = 20, seed: int = 0) -> Times:
+def simulate(costs: Costs, layout: Machines, steps: int = 20, seed: int = 0) -> Times:
     """Seconds of steps, one after another.
 
     Args:
@@ -187,7 +187,7 @@ def simulate(costs: Costs, layout: Layout, steps: int = 20, seed: int = 0) -> Ti
 
 
 class _Run:
-    def __init__(self, costs: Costs, layout: Layout, seed: int) -> None:
+    def __init__(self, costs: Costs, layout: Machines, seed: int) -> None:
         self.costs, self.layout = costs, layout
         self.rng = generator("simulate", seed)
         self.clock = _Clock()
@@ -302,7 +302,7 @@ class _Run:
         return float(np.exp(self.rng.normal() * sigma - sigma * sigma / 2)) if sigma else 1.0
 
 
-def ideal(costs: Costs, layout: Layout) -> float:
+def ideal(costs: Costs, layout: Machines) -> float:
     """Seconds of a step where nothing is paid but its arithmetic, evenly shared by all cores."""
     cores = min(layout.workers, layout.lanes, layout.cores or layout.workers)
     return costs.lane * layout.lanes / cores

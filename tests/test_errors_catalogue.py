@@ -40,7 +40,7 @@ from streamkern.precondition.rsvd import randomized_eigensystem
 from streamkern.registry.gate import Gate
 from streamkern.solvers.diagnostics import effective_dimension, rayleigh_quotient
 from streamkern.storage import ArraySource
-from streamkern.storage.serialize import unpack
+from streamkern.storage.serialize import unflatten
 from streamkern.sweep import gather
 
 TESTS = Path(__file__).parent
@@ -261,7 +261,7 @@ NAMES: dict[str, Any] = {
     for each in (
         ArraySource, DaskExecutor, Gate, SimpleNamespace, Sum, command, effective_dimension, feature_map_from_json,
         file, gather_rows, get_backend, group, half, hdf5, job, kernel_from_json, model, np_file, npz, parquet, plan,
-        randomized_eigensystem, rayleigh_quotient, run, run_locked, speedup_ratio, top_eigensystem, unpack, zarr,
+        randomized_eigensystem, rayleigh_quotient, run, run_locked, speedup_ratio, top_eigensystem, unflatten, zarr,
     )
 } | {"NAN": NAN, "X": X, "Y": Y, "np": np, "pa": pa, "pd": pd, "sk": sk}  # fmt: skip
 
@@ -506,7 +506,7 @@ VALUES: list[tuple[str, str]] = [
     ),
     ("sk.Predictor(model())(X + np.nan)", "NaN"),
     ("gather_rows(99)", "99"),
-    ("unpack({'record': 'Nothing', 'fields': {}}, {})", "Nothing"),
+    ("unflatten({'record': 'Nothing', 'fields': {}}, {})", "Nothing"),
     ("get_backend().radial(np.zeros((1, 1)), np.ones(1), np.ones(1), 'sinc', {'bandwidth': 1.0})", "sinc"),
     ("get_backend().radial(np.zeros((1, 1)), np.ones(1), np.ones(1), 'laplace', {'bandwidth': 0.0})", "is 0"),
     ("get_backend().radial(np.zeros((2, 4)), np.ones(2), np.ones(3), 'laplace', {'bandwidth': 1.0})", "(2, 4)"),
@@ -705,6 +705,10 @@ kernels/radial.py: The bandwidth is the median distance of rows that n
     solvers/test_bandwidth.py::test_a_kernel_that_asks_is_a_value_like_others_but_has_none_until_it_is_told
 kernels/registry.py: The kernel is the user's function
     kernels/test_radial.py::test_a_profile_is_saved_by_name_and_loading_does_not_import_it
+memory.py: The process holds
+    test_memory_limit.py::test_what_outgrows_its_budget_is_told_in_words
+memory.py: The system gave no more memory:
+    test_memory_limit.py::test_memory_that_the_system_refuses_is_told_in_words
 memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
 pipeline/pipeline.py: The parameter
@@ -797,8 +801,8 @@ sweep.py: There are no rows to go over.
 """Sites whose error takes a damaged file, a dead worker, a full disk or a value of its own: the test that makes it."""
 
 UNTESTED = _table("""
-solvers/direct.py: The normal equations are singular to working precis
-    normal equations that no jitter makes positive
+solvers/direct.py: The normal equations are zero or not finite.
+    kernel values that are all 0: refused before, by their precision
 cli.py: The report needs
     an installation without Bokeh
 model.py: The model's description is incomplete:
@@ -827,7 +831,7 @@ storage/zarr_array.py: the chunk may not be read:
 MODULES = {
     "backends/cuda.py": "a device",
     "backends/cupy.py": "a device",
-    "backends/device.py": "a device",
+    "backends/__init__.py": "pipeline/test_device.py",
     "solvers/placement.py": "pipeline/test_device.py",
     "pipeline/tune.py": "pipeline/test_tune.py",
     "storage/model_store.py": "registry/test_models.py",

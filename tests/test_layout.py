@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,84 @@ def test_importing_the_library_does_not_import_what_is_optional():
     assert out.stdout.split() == []
 
 
+# ------------------------------------------------------------------------------------------------- cycles of imports
+
+LATE = {
+    "rich": "a tenth of a second that only a bar needs",
+    "streamkern.report.live": "needs Bokeh",
+    "h5py": "optional",
+    "mlflow": "optional",
+    "streamkern.backends.cupy": "needs CuPy",
+    "streamkern.backends.numba": "needs a compiler, without which plain NumPy runs",
+    "streamkern.engine.device": "needs the compiled engine, which computes on the host what a device does not",
+    "streamkern.engine.host": "needs a compiler",
+    "streamkern.execute.dask": "needs distributed",
+    "streamkern.report.page": "needs Bokeh",
+    "streamkern.report.tuning": "needs Bokeh",
+    "scipy.spatial.distance": "a tenth of a second that only the median bandwidth needs",
+    "streamkern.estimators": "scikit-learn, half of the import time",
+    "streamkern.storage.dask": "dask's arrays, a quarter of a second, only for who has one",
+}
+"""What is imported inside a function, and why: optional, or slow to import."""
+
+
+def module(file: Path) -> str:
+    """The dotted name of a file of the package."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(source: str, modules: Collection[str]) -> tuple[set[str], set[str]]:
+    """What a module imports for more than its types: all of it, and what is imported inside functions."""
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    types = {id(n) for node in nodes if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+             for n in ast.walk(node)}  # fmt: skip
+    inside = {id(n) for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+              for n in ast.walk(node)}  # fmt: skip
+    found: set[str] = set()
+    late: set[str] = set()
+    for node in nodes:
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else str(node.module) for name in whole]
+        if id(node) not in types:
+            found |= set(names)
+            late |= set(names) if id(node) in inside else set()
+    return found, late
+
+
+def cycles(edges: Mapping[str, set[str]]) -> list[str]:
+    """The modules from which imports lead back to themselves: what is left when leaves are taken off."""
+    left = dict(edges)
+    while leaves := [name for name, found in left.items() if not found & left.keys()]:
+        for name in leaves:
+            del left[name]
+    return sorted(left)
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """Imports inside functions count: one that breaks a cycle hides it."""
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == ["a", "b", "c"]
+    modules = {module(file): file for file in FILES}
+    edges = {name: imports(file.read_text(), modules)[0] - {name} for name, file in modules.items()}
+    assert "streamkern.model" in edges["streamkern"]
+    assert cycles(edges) == []
+
+
+def test_an_import_inside_a_function_is_of_something_optional_or_slow():
+    found, late = imports("import a\nif TYPE_CHECKING:\n    import t\ndef f():\n    from b import c\n", {"b.c"})
+    assert (found, late) == ({"a", "b.c"}, {"b.c"})
+    modules = {module(file) for file in FILES}
+    late_imports = {name for file in FILES for name in imports(file.read_text(), modules)[1]}
+    unlisted = {name for name in late_imports if not any(f"{name}.".startswith(f"{known}.") for known in LATE)}
+    assert unlisted == set()
+    assert {known for known in LATE if not any(f"{name}.".startswith(f"{known}.") for name in late_imports)} == set()
+
+
 def facet_faults(source: str) -> list[str]:
     """Return the lines that probe a facet of a source by its name, or set one of another object."""
     facets = set(FACETS) - {"columns", "dtype", "bounds"}  # which arrays, frames and others have as well
@@ -129,3 +208,34 @@ def test_a_facet_of_a_source_is_neither_probed_nor_set_from_outside():
         "3: s.shuffled",
     ]
     assert {str(file.relative_to(ROOT)): found for file in FILES if (found := facet_faults(file.read_text()))} == {}
+
+
+SHARED = {"matmul": "the product, and its rule for arrays of shapes"}
+"""Names that two modules may define, because they mean the same."""
+
+
+def test_no_public_name_is_defined_in_two_modules():
+    places: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert {name: found for name, found in twice.items() if name not in SHARED} == {}
+    assert twice.keys() == SHARED.keys()
+
+
+def methods(file: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """The public methods of public classes, each with where it is."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and not part.name.startswith("_"):
+                    yield f"{file.relative_to(ROOT)}: {node.name}.{part.name}", part
+
+
+def test_a_public_method_has_a_docstring_unless_another_class_documents_that_name():
+    """An override, or what a protocol asks for, is documented once, where it is declared."""
+    found = [each for file in FILES for each in methods(file)]
+    documented = {part.name for _, part in found if ast.get_docstring(part)}
+    assert [place for place, part in found if part.name not in documented] == []

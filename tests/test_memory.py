@@ -116,7 +116,7 @@ def test_measured_is_at_most_projected_and_projected_is_not_far_above(name: str,
     peak, projected, kind = in_a_fresh_process(**{**case, "source": stores.get(case["source"], case["source"])})
     assert kind == case.get("projection", "exact")
     assert peak <= projected <= parse_bytes(case["memory"])
-    assert projected <= max(1.6 * peak, peak + 250 * MIB), f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
+    assert projected <= 1.35 * peak, f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
 
 
 @pytest.mark.parametrize("name", ["wide", "narrow", "float"])

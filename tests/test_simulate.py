@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.simulate import Costs, Layout, ideal, simulate
+from tests.simulate import Costs, Machines, ideal, simulate
 
 REAL = Costs(
     lane=0.02, warm=0.005, update=0.015, message=0.0005, answer=0.0005, fixed=0.001, latency=1e-4, size=2e5,
@@ -18,13 +18,13 @@ REAL = Costs(
 
 @given(workers=st.integers(1, 20), share=st.integers(1, 4), lane=st.floats(1e-3, 1.0))
 def test_without_overhead_a_step_is_its_arithmetic(workers, share, lane):
-    costs, layout = Costs(lane), Layout(workers, workers * share)
+    costs, layout = Costs(lane), Machines(workers, workers * share)
     assert simulate(costs, layout, 3).steps == pytest.approx([ideal(costs, layout)] * 3)
 
 
 @given(workers=st.integers(1, 12), cores=st.integers(1, 8))
 def test_cores_are_shared_evenly(workers, cores):
-    layout = Layout(workers, workers, cores=cores)
+    layout = Machines(workers, workers, cores=cores)
     assert simulate(Costs(0.1), layout, 2).mean == pytest.approx(0.1 * workers / min(workers, cores))
 
 
@@ -33,28 +33,28 @@ def test_parts_of_a_step_on_one_worker_add_up():
         lane=0.1, update=0.05, message=0.01, answer=0.02, fixed=0.03, latency=0.04, add=0.005, size=10, bandwidth=1000
     )
     expected = 0.03 + (0.01 + 0.01 + 0.04) + 0.1 + 0.02 + (0.04 + 0.015 + 0.01) + 0.05
-    assert simulate(costs, Layout(1, 1), 3).steps == pytest.approx([expected] * 3)
-    assert simulate(costs, Layout(1, 1, host_cores=2), 3).mean == pytest.approx(expected - 0.025)
+    assert simulate(costs, Machines(1, 1), 3).steps == pytest.approx([expected] * 3)
+    assert simulate(costs, Machines(1, 1, host_cores=2), 3).mean == pytest.approx(expected - 0.025)
 
 
 def test_what_is_begun_ahead_is_not_paid_again():
     costs = Costs(lane=0.1, update=0.05)
-    assert simulate(replace(costs, warm=0.03), Layout(2, 2), 3).mean == pytest.approx(0.15 - 0.03)
-    assert simulate(replace(costs, warm=0.09), Layout(2, 2), 3).mean == pytest.approx(
+    assert simulate(replace(costs, warm=0.03), Machines(2, 2), 3).mean == pytest.approx(0.15 - 0.03)
+    assert simulate(replace(costs, warm=0.09), Machines(2, 2), 3).mean == pytest.approx(
         0.15 - 0.05
     )  # no longer than it waits
 
 
 def test_contention_slows_all_cores_when_all_compute():
     costs = Costs(lane=0.1, contention=1.2)
-    assert simulate(costs, Layout(1, 2, cores=2), 2).mean == pytest.approx(0.2)
-    assert simulate(costs, Layout(2, 2, cores=2), 2).mean == pytest.approx(0.12)
+    assert simulate(costs, Machines(1, 2, cores=2), 2).mean == pytest.approx(0.2)
+    assert simulate(costs, Machines(2, 2, cores=2), 2).mean == pytest.approx(0.12)
 
 
 @pytest.mark.parametrize(
     "name", ["lane", "update", "message", "answer", "fixed", "latency", "size", "add", "contention"]
 )
-@pytest.mark.parametrize("layout", [Layout(2, 4, cores=2), Layout(8, 8), Layout(40, 40, fanout=4)])
+@pytest.mark.parametrize("layout", [Machines(2, 4, cores=2), Machines(8, 8), Machines(40, 40, fanout=4)])
 def test_more_of_any_cost_is_never_faster(name, layout):
     times = [simulate(replace(REAL, **{name: getattr(REAL, name) * k}), layout, 3).mean for k in (1, 1.5, 4)]
     assert times == sorted(times)
@@ -62,25 +62,25 @@ def test_more_of_any_cost_is_never_faster(name, layout):
 
 
 def test_stragglers_cost_what_the_slowest_does():
-    plain = simulate(Costs(0.1), Layout(50, 50), 40).mean
-    assert simulate(Costs(0.1, straggle=0.1), Layout(1, 50), 40).mean / 50 == pytest.approx(plain, rel=0.02)
-    assert simulate(Costs(0.1, straggle=0.1), Layout(50, 50), 40).mean == pytest.approx(0.125, rel=0.04)
+    plain = simulate(Costs(0.1), Machines(50, 50), 40).mean
+    assert simulate(Costs(0.1, straggle=0.1), Machines(1, 50), 40).mean / 50 == pytest.approx(plain, rel=0.02)
+    assert simulate(Costs(0.1, straggle=0.1), Machines(50, 50), 40).mean == pytest.approx(0.125, rel=0.04)
 
 
 def test_failures_repeat_steps_at_their_rate():
     costs = Costs(0.1, mtbf=100.0, recover=2.0)
-    found = simulate(costs, Layout(100, 100), 300)  # 100 workers for 30 s: 30 failures of 0.1 s each
+    found = simulate(costs, Machines(100, 100), 300)  # 100 workers for 30 s: 30 failures of 0.1 s each
     assert 15 < found.retries < 50
     assert sum(found.steps) == pytest.approx(300 * 0.1 + found.retries * (0.1 + 2.0))
 
 
 def test_a_tree_serves_many_workers_sooner_than_one_driver():
-    few, many = Layout(4, 4), Layout(500, 500)
+    few, many = Machines(4, 4), Machines(500, 500)
     assert simulate(REAL, replace(few, fanout=8), 3).mean == pytest.approx(simulate(REAL, few, 3).mean)
     assert simulate(REAL, replace(many, fanout=8), 3).mean < simulate(REAL, many, 3).mean / 3
 
 
 def test_a_seed_is_a_run():
     costs = replace(REAL, straggle=0.3, mtbf=10.0, recover=1.0)
-    assert simulate(costs, Layout(8, 8), 20, seed=1) == simulate(costs, Layout(8, 8), 20, seed=1)
-    assert simulate(costs, Layout(8, 8), 20, seed=1) != simulate(costs, Layout(8, 8), 20, seed=2)
+    assert simulate(costs, Machines(8, 8), 20, seed=1) == simulate(costs, Machines(8, 8), 20, seed=1)
+    assert simulate(costs, Machines(8, 8), 20, seed=1) != simulate(costs, Machines(8, 8), 20, seed=2)

@@ -15,7 +15,7 @@ from streamkern.errors import DataError
 from streamkern.execute.base import Stack
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.storage import ArraySource
-from streamkern.sweep import Work, gather, sweep
+from streamkern.sweep import ScanWork, gather, sweep
 
 
 class CountingSource(ArraySource):
@@ -48,7 +48,7 @@ def rows(n, d=3, seed=0):
 @given(st.integers(1, 300), st.integers(1, 60), st.integers(1, 7), st.integers(1, 3))
 def test_every_row_is_added_once_and_to_the_same_bits_on_any_threads(executors, n, chunk_rows, block_rows, copies):
     data = Dataset(ArraySource(rows(n), np.arange(n), chunk_rows=chunk_rows)).augment(GaussianNoise(1.0), copies=copies)
-    one, four = (sweep(executor, Work(Scan(Assembly(data), block_rows), moments)) for executor in executors)
+    one, four = (sweep(executor, ScanWork(Scan(Assembly(data), block_rows), moments)) for executor in executors)
     assert one[0] == n * copies
     assert list(one[2]) == list(range(n)) * copies  # the tree's order is the stored order
     np.testing.assert_array_equal(one[1], four[1])
@@ -57,7 +57,7 @@ def test_every_row_is_added_once_and_to_the_same_bits_on_any_threads(executors, 
 
 def test_the_state_reaches_every_block(executors):
     scan = Scan(Assembly(Dataset(ArraySource(rows(100), chunk_rows=10))), 4)
-    assert sweep(executors[1], Work(scan, _with_state), 2.5) == (100 * 2.5,)
+    assert sweep(executors[1], ScanWork(scan, _with_state), 2.5) == (100 * 2.5,)
 
 
 def _with_state(block, state):
@@ -67,16 +67,16 @@ def _with_state(block, state):
 def test_a_sweep_over_no_rows_says_so(executors):
     data, _ = Dataset(ArraySource(rows(3))).split(1 - 1e-9)
     with pytest.raises(DataError, match="no rows"):
-        sweep(executors[0], Work(Scan(Assembly(data)), moments))
+        sweep(executors[0], ScanWork(Scan(Assembly(data)), moments))
 
 
 def test_an_error_in_a_block_ends_the_sweep_and_the_executor_lives(executors):
     X = rows(500)
     data = Dataset(ArraySource(X, np.arange(500) % 3, chunk_rows=10))
-    bad = Work(Scan(Assembly(data, Classes(np.array([0, 1]))), 5), moments)
+    bad = ScanWork(Scan(Assembly(data, Classes(np.array([0, 1]))), 5), moments)
     with pytest.raises(DataError, match="label 2"):
         sweep(executors[1], bad)
-    good = Work(Scan(Assembly(data), 5), moments)
+    good = ScanWork(Scan(Assembly(data), 5), moments)
     assert sweep(executors[1], good)[0] == 500
 
 
@@ -132,7 +132,7 @@ def test_rows_that_are_not_there_are_refused(executors, ids):
 def test_large_chunks_are_read_once_by_many_threads(executors):
     # Two chunks of 12 MB and a cache of 16: threads that walk one each must not push out one another's.
     source = CountingSource(np.zeros((24_000, 1_000), np.uint8), chunk_rows=12_000)
-    work = Work(Scan(Assembly(Dataset(source)), 100), _count)
+    work = ScanWork(Scan(Assembly(Dataset(source)), 100), _count)
     assert sweep(executors[1], work) == (24_000,)
     assert len(source.reads) <= 2 + executors[1].slots
 

@@ -1,14 +1,17 @@
-"""Elementwise loops over blocks of rows: ``numpy`` is the reference, ``numba`` the CPU default."""
+"""Elementwise loops over blocks of rows: ``numpy`` is the reference, ``numba`` the CPU default; and the device."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from streamkern.backends.base import ANGULAR_KINDS, RADIAL_KINDS, Backend, Profile
+from streamkern.backends.device import Device
 from streamkern.backends.numpy import NumpyBackend
 from streamkern.errors import UsageError
 
-__all__ = ["ANGULAR_KINDS", "RADIAL_KINDS", "Backend", "NumpyBackend", "Profile", "get_backend"]
+__all__ = ["ANGULAR_KINDS", "RADIAL_KINDS", "Backend", "NumpyBackend", "Profile", "get_backend", "get_device"]
+
+DEVICES = ("auto", "cpu", "cuda")
 
 
 @cache
@@ -31,3 +34,33 @@ def get_backend(name: str = "auto") -> Backend:
     except ImportError:
         return NumpyBackend()
     return NumbaBackend()
+
+
+def get_device(name: str = "auto") -> Device | None:
+    """The device of a name; None is the CPU.
+
+    Args:
+        name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"``: so far the CPU.
+
+    Raises:
+        UsageError: there is none, or no such name.
+    """
+    if name not in DEVICES:
+        raise UsageError(f"Unknown device {name!r}.", where="device", expected="auto, cpu or cuda")
+    if name != "cuda":
+        return None
+    try:
+        from streamkern.backends.cupy import open_device
+    except ImportError as error:
+        why = str(error).rstrip(".")
+    else:
+        found = open_device()
+        if not isinstance(found, str):
+            return found
+        why = found
+    raise UsageError(
+        f"CUDA is not available: {why}.",
+        where="device",
+        expected="an NVIDIA GPU with its driver, CuPy and Numba's CUDA target",
+        remedy="pip install 'streamkern[cuda]'; or use --device cpu (device=\"cpu\")",
+    )

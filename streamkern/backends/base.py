@@ -44,7 +44,6 @@ class Backend(Protocol):
     @property
     def name(self) -> str:
         """The backend's name, as ``get_backend`` and reports say it."""
-        ...
 
     def assemble(
         self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike
@@ -64,7 +63,6 @@ class Backend(Protocol):
         Raises:
             UsageError: the shapes disagree or an index is out of range.
         """
-        ...
 
     def add_noise(
         self, out: NDArray[np.float32], row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float
@@ -81,7 +79,6 @@ class Backend(Protocol):
         Raises:
             UsageError: the shapes disagree.
         """
-        ...
 
     def assemble_noisy(
         self,
@@ -112,11 +109,9 @@ class Backend(Protocol):
         Raises:
             UsageError: the shapes disagree or an index is out of range.
         """
-        ...
 
     def finite_rows(self, X: Array) -> int:
         """Return the first row of ``X`` (n, d) that holds a NaN or an infinity, or -1 where there is none."""
-        ...
 
     def row_norms(self, X: Array) -> Array:
         """Return the squared norm of each row of ``X`` (n, d), summed in float64: shape (n,), in the dtype of X.
@@ -127,7 +122,6 @@ class Backend(Protocol):
         Raises:
             UsageError: another dtype.
         """
-        ...
 
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
@@ -151,7 +145,6 @@ class Backend(Protocol):
         Raises:
             UsageError: unknown kind, a parameter that is missing or out of range, or shapes that disagree.
         """
-        ...
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
         """Turn inner products into values of an angular kernel in place: S holds X Zᵀ on entry and k(X, Z) on exit.
@@ -177,7 +170,6 @@ class Backend(Protocol):
         Raises:
             UsageError: unknown kind or depth, or shapes that disagree.
         """
-        ...
 
     def cosines(self, S: Array, phases: Array, scale: float) -> None:
         """Cosines of angles in turns, in place: ``S[i, j] = scale * cos(2π (S[i, j] + phases[j]))``.
@@ -192,7 +184,6 @@ class Backend(Protocol):
         Raises:
             UsageError: shapes that disagree, or a tile that cannot be written.
         """
-        ...
 
 
 def wide(dtype: np.dtype[Any]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -209,24 +209,6 @@ class CupyDevice:
             expected=f"what this process may use, {format_bytes(self.budget)}, to be free",
             remedy="stop what else runs on it, use fewer centers or a smaller batch, or --device cpu",
         )
-
-
-@contextmanager
-def peak_bytes() -> Iterator[Callable[[], int]]:
-    """The most memory that CuPy's arrays hold at once meanwhile, less what they held before; for tests."""
-    pool = cupy.get_default_memory_pool()
-    before, held, peak = pool.used_bytes(), 0, 0
-
-    class Watch(cupy.cuda.MemoryHook):  # type: ignore[misc]
-        name = "streamkern peak"
-
-        def malloc_postprocess(self, **event: Any) -> None:
-            nonlocal held, peak
-            held = pool.used_bytes() - before
-            peak = max(peak, held)
-
-    with Watch():
-        yield lambda: peak
 
 
 def tf32() -> bool:

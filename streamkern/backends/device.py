@@ -14,10 +14,7 @@ from typing import Any, Protocol
 from numpy.typing import ArrayLike
 
 from streamkern.backends.base import Backend
-from streamkern.errors import UsageError
 from streamkern.types import Array, IntArray
-
-DEVICES = ("auto", "cpu", "cuda")
 
 NARROW = 64
 """Features up to which kernel values are summed up as they are made, and never written."""
@@ -37,7 +34,6 @@ class DeviceLoops(Backend, Protocol):
 
     def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
         """k(A, B) W without writing a kernel value, for rows and outputs up to ``NARROW`` and ``NARROW_OUTPUTS``."""
-        ...
 
 
 class Device(Protocol):
@@ -46,21 +42,17 @@ class Device(Protocol):
     @property
     def name(self) -> str:
         """What reports call it."""
-        ...
 
     def describe(self) -> str:
         """Name, memory and precision, for people."""
-        ...
 
     @property
     def budget(self) -> int:
         """Bytes of its memory that this process may use."""
-        ...
 
     @property
     def loops(self) -> DeviceLoops:
         """Elementwise loops over its arrays."""
-        ...
 
     def turn(self) -> AbstractContextManager[None]:
         """Compute: all else here but ``rows`` and ``upload`` is called within. A bounded number of threads has one.
@@ -68,15 +60,12 @@ class Device(Protocol):
         Raises:
             StorageError: on leaving: the device had no memory left.
         """
-        ...
 
     def put(self, array: Any) -> Any:
         """A copy of a host array; an array of the device is itself."""
-        ...
 
     def take(self, array: Any) -> Array:
         """A host copy, once everything before it is computed."""
-        ...
 
     def rows(
         self,
@@ -103,11 +92,9 @@ class Device(Protocol):
         Returns:
             shape (b, d), float32, ready.
         """
-        ...
 
     def upload(self, array: Array) -> Any:
         """A copy of a host array, ready, made beside computing."""
-        ...
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
         """L⁻¹ of A = L Lᵀ, float64 in and ``dtype`` out, shape (p, p) each, zero above the diagonal.
@@ -115,37 +102,6 @@ class Device(Protocol):
         Raises:
             NumericalError: A is not positive definite.
         """
-        ...
-
-
-def get_device(name: str = "auto") -> Device | None:
-    """The device of a name; None is the CPU.
-
-    Args:
-        name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"``: so far the CPU.
-
-    Raises:
-        UsageError: there is none, or no such name.
-    """
-    if name not in DEVICES:
-        raise UsageError(f"Unknown device {name!r}.", where="device", expected="auto, cpu or cuda")
-    if name != "cuda":
-        return None
-    try:
-        from streamkern.backends.cupy import open_device
-    except ImportError as error:
-        why = str(error).rstrip(".")
-    else:
-        found = open_device()
-        if not isinstance(found, str):
-            return found
-        why = found
-    raise UsageError(
-        f"CUDA is not available: {why}.",
-        where="device",
-        expected="an NVIDIA GPU with its driver, CuPy and Numba's CUDA target",
-        remedy="pip install 'streamkern[cuda]'; or use --device cpu (device=\"cpu\")",
-    )
 
 
 def device_bytes(p: int, d: int, outputs: int, batch: int, itemsize: int, exact: bool) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +12,7 @@ from scipy.special import betaincinv, ndtri
 from streamkern.backends.base import Backend
 from streamkern.errors import DataError, UsageError, require_counts, require_types
 from streamkern.rng import uniform_rows
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Parameters
 from streamkern.user_code import code_identity, in_words, users_place
 
 
@@ -26,11 +26,9 @@ class Augmentation(Protocol):
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
         """Change rows X, shape (b, d), in place; ``row_ids`` and ``copies`` have shape (b,)."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """What the augmentation is, for fingerprints and reports."""
-        ...
 
 
 class Bank(NamedTuple):
@@ -41,7 +39,7 @@ class Bank(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(Parameters):
     """Adds σ·ε, ε standard normal for each (seed, copy, row id, column).
 
     Args:
@@ -61,19 +59,14 @@ class GaussianNoise:
             )
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        """Add the noise in place."""
         if X.dtype == np.float32:
             backend.add_noise(X, row_ids, copies=copies, seed=seed, sigma=self.sigma)
         else:
             X += _normals(X, row_ids, copies, seed, backend, self.sigma)
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return describe(self)
-
 
 @dataclass(frozen=True)
-class FeatureDropout:
+class FeatureDropout(Parameters):
     """Replaces each feature of a row by a value, independently with a probability.
 
     Feature j of a row is dropped where the row's standard normal j of ``rng.normal_rows`` lies below Φ⁻¹(probability).
@@ -96,20 +89,15 @@ class FeatureDropout:
         require_finite(self, "value")
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        """Drop features in place."""
         kept = _normals(X, row_ids, copies, seed, backend, 1.0) >= np.float32(ndtri(self.probability))
         # Exact for finite rows, and without a branch: copying under a mask costs ten times as much.
         X *= kept
         if self.value:
             X += np.where(kept, X.dtype.type(0), X.dtype.type(self.value))
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return describe(self)
-
 
 @dataclass(frozen=True)
-class MixUp:
+class MixUp(Parameters):
     """Mixes each row and its target with another row: x' = λ x + (1 − λ) x₂, y' = λ y + (1 − λ) y₂, λ ~ Beta(α, α).
 
     Zhang, Cissé, Dauphin, Lopez-Paz (2018), "mixup: beyond empirical risk minimization". Class labels are mixed as
@@ -161,10 +149,6 @@ class MixUp:
         others *= (1 - share).astype(X.dtype)
         X += others
         return None if y is None or bank.y is None else share * y + (1 - share) * bank.y[partner]
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return describe(self)
 
 
 @dataclass(frozen=True)
@@ -236,11 +220,6 @@ class Custom:
         """The function's name and a digest of its code, so that an edited function is another augmentation."""
         code = code_identity(self.function).digest
         return {"name": type(self).__name__, "function": self.name, "code": code, "uniforms": self.uniforms}
-
-
-def describe(augmentation: Any) -> dict[str, Any]:
-    """Name and parameters of a dataclass."""
-    return {"name": type(augmentation).__name__, **asdict(augmentation)}
 
 
 def require_probability(augmentation: Any) -> None:

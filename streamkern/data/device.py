@@ -35,7 +35,6 @@ class DeviceAssembly(Assembly):
     device: Device | None = field(default=None, kw_only=True)
 
     def build(self, raw: Raw, index: IntArray, key: Key, where: str) -> Block:
-        """Rows ``index`` of ``raw`` as a block."""
         assert self.device is not None
         data = self.dataset
         noises = [a for a in data.augmentations if isinstance(a, GaussianNoise)]

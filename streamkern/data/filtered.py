@@ -9,7 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from streamkern.data.split import Chooser, chosen, count_chosen
-from streamkern.storage.base import DerivedSource, Source, digest
+from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.storage.described import Described
 from streamkern.storage.layout import check_chunk
 from streamkern.types import IntArray, Rows
@@ -33,7 +33,6 @@ class FilteredSource(DerivedSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the rows' and the rules'."""
         return digest("filtered", self.source.fingerprint, [rule.to_json() for rule in self._rules])
 
     def ids(self, chunk: int) -> IntArray:
@@ -43,13 +42,17 @@ class FilteredSource(DerivedSource):
         ids = chosen(self._rules, start, stop)
         return np.arange(start, stop, dtype=np.int64) if ids is None else ids
 
+    def reading(self) -> Reading:
+        """Return the bytes that reading a chunk takes: all its rows, before some are chosen."""
+        found = self.source.reading()
+        whole = 0 if self.source.in_memory else int(np.diff(self.source.bounds).max(initial=0)) * found.row
+        return found._replace(decoding=found.decoding + whole)
+
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``."""
         local = self._local(chunk)
         return self.source.read(int(self._chunks[chunk])).each(itemgetter(local))
 
     def where(self, chunk: int) -> str:
-        """Return the chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"{self.source.where(int(self._chunks[chunk]))} (chosen rows {a} to {b - 1})"
 
@@ -58,7 +61,6 @@ class FilteredSource(DerivedSource):
         return self.source.where_row(int(self._chunks[chunk]), int(self._local(chunk)[row]))
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
-        """Return descriptions of the non-features; see ``Source.describe``."""
         local = self._local(chunk)
         return self.source.describe(int(self._chunks[chunk]), local if rows is None else local[rows])
 

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends.base import Backend
-from streamkern.data.augment import describe, require_finite, require_probability
+from streamkern.data.augment import require_finite, require_probability
 from streamkern.errors import DataError, UsageError, require_types
 from streamkern.rng import uniform_rows
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Parameters
 
 Shape = tuple[int, int] | tuple[int, int, int]
 """Height and width, or height, width and channels."""
 
 
 @dataclass(frozen=True)
-class RandomCrop:
+class RandomCrop(Parameters):
     """Pads an image on every side and cuts its size out again at a random place, uniform among all.
 
     The shift is at most ``padding`` pixels either way: what LeCun et al. (1998) and He et al. (2016) train with.
@@ -46,7 +46,6 @@ class RandomCrop:
             raise UsageError(f"padding is {self.padding}.", where="RandomCrop(padding=...)", expected="at least 0")
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        """Crop in place."""
         images = _images(X, self)
         n, height, width, channels = images.shape
         pad = self.padding
@@ -57,13 +56,9 @@ class RandomCrop:
             rows = np.flatnonzero((down == i) & (right == j))
             images[rows] = padded[rows, i : i + height, j : j + width]
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return describe(self)
-
 
 @dataclass(frozen=True)
-class HorizontalFlip:
+class HorizontalFlip(Parameters):
     """Mirrors an image left to right with a probability.
 
     Args:
@@ -83,18 +78,13 @@ class HorizontalFlip:
         require_probability(self)
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        """Mirror in place."""
         images = _images(X, self)
         chosen = np.flatnonzero(uniform_rows(seed, copies, row_ids, 1)[:, 0] < self.probability)
         images[chosen] = images[chosen, :, ::-1]
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return describe(self)
-
 
 @dataclass(frozen=True)
-class RandomErasing:
+class RandomErasing(Parameters):
     """Overwrites a random rectangle of an image with a value, with a probability.
 
     Zhong, Zheng, Kang, Li, Yang (2020), "Random erasing data augmentation", algorithm 1: the rectangle's share of the
@@ -134,7 +124,6 @@ class RandomErasing:
                 )
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, backend: Backend) -> None:
-        """Erase in place."""
         images = _images(X, self)
         u = uniform_rows(seed, copies, row_ids, 5)
         top, left, bottom, right = self._rectangles(u, *images.shape[1:3])
@@ -154,10 +143,6 @@ class RandomErasing:
         top = (u[:, 3] * (height - h + 1)).astype(np.int64)
         left = (u[:, 4] * (width - w + 1)).astype(np.int64)
         return top, left, top + h, left + w
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return describe(self)
 
 
 def _require_shape(augmentation: Any) -> None:

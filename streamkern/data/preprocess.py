@@ -7,7 +7,7 @@ prediction applies. Steps see rows as the steps before them leave them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +18,7 @@ from streamkern.data.stream import Raw
 from streamkern.data.transforms import Encode, Expected, Fill, Project, Transform, UnitRows
 from streamkern.errors import DataError, UsageError, require_counts, require_types
 from streamkern.storage.layout import positions
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Parameters
 
 MAX_CATEGORIES = 10_000
 """Most categories of a column."""
@@ -39,11 +39,9 @@ class Scaling(Protocol):
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         """Factor and shift, shape (d,), from each feature's range and moments."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
-        ...
 
 
 @runtime_checkable
@@ -52,7 +50,6 @@ class Learning(Protocol):
 
     def only(self, dataset: Dataset) -> IntArray | None:
         """Ascending ids of the rows that are swept over; None for all."""
-        ...
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         """What a block adds; None where nothing is to be learnt.
@@ -60,7 +57,6 @@ class Learning(Protocol):
         Raises:
             UsageError: the step does not fit the dataset.
         """
-        ...
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
         """The transform, from the sums over all rows.
@@ -68,52 +64,38 @@ class Learning(Protocol):
         Raises:
             DataError: the rows do not allow it.
         """
-        ...
 
     def width(self, d: int) -> int:
         """Features that go out for d that come in, or a guess before the rows are read."""
-        ...
 
     def bytes(self, d: int) -> int:
         """Most bytes that the sums hold, for rows of d features."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""
-        ...
 
 
 Step = Scaling | Learning
 
 
 @dataclass(frozen=True)
-class Standardise:
+class Standardise(Parameters):
     """Every feature to mean 0 and variance 1; a constant feature is only shifted."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """1/σ and −μ/σ."""
         spread = np.sqrt(variance)
         factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
         return factor, -mean * factor
 
-    def to_json(self) -> dict[str, Any]:
-        """The name."""
-        return _described(self)
-
 
 @dataclass(frozen=True)
-class UnitRange:
+class UnitRange(Parameters):
     """Every feature to [0, 1] over the training rows; a constant feature to 0. Later rows may lie outside."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """1/(high − low) and −low/(high − low)."""
         spread = high - low
         factor = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 1.0)
         return factor, -low * factor
-
-    def to_json(self) -> dict[str, Any]:
-        """The name."""
-        return _described(self)
 
 
 def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
@@ -132,7 +114,7 @@ def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
     return dataset.prepared_like(scaled)
 
 
-class _WithoutSweep:
+class _WithoutSweep(Parameters):
     """What steps share that learn nothing from the rows."""
 
     def bytes(self, d: int) -> int:
@@ -153,16 +135,10 @@ class Normalise(_WithoutSweep):
     """Every row to Euclidean norm 1; a row of zeros stays."""
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """Of this width."""
         return UnitRows(dataset.n_features)
 
     def width(self, d: int) -> int:
-        """The width d."""
         return d
-
-    def to_json(self) -> dict[str, Any]:
-        """The name."""
-        return _described(self)
 
 
 @dataclass(frozen=True)
@@ -192,20 +168,14 @@ class RandomProjection(_WithoutSweep):
             )
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """From this width."""
         return Project(dataset.n_features, self.components, self.density, self.seed)
 
     def width(self, d: int) -> int:
-        """``components``."""
         return self.components
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return _described(self)
 
 
 @dataclass(frozen=True)
-class Impute:
+class Impute(Parameters):
     """A value for each feature that is missing (NaN). Without this step a missing value is an error.
 
     Args:
@@ -230,15 +200,13 @@ class Impute:
             raise UsageError(f"The value is {self.value}.", where="Impute(value=...)", expected="a finite number")
 
     def only(self, dataset: Dataset) -> IntArray | None:
-        """A sample, for medians."""
         rows = max(1, MEDIAN_BYTES // (8 * dataset.n_features))
         if self.policy != "median" or rows >= dataset.base_rows:
             return None
         return np.sort(dataset.draw(rows, _MEDIAN))
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Sums of what is there, or the rows themselves."""
-        return {"mean": present, "median": rows_themselves, "constant": None}[self.policy]
+        return {"mean": sum_present, "median": rows_themselves, "constant": None}[self.policy]
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
         """Its values.
@@ -267,16 +235,11 @@ class Impute:
         return Fill(values)
 
     def width(self, d: int) -> int:
-        """The width d."""
         return d
 
     def bytes(self, d: int) -> int:
         """Two numbers a feature; for medians the rows, joined, and a column of them."""
         return 3 * MEDIAN_BYTES if self.policy == "median" else 64 * 16 * d
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return _described(self)
 
 
 class Present:
@@ -297,7 +260,7 @@ class Present:
             return Present(count, self.mean + (other.mean - self.mean) * (other.count / np.maximum(count, 1)))
 
 
-def present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+def sum_present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
     """Contributes numbers and means of the values that are there."""
     X = block[0].X.astype(np.float64)
     missing = np.isnan(X)
@@ -328,7 +291,7 @@ def rows_themselves(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class _Categorical:
+class _Categorical(Parameters):
     """What ``OneHot`` and ``Ordinal`` share; see them for the parameters."""
 
     columns: Sequence[str | int]
@@ -369,10 +332,6 @@ class _Categorical:
     def bytes(self, d: int) -> int:
         """The values of each column, in the sums that are waiting."""
         return 64 * 8 * MAX_CATEGORIES * len(self.columns)
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return _described(self)
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
         where = f"{type(self).__name__}(columns)"
@@ -420,7 +379,6 @@ class Ordinal(_Categorical):
     """
 
     def width(self, d: int) -> int:
-        """The width d."""
         return d
 
 
@@ -522,10 +480,6 @@ def learning_bytes(dataset: Dataset, steps: Sequence[Step]) -> int:
     """Most bytes that the sums of one of the steps hold."""
     d = expected(dataset, steps).widest
     return max((step.bytes(d) for step in steps if isinstance(step, Learning)), default=0)
-
-
-def _described(step: Any) -> dict[str, Any]:
-    return {"name": type(step).__name__, **asdict(step)}
 
 
 _MEDIAN = 1  # names the draw

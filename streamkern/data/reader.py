@@ -9,11 +9,31 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
+
 from streamkern.data.dataset import Dataset
+from streamkern.storage.base import Source
 from streamkern.types import Array
 
 AT_ONCE = 8
 """Chunks of a store that are under way together."""
+
+
+KEPT_BYTES = 16 << 20
+"""Bytes of chunks that a scan keeps: neighbouring blocks share one."""
+
+
+def reading_bytes(source: Source, readers: int) -> int:
+    """Bytes that threads hold which go through chunks of a source: each has one, and reads the next.
+
+    Args:
+        source: the source.
+        readers: threads.
+    """
+    row, decoding, once, libraries = source.reading()
+    chunks, largest = len(source.bounds) - 1, int(np.diff(source.bounds).max(initial=0))
+    rows = 0 if source.in_memory else min(2 * readers, chunks) * largest * row
+    return rows + min(readers, chunks) * decoding + once + libraries
 
 
 class Chunk(NamedTuple):
@@ -125,7 +145,7 @@ class Reader:
         return found
 
     def _read(self, index: int) -> Chunk:
-        rows = self.dataset.source.read(index)
+        rows = self.dataset.source.read_checked(index)
         chunk = Chunk(rows.X, rows.y, int(self._bounds[index]), rows.w)
         with self._lock:
             self._reading.pop(index, None)

@@ -11,8 +11,9 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Raw, Scan
-from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.data.targets import Classes, Continuous, Encoding, distinct
 from streamkern.errors import DataError
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 MAX_CLASSES = 10_000
@@ -61,7 +62,6 @@ class TransformedScan(RawScan):
     """The blocks of a scan as the dataset's transforms leave them, before its factor and shift."""
 
     def block(self, key: tuple[int, ...]) -> tuple[Raw, str]:
-        """Transformed rows of block (index,)."""
         raw, where = self.scan.raw(key)
         assembly = self.scan.assembly
         if assembly.dataset.transforms:
@@ -120,8 +120,13 @@ class Moments:
         labels: Counter[Any] = Counter()
         total = squares = np.zeros(0)
         if raw.y is not None and self.target_pivot is None:
-            values, counts = np.unique(_labels(stored, where), return_counts=True)
-            labels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+            found = _labels(stored, where)
+            if found.dtype == object and isinstance(found[0], str):
+                texts, codes = distinct(found)
+                labels.update(dict(zip(texts, np.bincount(codes).tolist(), strict=True)))
+            else:
+                values, counts = np.unique(found, return_counts=True)
+                labels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
             if len(labels) > MAX_CLASSES:
                 raise _too_many_labels(where)
         elif raw.y is not None and self.target_pivot is not None:
@@ -223,10 +228,10 @@ def _labels(raw: Raw, where: str) -> Array:
                 expected="labels of one type",
                 remedy="store the labels as one type; a missing label must be filled or its row left out",
             )
-        return y.astype(str) if kinds == {str} else y
     return y
 
 
+@serializable
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """Facts about the rows of a dataset, after its transforms and before its factor and shift.

@@ -22,7 +22,7 @@ from streamkern.backends import get_backend
 from streamkern.backends.base import Backend, wide
 from streamkern.data.augment import Bank, GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
-from streamkern.data.reader import AT_ONCE, Reader
+from streamkern.data.reader import AT_ONCE, KEPT_BYTES, Reader
 from streamkern.data.split import Chooser, chosen, count_chosen, ranges, runs
 from streamkern.data.targets import Encoding, as_values
 from streamkern.data.transforms import through
@@ -264,12 +264,6 @@ class Stream:
         return self.assembly.build(raw, index, key, f"pass {pass_}, lane {lane}, step {step}")
 
     @property
-    def window_bytes(self) -> int:
-        """Bytes of the stored rows in one window, of which each lane holds one (and makes the next)."""
-        data = self.assembly.dataset
-        return self.window_blocks * self.block_rows * (data.source.n_features * data.source.dtype.itemsize + 32)
-
-    @property
     def order_bytes(self) -> int:
         """Most bytes that the orders of the groups in use take."""
         return 8 * self._orders.budget
@@ -360,11 +354,15 @@ class Stream:
     def _group(self, name: Key, spec: _Round, chunks: IntArray) -> tuple[IntArray]:
         """Ids of the rows that a round takes of some chunks, run after run, the runs permuted."""
         bounds = self.assembly.dataset.source.bounds
-        starts, stops = runs(bounds[chunks], bounds[chunks + 1], self.run_rows)
-        if self.run_rows is not None:
-            order = generator("runs", self.seed, *name).permutation(len(starts))
-            starts, stops = starts[order], stops[order]
-        ids = ranges(starts, stops)
+        if self.run_rows == 1:  # as below, in a third of the memory
+            ids = ranges(bounds[chunks], bounds[chunks + 1])
+            ids = ids[generator("runs", self.seed, *name).permutation(len(ids))]
+        else:
+            starts, stops = runs(bounds[chunks], bounds[chunks + 1], self.run_rows)
+            if self.run_rows is not None:
+                order = generator("runs", self.seed, *name).permutation(len(starts))
+                starts, stops = starts[order], stops[order]
+            ids = ranges(starts, stops)
         for rule in spec.rules:
             ids = ids[rule.keep(ids)]
         if self.replacement and len(ids):
@@ -446,7 +444,7 @@ class Scan:
 
     def _reset(self) -> None:
         # Neighbouring blocks share a chunk, so the last few stay; more would only be memory.
-        self.reader = Reader(self.assembly.dataset, cache_bytes=16 << 20)
+        self.reader = Reader(self.assembly.dataset, KEPT_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "reader"}

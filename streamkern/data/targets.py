@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from streamkern.data.precision import far
 from streamkern.errors import DataError
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
 TARGET_FAR = 16.0
@@ -27,12 +29,10 @@ class Encoding(Protocol):
     @property
     def outputs(self) -> int:
         """Number c of outputs."""
-        ...
 
     @property
     def kind(self) -> str:
         """``classification`` or ``regression``."""
-        ...
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
         """Stored targets, shape (n,) or (n, c), to class codes (n,) int64 or centred values (n, c) float64.
@@ -40,9 +40,23 @@ class Encoding(Protocol):
         Raises:
             DataError: a label that training did not see, or a value that is not finite.
         """
-        ...
 
 
+def distinct(y: Array) -> tuple[list[Any], IntArray]:
+    """Distinct labels, ascending, and the number of each row's among them, shape (n,); objects as texts.
+
+    NumPy would make an array of texts, with four bytes in every row for each letter of the longest.
+    """
+    if y.dtype != object:
+        found, codes = np.unique(y, return_inverse=True)
+        return found.tolist(), codes
+    texts = [str(label) for label in y.tolist()]
+    values = sorted(set(texts))
+    number = {text: code for code, text in enumerate(values)}
+    return values, np.array([number[text] for text in texts], dtype=np.int64)
+
+
+@serializable
 @dataclass(frozen=True, eq=False)
 class Classes:
     """Classification: K independent outputs with targets in {0, 1}; the largest output is the prediction.
@@ -59,6 +73,10 @@ class Classes:
         """K."""
         return len(self.values)
 
+    @cached_property
+    def _numbers(self) -> dict[Any, int]:
+        return {label: code for code, label in enumerate(self.values.tolist())}
+
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
         """Codes in [0, K), shape (n,)."""
         if y.size != len(y):
@@ -69,6 +87,11 @@ class Classes:
                 remedy="name one target column, or use a regressor",
             )
         y = y.reshape(len(y))
+        if y.dtype == object and self.values.dtype.kind == "U":
+            # Made arrays of text, each row would take four bytes for each letter of the longest label.
+            codes = np.array([self._numbers.get(label, -1) for label in y.tolist()], dtype=np.int64)
+            if not (codes < 0).any():
+                return codes
         try:
             codes = np.searchsorted(self.values, y)
         except TypeError as error:
@@ -91,6 +114,7 @@ class Classes:
         return np.asarray(codes, dtype=np.int64)
 
 
+@serializable
 @dataclass(frozen=True, eq=False)
 class Continuous:
     """Regression: the mean is subtracted before training and added to predictions, in float64.

@@ -13,6 +13,7 @@ from scipy import sparse
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.storage.base import Source
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
 Names = tuple[str, ...] | None
@@ -25,12 +26,10 @@ class Transform(Protocol):
     @property
     def n_in(self) -> int:
         """Features of a row that comes in."""
-        ...
 
     @property
     def n_out(self) -> int:
         """Features of a row that goes out."""
-        ...
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
         """Rows X, shape (b, n_in), float32 or float64, to rows (b, n_out) of the same dtype. X may be changed.
@@ -43,22 +42,33 @@ class Transform(Protocol):
         Raises:
             DataError: a value that the transform was not fitted for.
         """
-        ...
 
     def names(self, names: Names) -> Names:
         """Names of the features that go out, from those of the ones that come in."""
-        ...
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Name and parameters, JSON-serialisable, and arrays by name."""
-        ...
+
+
+class _SameColumns:
+    """Columns that go out are those that come in."""
+
+    @property
+    def n_out(self) -> int:
+        """The width d."""
+        return self.n_in  # type: ignore[attr-defined,no-any-return]
+
+    def names(self, names: Names) -> Names:
+        """The same."""
+        return names
 
 
 _WIDEST = 1 << 31  # features that a saved transform may have
 
 
+@serializable
 @dataclass(frozen=True, eq=False)
-class Affine:
+class Affine(_SameColumns):
     """Features times ``factor`` plus ``shift``.
 
     Args:
@@ -71,31 +81,20 @@ class Affine:
 
     @property
     def n_in(self) -> int:
-        """The width d."""
-        return len(self.factor)
-
-    @property
-    def n_out(self) -> int:
-        """The width d."""
         return len(self.factor)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Scale in place."""
         X *= self.factor.astype(X.dtype)
         X += self.shift.astype(X.dtype)
         return X
 
-    def names(self, names: Names) -> Names:
-        """The same."""
-        return names
-
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its arrays."""
         return {"name": "Affine"}, {"factor": self.factor, "shift": self.shift}
 
 
+@serializable
 @dataclass(frozen=True, eq=False)
-class Fill:
+class Fill(_SameColumns):
     """A value for each feature that is missing (NaN).
 
     Args:
@@ -106,28 +105,17 @@ class Fill:
 
     @property
     def n_in(self) -> int:
-        """The width d."""
-        return len(self.values)
-
-    @property
-    def n_out(self) -> int:
-        """The width d."""
         return len(self.values)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Fill in place."""
         np.copyto(X, self.values.astype(X.dtype), where=np.isnan(X))
         return X
 
-    def names(self, names: Names) -> Names:
-        """The same."""
-        return names
-
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its values."""
         return {"name": "Fill"}, {"values": self.values}
 
 
+@serializable
 @dataclass(frozen=True, eq=False)
 class Encode:
     """Columns of categories as indicators, or as codes, in the place where they stood; other columns stay.
@@ -152,7 +140,6 @@ class Encode:
         return self.n_in + (sum(len(values) - 1 for values in self.categories) if self.one_hot else 0)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Encode."""
         widths = self._widths()
         begins = np.concatenate([[0], np.cumsum(widths)])
         out = np.zeros((len(X), int(begins[-1])), dtype=X.dtype)
@@ -189,7 +176,6 @@ class Encode:
         return tuple(made)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its columns, and the categories of all of them end to end."""
         facts = {"n_in": self.n_in, "columns": list(self.columns), "one_hot": self.one_hot, "unknown": self.unknown}
         sizes = [len(values) for values in self.categories]
         return {"name": "Encode", **facts, "sizes": sizes}, {"categories": np.concatenate(self.categories)}
@@ -231,8 +217,9 @@ def _short(value: float) -> str:
     return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
 
 
+@serializable
 @dataclass(frozen=True)
-class UnitRows:
+class UnitRows(_SameColumns):
     """Rows divided by their Euclidean norm; a row of zeros stays.
 
     Args:
@@ -241,26 +228,16 @@ class UnitRows:
 
     n_in: int
 
-    @property
-    def n_out(self) -> int:
-        """The width d."""
-        return self.n_in
-
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Divide in place."""
         norms = np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
         X /= np.where(norms > 0, norms, 1.0).astype(X.dtype)[:, None]
         return X
 
-    def names(self, names: Names) -> Names:
-        """The same."""
-        return names
-
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The width."""
         return {"name": "UnitRows", "n_in": self.n_in}, {}
 
 
+@serializable
 @dataclass(frozen=True)
 class Project:
     """Rows times a random matrix that is a function of its parameters: nothing is stored of it.
@@ -278,16 +255,14 @@ class Project:
     seed: int
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Multiply."""
         # A product with a sparse matrix comes transposed.
-        return np.ascontiguousarray(X @ projection(self.n_in, self.n_out, self.density, self.seed, X.dtype))
+        return np.ascontiguousarray(X @ projection_matrix(self.n_in, self.n_out, self.density, self.seed, X.dtype))
 
     def names(self, names: Names) -> Names:
         """None."""
         return None
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its parameters."""
         return {"name": "Project", **vars(self)}, {}
 
 
@@ -304,7 +279,6 @@ class Expected:
     n_out: int
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """There is nothing to apply yet."""
         raise NotImplementedError
 
     def names(self, names: Names) -> Names:
@@ -312,12 +286,11 @@ class Expected:
         return None
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its widths."""
         return {"name": "Expected", **vars(self)}, {}
 
 
 @lru_cache(maxsize=2)
-def projection(n_in: int, n_out: int, density: float | None, seed: int, dtype: np.dtype[Any]) -> Any:
+def projection_matrix(n_in: int, n_out: int, density: float | None, seed: int, dtype: np.dtype[Any]) -> Any:
     """The matrix of a ``Project``, shape (n_in, n_out), of mean 0 and variance 1/n_out, so that norms stay on average.
 
     Normal entries, or ±1/√(density n_out) with the probability ``density`` and else 0 (Li, Hastie, Church 2006, "Very

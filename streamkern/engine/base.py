@@ -11,7 +11,7 @@ tiles; pickled, it is unbound, and runs them one after another where it is unpic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -59,47 +59,24 @@ class Evaluated(Protocol):
     @property
     def width(self) -> int:
         """Number M of functions."""
-        ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the values."""
-        ...
 
     @property
     def row_tile(self) -> int:
         """Rows of one panel."""
-        ...
 
     @property
     def buffers(self) -> list[Array]:
         """Room for panels, kept from one use to the next."""
-        ...
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         """φ(X), shape (b, M)."""
-        ...
 
     def panels(self, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
         """Panels φ(X[rows]) in turn."""
-        ...
-
-
-class Kernelled(Protocol):
-    """A kernel as engines see it."""
-
-    @property
-    def profile(self) -> tuple[str, Mapping[str, float]] | None:
-        """Kind and parameters of a radial kernel that the loops know; None for all others."""
-        ...
-
-    def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
-        ...
-
-    def diag(self, X: Array) -> Array:
-        """k(x, x) of every row of X."""
-        ...
 
 
 class Centered(Evaluated, Protocol):
@@ -112,32 +89,26 @@ class Centered(Evaluated, Protocol):
     @property
     def p(self) -> int:
         """Number of centers."""
-        ...
 
     def at(self, Z: Array, engine: Engine | None = None) -> Centered:
         """The same kernel against other centers, on the same engine or on another."""
-        ...
 
     def head(self, n: int) -> Centered:
         """The first n centers, which share their numbers with these."""
-        ...
 
 
-class Runs(Protocol):
+class TaskRunner(Protocol):
     """What an engine takes of an executor."""
 
     @property
     def overlaps(self) -> bool:
         """Whether two stages of the set-up may be evaluated at a time, by threads that would wait otherwise."""
-        ...
 
     def host_map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """``fn(item)`` in threads of this process."""
-        ...
 
     def imap(self, fn: Callable[..., Any], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[Any]:
         """``fn(item, *shared)`` in order, wherever blocks are computed."""
-        ...
 
 
 class Engine(Protocol):
@@ -146,159 +117,132 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """What reports call it."""
-        ...
 
     @property
     def loops(self) -> Backend:
         """Elementwise loops over its arrays."""
-        ...
 
     @property
     def device(self) -> Device | None:
         """Where the rows of a step are to lie; None for the memory of the process."""
-        ...
 
     @property
     def overlaps(self) -> bool:
-        """See ``Runs.overlaps``; also whether K(Z, Z) and its factor lie in the memory of the process."""
-        ...
+        """See ``TaskRunner.overlaps``; also whether K(Z, Z) and its factor lie in the memory of the process."""
 
-    def bound(self, executor: Runs) -> Engine:
+    def bound(self, executor: TaskRunner) -> Engine:
         """The same, with tiles run by an executor's threads."""
-        ...
 
     def here(self) -> Engine:
         """The same, with every tile in threads of this process: for what happens in each step."""
-        ...
 
     def meanwhile(self, work: Callable[[], Array] | None) -> AbstractContextManager[Callable[[], Array | None]]:
         """Evaluate beside what happens in the context; it gives a function that returns the result.
 
         Without work, or where no thread would wait otherwise, nothing is begun: the function evaluates it.
         """
-        ...
 
     # arrays, and decisions that only data allow
 
     def empty(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
         """An array whose numbers are not set."""
-        ...
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
         """An array of zeros."""
-        ...
 
     def normal(self, shape: tuple[int, ...], *key: Any) -> Array:
         """Standard normals, float64, a function of the key."""
-        ...
 
-    def decide(self, condition: Any, bound: bool) -> bool:
-        """Whether a condition on data holds; ``bound`` is what a plan assumes: what takes the most."""
-        ...
+    def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
+        """Whether a condition on data holds; a plan assumes ``bound``, which takes the most.
+
+        Args:
+            condition: of the data.
+            bound: what memory is projected for, and seconds too.
+            likely: what seconds are predicted for, where that is another.
+        """
 
     def count(self, mask: Array) -> int:
         """How many entries of a mask are true; a plan assumes all."""
-        ...
 
     # rows against centers
 
     def hold(self, Z: Array) -> Any:
         """Centers (p, d) as ``block`` reads them."""
-        ...
 
     def hold_head(self, resident: Any, Z: Array) -> Any:
         """The first of those that ``hold`` returned, which are Z."""
-        ...
 
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
         """Bytes of what ``hold`` returns for p centers of width d."""
-        ...
 
     def diagonal(self, expansion: Centered, X: Array) -> Array:
         """k(x, x) of every row of X, shape (n,), in its dtype."""
-        ...
 
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
         """k(X, Z), shape (b, p), written to ``out`` where given."""
-        ...
 
     def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
         """Panels φ(X[rows]) in turn, each valid until the next; ``begun`` is what ``begin`` returned for X."""
-        ...
 
     def begin(self, basis: Evaluated, X: Array) -> Any:
         """Evaluate the first panel of X before the weights are known. None where nothing is gained by it."""
-        ...
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
         """φ(X) W, shape (b, c)."""
-        ...
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """φ(X)ᵀ r with r = respond(φ(X) W), shape (M, outputs): φ(X) is evaluated once, by panels."""
-        ...
+        """φ(X)ᵀ r with r = respond(φ(X) W), shape (M, outputs): φ(X) is evaluated once, by panels.
+
+        With W in float64, products are taken in float64, whatever the dtype of the values.
+        """
 
     def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
         """φ(X), shape (n, M), by tiles in threads of this process; or of each tile what ``then`` makes of it."""
-        ...
 
     def covariance(self, basis: Evaluated, X: Array, V: Array) -> Array:
         """ΦᵀΦ V of rows X, shape (M, k), in float64; Φ is never held."""
-        ...
 
     def kernel_values(self, expansion: Centered, X: Array) -> Array:
         """k(X, Z), shape (n, p), by tiles wherever blocks are computed."""
-        ...
 
     def kernel_matrix(self, expansion: Centered, s: int) -> Array:
         """k(Z_s, Z_s) of the first s centers in float64, symmetric to the bit, with an exact diagonal."""
-        ...
 
     def kernel_rows(self, expansion: Centered, s: int) -> Iterator[tuple[slice, Array]]:
         """Tiles of rows of ``kernel_matrix``, each up to its last row's column."""
-        ...
 
     def kernel_product(self, expansion: Centered, V: Array) -> Array:
         """K(Z, Z) V with an exact diagonal, shape (p, c), float64; kernel values in the dtype of the centers."""
-        ...
 
     # tall and square matrices
 
     def right_factor(self, B: Array) -> Any:
         """B (m, d) as the right factor of many products: ``.times(A)`` is A Bᵀ. Picklable."""
-        ...
 
     def product(self, A: Array, B: Array) -> Array:
         """A B."""
-        ...
 
     def row_squares(self, A: Array) -> Array:
         """Σ_j A_ij² of each row, shape (n,), in float64."""
-        ...
 
     def product_t(self, U: Array, V: Array) -> Array:
         """Uᵀ V of tall U and V."""
-        ...
 
     def times_lower(self, B: Array, W: Array) -> Array:
         """B Wᵀ for lower triangular W (p, p), shape (n, p)."""
-        ...
 
     def gram(self, A: Array) -> Array:
         """A Aᵀ, shape (n, n)."""
-        ...
 
     def add_gram(self, packed: Array, phi: Array) -> None:
         """Add ΦᵀΦ, on its diagonal and below, to a packed triangle (``triangle.packed_size``): float64."""
-        ...
 
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
         """Wᵀ W B, shape (n, c), reading W (q, n) from memory once. W may be what ``place`` returned."""
-        ...
 
     def place(self, W: Array) -> Any:
         """A matrix as ``gram_product`` reads it in every step: on a device, there."""
-        ...
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         """W lower triangular with WᵀW = (K(Z, Z) + shift I)⁻¹, in the centers' dtype and in memory of the process.
@@ -311,7 +255,6 @@ class Engine(Protocol):
         Raises:
             NumericalError: K(Z, Z) + shift I is not positive definite.
         """
-        ...
 
     def cholesky(self, A: Array) -> Array:
         """Lower factor of A (float64), in place.
@@ -319,7 +262,6 @@ class Engine(Protocol):
         Raises:
             NumericalError: A is not positive definite.
         """
-        ...
 
     def spd_solve(self, A: Array, B: Array) -> Array:
         """A⁻¹ B for symmetric positive definite A (float64), of which the lower triangle is read and overwritten.
@@ -327,15 +269,31 @@ class Engine(Protocol):
         Raises:
             NumericalError: A is not positive definite.
         """
-        ...
+
+    def condition(self, L: Array, norm: float) -> float:
+        """Estimate of the condition number, in the 1-norm, of A = L Lᵀ whose 1-norm is ``norm``; inf if singular."""
+
+    def orthonormal(self, A: Array, floor: float) -> tuple[Array, Array]:
+        """Rows of a positive semidefinite A that are independent, and V with Vᵀ A V = I on them.
+
+        By Cholesky factorisation with pivots: A ≈ A[:, rows] A[rows, rows]⁻¹ A[rows, :].
+
+        Args:
+            A: shape (p, p), float64, symmetric to the bit and contiguous; it is used up.
+            floor: pivots up to this are taken for rounding errors.
+
+        Returns:
+            The rows, shape (r,), and V, upper triangular, shape (r, r).
+
+        Raises:
+            NumericalError: no pivot is larger than the floor.
+        """
 
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
         """R⁻¹ B or R⁻ᵀ B for triangular R."""
-        ...
 
     def mirror(self, A: Array) -> Array:
         """A with its lower triangle above the diagonal too, in place."""
-        ...
 
     def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
         """Top k eigenpairs of symmetric K (s, s), ascending: values (m,) and vectors (s, m), m < k if not finite.
@@ -343,16 +301,12 @@ class Engine(Protocol):
         Where k is far below s they are Ritz pairs on a Krylov space, with residuals of at most a hundredth of each
         eigenvalue above the share ``floor`` of the largest.
         """
-        ...
 
     def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
         """Eigenpairs of symmetric A, ascending, or of A v = λ B v; of the largest ``top`` where given."""
-        ...
 
     def pivoted_qr(self, A: Array) -> tuple[Array, Array]:
         """Q and R of A Π = Q R for tall A (n, k), with columns pivoted: |R_ii| falls."""
-        ...
 
     def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
         """Largest eigenvalue of a matrix of size n by the power method; a plan assumes the one it was told."""
-        ...

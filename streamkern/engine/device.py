@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends.device import NARROW, NARROW_OUTPUTS, PANEL_BYTES, Device
-from streamkern.engine.base import Centered, Engine, Evaluated, Imap, Map, Respond, Runs
+from streamkern.engine.base import Centered, Engine, Evaluated, Imap, Map, Respond, TaskRunner
 from streamkern.engine.host import HostEngine
-from streamkern.engine.numpy import one_by_one
+from streamkern.engine.numpy import NumpyEngine, one_by_one
 from streamkern.engine.triangle import cuts
 from streamkern.types import Array
 
@@ -62,12 +62,10 @@ class DeviceEngine(HostEngine):
     def __reduce__(self) -> tuple[Any, ...]:
         return DeviceEngine, (self.device,)
 
-    def bound(self, executor: Runs) -> Engine:
-        """The same, with tiles of the host run by an executor; see ``Engine.bound``."""
+    def bound(self, executor: TaskRunner) -> Engine:
         return DeviceEngine(self.device, executor.host_map, executor.imap)
 
     def here(self) -> Engine:
-        """The same, with every tile in threads of this process; see ``Engine.here``."""
         return DeviceEngine(self.device, self.parallel)
 
     # ------------------------------------------------------------------------------ rows against centers
@@ -77,11 +75,9 @@ class DeviceEngine(HostEngine):
         return _There(Z)
 
     def hold_head(self, resident: Any, Z: Any) -> Any:
-        """The first of them, sent by themselves."""
         return _There(Z)
 
     def block(self, expansion: Centered, X: Any, out: Array | None = None) -> Array:
-        """k(X, Z) on the host, shape (b, p), written to ``out`` where given."""
         K = np.empty((X.shape[0], expansion.p), dtype=expansion.dtype) if out is None else out
         with self.device.turn():
             rows = self.device.put(X)
@@ -90,7 +86,6 @@ class DeviceEngine(HostEngine):
         return K
 
     def panels(self, basis: Evaluated, X: Any, begun: Any = None) -> Iterator[tuple[slice, Array]]:
-        """Panels in turn, on the host; see ``Engine.panels``."""
         for rows in cuts(X.shape[0], basis.row_tile):
             yield rows, basis.block(X[rows, :])
 
@@ -99,7 +94,6 @@ class DeviceEngine(HostEngine):
         return None
 
     def predict(self, basis: Any, X: Any, W: Array) -> Array:
-        """f(X) = k(X, Z) W on the host, shape (b, c)."""
         out = np.empty((X.shape[0], W.shape[1]), dtype=basis.dtype)
         with self.device.turn():
             rows, weights = self.device.put(X), self.device.put(np.ascontiguousarray(W, dtype=basis.dtype))
@@ -109,6 +103,8 @@ class DeviceEngine(HostEngine):
 
     def pull(self, basis: Any, X: Any, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
         """φ(X)ᵀ respond(φ(X) W): F comes back to the host and r goes there, where the product is summed."""
+        if W.dtype != basis.dtype:
+            return NumpyEngine.pull(self, basis, X, W, respond, outputs, begun)
         device, total = self.device, None
         with device.turn():
             rows, weights = device.put(X), self._shared(basis, W)
@@ -127,11 +123,9 @@ class DeviceEngine(HostEngine):
     # ------------------------------------------------------------------------------ set-up
 
     def kernel_matrix(self, expansion: Centered, s: int) -> Array:
-        """k(Z_s, Z_s), on the host in float64."""
         return self.host.kernel_matrix(expansion.at(expansion.Z, self.host), s)
 
     def kernel_rows(self, expansion: Centered, s: int) -> Iterator[tuple[slice, Array]]:
-        """Tiles of rows of k(Z_s, Z_s), on the host in float64."""
         return self.host.kernel_rows(expansion.at(expansion.Z, self.host), s)
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
@@ -155,7 +149,6 @@ class DeviceEngine(HostEngine):
         return _Placed(W)
 
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        """Wᵀ W B, on the device where W was placed there."""
         if not isinstance(W, _Placed):
             return super().gram_product(W, B, lower=lower)
         with self.device.turn():

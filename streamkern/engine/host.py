@@ -40,11 +40,9 @@ class HostEngine(NumpyEngine):
         return self.loops.row_norms(Z), pack(Z)
 
     def hold_head(self, resident: Any, Z: Array) -> Any:
-        """The first of them, which share what is packed."""
         return resident[0][: len(Z)], resident[1]
 
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
-        """Those of the norms, and of the packed centers."""
         return super().held_bytes(p, d, dtype) + packed_bytes(p, d, np.dtype(dtype).itemsize)
 
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
@@ -84,7 +82,6 @@ class HostEngine(NumpyEngine):
         return buffer
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
-        """φ(X) W; see ``Engine.predict``."""
         out = np.empty((len(X), W.shape[1]), dtype=basis.dtype)
         right = laid_out(W)
         for rows, phi in basis.panels(X):
@@ -92,7 +89,8 @@ class HostEngine(NumpyEngine):
         return out
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """φ(X)ᵀ respond(φ(X) W); see ``Engine.pull``."""
+        if W.dtype != basis.dtype:
+            return super().pull(basis, X, W, respond, outputs, begun)
         right, c = laid_out(W), W.shape[1]
         g = room(basis.width, outputs, W.dtype)
         for rows, phi in basis.panels(X, begun):
@@ -102,33 +100,26 @@ class HostEngine(NumpyEngine):
     # ------------------------------------------------------------------------------ matrices
 
     def right_factor(self, B: Array) -> Any:
-        """B packed; see ``Engine.right_factor``."""
         return Factor(B)
 
     def product(self, A: Array, B: Array) -> Array:
-        """A B by fixed tiles of rows of A."""
         return dense.matmul(A, B, self.parallel)
 
     def product_t(self, U: Array, V: Array) -> Array:
-        """Uᵀ V by fixed tiles of columns of U."""
         return dense.matmul(U.T, V, self.parallel, tile=64)
 
     def times_lower(self, B: Array, W: Array) -> Array:
-        """B Wᵀ by fixed tiles of rows of W."""
         return dense.times_lower(B, W, self.parallel)
 
     def gram(self, A: Array) -> Array:
-        """A Aᵀ by fixed tiles, each computed once."""
         return dense.gram(A, self.parallel)
 
     def add_gram(self, packed: Array, phi: Array) -> None:
-        """Add ΦᵀΦ to a packed triangle; see ``Engine.add_gram``."""
         columns = phi.T.copy()
         for cols, panel in packed_panels(packed, len(columns)):
             Factor(columns[cols]).product(columns[cols.start :], panel, add=True)
 
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        """Wᵀ W B; see ``Engine.gram_product``."""
         return dense.gram_matmul(W, B, self.parallel, lower=lower)
 
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
@@ -136,15 +127,12 @@ class HostEngine(NumpyEngine):
         return dense.inverse_factor(A, dtype, self.parallel)
 
     def cholesky(self, A: Array) -> Array:
-        """Lower factor, in place; see ``Engine.cholesky``."""
         return dense.cholesky(A, self.parallel)
 
     def spd_solve(self, A: Array, B: Array) -> Array:
-        """A⁻¹ B; see ``Engine.spd_solve``."""
         return dense.spd_solve(A, B, self.parallel)
 
     def mirror(self, A: Array) -> Array:
-        """The lower triangle above the diagonal too, in place."""
         return dense.mirror(A, self.parallel)
 
     def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:

@@ -28,7 +28,7 @@ from streamkern.engine.base import (
     Engine,
     Evaluated,
     Respond,
-    Runs,
+    TaskRunner,
 )
 from streamkern.engine.krylov import is_cheaper, space
 from streamkern.engine.operations import eigh
@@ -56,17 +56,20 @@ class MeterEngine:
         slots: threads, or blocks that run at a time.
         overlaps: as of the executor that a run will have.
         top: the largest eigenvalue of a preconditioned kernel, as a share of its trace: what a step's batch follows.
+        likely: whether decisions go as they are likely to, rather than as takes the most.
     """
 
     name = "meter"
     device: Device | None = None
 
-    def __init__(self, meter: Meter, real: Engine, slots: int = 1, overlaps: bool = False, top: float = 1.0) -> None:
+    def __init__(
+        self, meter: Meter, real: Engine, slots: int = 1, overlaps: bool = False, top: float = 1.0, likely: bool = False
+    ) -> None:
         self.meter, self.real = meter, real
-        self.slots, self.overlaps, self.top = slots, overlaps, top
+        self.slots, self.overlaps, self.top, self.likely = slots, overlaps, top, likely
         self.loops: Backend = NumpyBackend()
 
-    def bound(self, executor: Runs) -> Engine:
+    def bound(self, executor: TaskRunner) -> Engine:
         """Itself: nothing runs."""
         return self
 
@@ -102,9 +105,9 @@ class MeterEngine:
         self.meter.count("numbers", float(np.prod(shape)))
         return self._new(shape)
 
-    def decide(self, condition: Any, bound: bool) -> bool:
-        """The bound."""
-        return bound
+    def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
+        """The bound; or what is likely, where that is counted."""
+        return likely if self.likely and likely is not None else bound
 
     def count(self, mask: Array) -> int:
         """All."""
@@ -299,6 +302,17 @@ class MeterEngine:
         """A⁻¹ B."""
         self.cholesky(A)
         return self.triangular_solve(A, self.triangular_solve(A, B, lower=True), lower=True)
+
+    def condition(self, L: Array, norm: float) -> float:
+        """A few products with L⁻¹."""
+        self.meter.count("thin64", 10.0 * len(L) ** 2)
+        return 1.0
+
+    def orthonormal(self, A: Array, floor: float) -> tuple[Array, Array]:
+        """All rows, and V beside the factor."""
+        self.meter.count("serial64", 2.0 / 3.0 * float(len(A)) ** 3)
+        with self.meter.scratch(2 * A.nbytes):
+            return self._new((len(A),), np.int64), self._new(A.shape)
 
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
         """R⁻¹ B."""

@@ -25,7 +25,7 @@ from streamkern.engine.base import (
     Imap,
     Map,
     Respond,
-    Runs,
+    TaskRunner,
 )
 from streamkern.engine.krylov import is_cheaper, krylov_eigenpairs
 from streamkern.engine.triangle import cuts, packed_panels
@@ -62,7 +62,7 @@ class NumpyEngine:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
 
-    def bound(self, executor: Runs) -> Engine:
+    def bound(self, executor: TaskRunner) -> Engine:
         """The same, with tiles run by an executor; see ``Engine.bound``."""
         return type(self)(executor.host_map, executor.imap, executor.overlaps)
 
@@ -108,7 +108,7 @@ class NumpyEngine:
         """Standard normals of a key."""
         return generator(*key).standard_normal(shape)
 
-    def decide(self, condition: Any, bound: bool) -> bool:
+    def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
         """The condition, as the data have it."""
         return bool(condition)
 
@@ -280,6 +280,19 @@ class NumpyEngine:
         """A⁻¹ B; see ``Engine.spd_solve``."""
         L = self.cholesky(np.tril(A) + np.tril(A, -1).T)
         return self.triangular_solve(L, self.triangular_solve(L, B, lower=True), lower=True, transposed=True)
+
+    def condition(self, L: Array, norm: float) -> float:
+        """By LAPACK's dpocon; see ``Engine.condition``."""
+        inverse, _ = scipy.linalg.lapack.dpocon(L.T, norm, uplo="U")  # L by rows is Lᵀ by columns
+        return 1.0 / float(inverse) if inverse > 0 else float("inf")
+
+    def orthonormal(self, A: Array, floor: float) -> tuple[Array, Array]:
+        """By LAPACK's dpstrf and dtrtri, in the memory of A; see ``Engine.orthonormal``."""
+        L, pivots, rank, _ = scipy.linalg.lapack.dpstrf(A.T, tol=floor, lower=1, overwrite_a=1)
+        if rank < 1 or not np.isfinite(L[0, 0]) or L[0, 0] <= 0:
+            raise not_positive()
+        inverse, _ = scipy.linalg.lapack.dtrtri(L[:rank, :rank], lower=1)
+        return pivots[:rank] - 1, np.tril(inverse).T
 
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
         """R⁻¹ B or R⁻ᵀ B."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from streamkern.execute.asked import Asked
+from streamkern.execute.request_counts import WorkerCounts
 
 Parts = tuple[Any, ...]
 """What a block contributes: values that add with ``+``, each to its like."""
@@ -41,18 +41,15 @@ class LaneWork(Protocol):
 
     def build(self, pass_: int, lane: int, step: int) -> Any:
         """Read and assemble a block; called ahead of time, from a thread of its own."""
-        ...
 
     def begin(self, block: Any) -> Any:
         """Do what can be done for the block before the state is known, and return a token of it.
 
         It may be called by another thread than ``contribute``, or never.
         """
-        ...
 
     def contribute(self, block: Any, state: Any, begun: Any = None) -> Parts:
         """What the block contributes under ``state``; ``begun`` is the token of ``begin``, or None."""
-        ...
 
 
 class Share(NamedTuple):
@@ -114,49 +111,70 @@ class StepResult(NamedTuple):
         }
 
 
+class Allowance(NamedTuple):
+    """Memory that a worker process may hold.
+
+    Attributes:
+        budget: bytes, whatever it held before: the budget of the run.
+        first: bytes projected for a worker of one thread, beyond what it held before; they are allowed as well.
+        more: bytes projected for each further thread.
+    """
+
+    budget: int
+    first: int
+    more: int
+
+    def bytes(self, before: int, threads: int) -> int:
+        """Return the bytes that a worker may hold.
+
+        Args:
+            before: what it held before.
+            threads: its threads.
+        """
+        return max(self.budget, before + self.first + (threads - 1) * self.more)
+
+
 class Placement(Protocol):
     """Lanes placed where they run, with what they need resident there."""
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
         """Sum of what every lane contributes to the step at ``position``; blocks of ``ahead`` are read meanwhile."""
-        ...
 
     def close(self) -> None:
         """Let go of what is resident."""
-        ...
 
 
 class Executor(Protocol):
-    """Where blocks run. Parallelism is across blocks: inside one, BLAS has one thread."""
+    """Where blocks run. Parallelism is across blocks: inside one, BLAS has one thread.
+
+    Attributes:
+        allowed: memory that each worker process may hold; None for no bound. Of this process, ``memory.limited`` says.
+    """
+
+    allowed: Allowance | None
 
     @property
     def name(self) -> str:
         """What reports call it."""
-        ...
 
     @property
     def slots(self) -> int:
         """Blocks that run at a time."""
-        ...
 
     @property
     def overlaps(self) -> bool:
         """Whether two stages of the set-up may be evaluated at a time, by threads that would wait otherwise."""
-        ...
 
     @property
     def dashboard(self) -> str | None:
         """Where workers can be watched, or None."""
-        ...
 
     @property
-    def asked(self) -> Asked:
-        """What workers have asked of remote stores, beside this process."""
-        ...
+    def request_counts(self) -> WorkerCounts:
+        """Requests of workers to remote stores; those of this process are counted separately."""
 
     def doubts(self) -> list[str]:
         """Why results might not be those of this process, one sentence each."""
-        ...
 
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
         """``fn(item, *shared)`` in the order of the items, with a bounded number in flight.
@@ -166,15 +184,12 @@ class Executor(Protocol):
             items: small values, one a task.
             shared: large values, placed once.
         """
-        ...
 
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """``fn(item)`` in threads of this process: tiles of the host-side linear algebra."""
-        ...
 
     def place(self, work: LaneWork, lanes: int) -> Placement:
         """Place ``lanes`` lanes of ``work``."""
-        ...
 
 
 def add(a: Parts, b: Parts) -> Parts:

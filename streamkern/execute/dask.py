@@ -21,7 +21,7 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -33,12 +33,12 @@ from distributed.client import FutureCancelledError
 from distributed.protocol import pickle
 from threadpoolctl import threadpool_limits
 
-from streamkern.errors import StorageError, UsageError
-from streamkern.execute.asked import Asked, Told, tell
-from streamkern.execute.base import PIPELINE_FILE, LaneWork, Parts, Position, Share, StepResult, Tree
+from streamkern.errors import MemoryLimitError, StorageError, UsageError
+from streamkern.execute.base import PIPELINE_FILE, Allowance, LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.client import CONNECT, connect
+from streamkern.execute.request_counts import ProcessCounts, WorkerCounts, process_counts
 from streamkern.execute.threads import LanePool, Nodes, blas_kernels, default_threads
-from streamkern.memory import keep_heap
+from streamkern.memory import keep_heap, limited, resident
 from streamkern.storage.remote import COUNTS
 
 T = TypeVar("T")
@@ -125,10 +125,11 @@ class DaskExecutor:
 
     Attributes:
         losses: workers that went away so far.
-        asked: what workers have asked of remote stores.
+        request_counts: requests of workers to remote stores.
     """
 
     name = "dask"
+    allowed: Allowance | None = None
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class DaskExecutor:
         self.stall_timeout = stall_timeout
         self.step_timeout = step_timeout
         self.losses = 0
-        self.asked = Asked()
+        self.request_counts = WorkerCounts()
         self._workers: dict[str, _Seen] = {}
         self._looked = 0.0
         self._open: ExitStack | None = None
@@ -219,7 +220,6 @@ class DaskExecutor:
         return False
 
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """``fn(item)`` for every item, in threads of this process."""
         return list(self._pool.map(fn, items))
 
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
@@ -272,16 +272,16 @@ class DaskExecutor:
         lost with the worker.
         """
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60}):
-            spread: Future[Shared] = self.client.submit(Shared, payload, pure=False)
+            spread: Future[Shared] = self.client.submit(Shared, payload, self.allowed, pure=False)
             return spread
 
     def opened(self, answer: bytes, worker: str | None = None) -> Any:
         """What was returned; what was raised is raised."""
-        done, value, told = loads(answer)
-        self.asked.note(told)
+        done, value, counts = loads(answer)
+        self.request_counts.add(counts)
         if done:
             return value
-        if isinstance(value, MemoryError):
+        if isinstance(value, MemoryError) and not isinstance(value, MemoryLimitError):
             raise StorageError(
                 f"A worker has no memory left: {value}",
                 where=worker,
@@ -436,11 +436,10 @@ class Lanes:
         raise _gives_up(f"Pass {position[0] + 1}, step {position[1] + 1}") from lost
 
     def close(self) -> None:
-        """Stop reading ahead on the workers, and free what they hold."""
         with self.executor.client.as_current():
             for placed in self._actors:
                 with suppress(Exception, CancelledError):  # whoever cannot be told is gone
-                    self.executor.asked.note(placed.actor.close().result(timeout=_CLOSE))
+                    self.executor.request_counts.add(placed.actor.close().result(timeout=_CLOSE))
         self._drop()
 
     def _drop(self) -> None:
@@ -537,14 +536,16 @@ def partition(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
 class Shared:
     """What tasks or actors of a worker share: unpickled there once, and pickled again for a worker that copies it."""
 
-    def __init__(self, payload: bytes) -> None:
-        self.before = COUNTS.now()
+    def __init__(self, payload: bytes, allowed: Allowance | None = None) -> None:
+        self.before, self.allowed = COUNTS.now(), allowed
+        held = resident()
         self.value = loads(payload)
         self._bytes = len(payload)
+        self.budget = None if allowed is None else allowed.bytes(held, get_worker().state.nthreads)
         threadpool_limits(1, user_api="blas")  # here, after every library in use was imported by unpickling
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shared, (dumps(self.value),)
+        return Shared, (dumps(self.value), self.allowed)
 
     def __sizeof__(self) -> int:  # what Dask believes it costs to hold and to copy
         return self._bytes
@@ -577,11 +578,10 @@ class LaneActor:
             self._pool.begin_ahead(ahead[0], 2 * self._slots)
         return answer
 
-    def close(self) -> Told | None:
-        """Stop the threads; tell what was asked of stores."""
+    def close(self) -> ProcessCounts | None:
         self._pool.close()
         self._threads.shutdown()
-        return _tell(self._shared)
+        return _counts(self._shared)
 
 
 def _give_way(driver: str) -> None:
@@ -598,18 +598,21 @@ def _run(shared: Shared, message: bytes) -> bytes:
 
 
 def _packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
-    """What ``compute`` returns or raises, and what was asked of stores, pickled."""
+    """What ``compute`` returns or raises, and the counts of requests to stores, pickled."""
     try:
-        return dumps((True, compute(), _tell(shared)))
+        with nullcontext() if shared.budget is None else limited(shared.budget):
+            return dumps((True, compute(), _counts(shared)))
     except Exception as error:
+        if isinstance(error, MemoryLimitError):
+            error.where = f"worker {get_worker().address}, {error.where}"
         try:
-            return dumps((False, error, _tell(shared)))
+            return dumps((False, error, _counts(shared)))
         except Exception:
-            return dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), _tell(shared)))
+            return dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), _counts(shared)))
 
 
-def _tell(shared: Shared) -> Told | None:
-    return tell(get_worker().address, shared.before)
+def _counts(shared: Shared) -> ProcessCounts | None:
+    return process_counts(get_worker().address, shared.before)
 
 
 def _gives_up(what: str) -> StorageError:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from streamkern.execute.asked import Asked
-from streamkern.execute.base import LaneWork, Parts, Position, Share, StepResult, Tree
+from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.prefetch import Prefetch
+from streamkern.execute.request_counts import WorkerCounts
+from streamkern.memory import check
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,10 +45,11 @@ class ThreadsExecutor:
 
     name = "threads"
     dashboard = None
+    allowed: Allowance | None = None
 
     def __init__(self, threads: int | None = None) -> None:
         self.slots = threads or default_threads()
-        self.asked = Asked()
+        self.request_counts = WorkerCounts()
         self._pool: ThreadPoolExecutor | None = None
         self._limits: threadpool_limits | None = None
 
@@ -73,7 +75,6 @@ class ThreadsExecutor:
 
     @property
     def overlaps(self) -> bool:
-        """Whether there is more than one thread."""
         return self.slots > 1
 
     def doubts(self) -> list[str]:
@@ -81,7 +82,6 @@ class ThreadsExecutor:
         return []
 
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
-        """``fn(item, *shared)`` in order, at most two tasks a thread in flight."""
         flying: deque[Future[R]] = deque()
         try:
             for item in items:
@@ -95,7 +95,6 @@ class ThreadsExecutor:
                 future.cancel()
 
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """``fn(item)`` for every item, in the pool."""
         return list(self.pool.map(fn, items))
 
     def place(self, work: LaneWork, lanes: int) -> LanePool:
@@ -175,6 +174,7 @@ class LanePool:
             start = time.perf_counter()
             token = begun.pop(lane).result() if lane in begun else None
             parts = self.work.contribute(block, state, token)
+            check()
             return lane, parts, wait, time.perf_counter() - start
 
         results = self.pool.map(run, self.mine)
@@ -214,13 +214,11 @@ class LanePool:
             self.pool.submit(begin, lane)
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
-        """Sum over all lanes, where all of them are held here."""
         done = self.nodes(position, state, ahead)
         (parts,) = done.sums.values()
         return StepResult(parts, (Share("here", self.lanes, done.wait, done.compute),), done.adding)
 
     def close(self) -> None:
-        """Stop reading ahead and beginning blocks."""
         with self._lock:
             self._ahead, begun = None, list(self._begun.values())
         for done in begun:

@@ -12,7 +12,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, SupportsFloat
 
@@ -22,12 +22,12 @@ from streamkern.backends.base import Backend
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
 from streamkern.errors import UsageError
-from streamkern.types import Array
+from streamkern.types import Array, Parameters
 
 _STRIP = 32  # rows of a tile that a sum or product of kernels copies
 
 
-class Kernel(ABC):
+class Kernel(Parameters, ABC):
     """A positive-definite function k(x, z). Subclasses are frozen dataclasses; + and * combine them."""
 
     __array_ufunc__: ClassVar[None] = None  # so that NumPy leaves ``np.float64(2) * kernel`` to the kernel
@@ -94,10 +94,6 @@ class Kernel(ABC):
         """The kernel with the median distance of two rows, in the units of the rows, wherever it asks for it."""
         return self
 
-    def to_json(self) -> dict[str, Any]:
-        """The kernel as JSON-serialisable data, read back by ``kernel_from_json``."""
-        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
-
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name, as scikit-learn's tools ask for them.
 
@@ -154,7 +150,30 @@ class Kernel(ABC):
 
 
 @dataclass(frozen=True)
-class Sum(Kernel):
+class _Combined(Kernel):
+    parts: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(self.parts))
+        _check_kernels(self, *self.parts)
+
+    @property
+    def translation_invariant(self) -> bool:
+        return all(part.translation_invariant for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": type(self).__name__, "parts": [part.to_json() for part in self.parts]}
+
+    @property
+    def asks_median(self) -> bool:
+        return any(part.asks_median for part in self.parts)
+
+    def at_median(self, distance: float) -> Self:
+        return type(self)(tuple(part.at_median(distance) for part in self.parts))
+
+
+@dataclass(frozen=True)
+class Sum(_Combined):
     """k(x, z) = Σ_i k_i(x, z), as ``k1 + k2`` makes it. Holds a strip of a tile besides, as ``Product`` does.
 
     Args:
@@ -164,40 +183,15 @@ class Sum(Kernel):
         UsageError: there is none, or one is not a kernel.
     """
 
-    parts: tuple[Kernel, ...]
-
-    def __post_init__(self) -> None:
-        _check_parts(self)
-
-    @property
-    def translation_invariant(self) -> bool:
-        """Whether every part is."""
-        return all(part.translation_invariant for part in self.parts)
-
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         _fold(self.parts, np.add, S, x_norms, z_norms, backend)
 
     def diag(self, X: Array) -> Array:
-        """Σ_i k_i(x, x)."""
         return np.asarray(np.sum([part.diag(X) for part in self.parts], axis=0))
-
-    def to_json(self) -> dict[str, Any]:
-        """The parts, nested."""
-        return {"name": "Sum", "parts": [part.to_json() for part in self.parts]}
-
-    @property
-    def asks_median(self) -> bool:
-        """Whether a part does."""
-        return any(part.asks_median for part in self.parts)
-
-    def at_median(self, distance: float) -> Sum:
-        """Every part at that distance."""
-        return Sum(tuple(part.at_median(distance) for part in self.parts))
 
 
 @dataclass(frozen=True)
-class Product(Kernel):
+class Product(_Combined):
     """k(x, z) = Π_i k_i(x, z), as ``k1 * k2`` makes it; positive definite by Schur's theorem.
 
     Args:
@@ -207,36 +201,11 @@ class Product(Kernel):
         UsageError: there is none, or one is not a kernel.
     """
 
-    parts: tuple[Kernel, ...]
-
-    def __post_init__(self) -> None:
-        _check_parts(self)
-
-    @property
-    def translation_invariant(self) -> bool:
-        """Whether every part is."""
-        return all(part.translation_invariant for part in self.parts)
-
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         _fold(self.parts, np.multiply, S, x_norms, z_norms, backend)
 
     def diag(self, X: Array) -> Array:
-        """Π_i k_i(x, x)."""
         return np.asarray(np.prod([part.diag(X) for part in self.parts], axis=0))
-
-    def to_json(self) -> dict[str, Any]:
-        """The parts, nested."""
-        return {"name": "Product", "parts": [part.to_json() for part in self.parts]}
-
-    @property
-    def asks_median(self) -> bool:
-        """Whether a part does."""
-        return any(part.asks_median for part in self.parts)
-
-    def at_median(self, distance: float) -> Product:
-        """Every part at that distance."""
-        return Product(tuple(part.at_median(distance) for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -260,30 +229,24 @@ class Scaled(Kernel):
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether k_0 is."""
         return self.kernel.translation_invariant
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         self.kernel.apply(S, x_norms, z_norms, backend)
         S *= S.dtype.type(self.scale)
 
     def diag(self, X: Array) -> Array:
-        """The diagonal of k_0, times c."""
         K = self.kernel.diag(X)
         return np.asarray(K * K.dtype.type(self.scale))
 
     def to_json(self) -> dict[str, Any]:
-        """The kernel, nested, and its scale."""
         return {"name": "Scaled", "kernel": self.kernel.to_json(), "scale": self.scale}
 
     @property
     def asks_median(self) -> bool:
-        """Whether k_0 does."""
         return self.kernel.asks_median
 
     def at_median(self, distance: float) -> Scaled:
-        """k_0 at that distance."""
         return Scaled(self.kernel.at_median(distance), self.scale)
 
 
@@ -381,25 +344,20 @@ class Expansion(Basis):
 
     @property
     def p(self) -> int:
-        """Number of centers."""
         return int(self.Z.shape[0])
 
     @property
     def width(self) -> int:
-        """Number p of centers."""
         return self.p
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the centers."""
         return self.Z.dtype
 
     def at(self, Z: Array, engine: Engine | None = None) -> Expansion:
-        """The same kernel against other centers, on the same engine or on another."""
         return Expansion(self.kernel, Z, engine or self.engine)
 
     def head(self, n: int) -> Expansion:
-        """The first n centers, which share their numbers with these."""
         head = copy(self)
         head.__dict__ = self.__getstate__()
         head.Z = self.Z[:n]
@@ -407,7 +365,6 @@ class Expansion(Basis):
         return head
 
     def block(self, X: Array, out: Array | None = None) -> Array:
-        """k(X, Z), shape (b, p), written to ``out`` where given."""
         return self.engine.block(self, X, out)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -464,11 +421,6 @@ def set_integer(owner: Any, name: str, low: int, high: int | None = None) -> Non
 
 def _parts(kernel: Kernel, kind: type[Sum] | type[Product]) -> tuple[Kernel, ...]:
     return kernel.parts if isinstance(kernel, kind) else (kernel,)
-
-
-def _check_parts(whole: Sum | Product) -> None:
-    object.__setattr__(whole, "parts", tuple(whole.parts))
-    _check_kernels(whole, *whole.parts)
 
 
 def _check_kernels(whole: Kernel, *parts: Any) -> None:

@@ -33,12 +33,10 @@ class Linear(Kernel):
         set_number(self, "offset")
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         if self.offset:
             S += S.dtype.type(self.offset)
 
     def diag(self, X: Array) -> Array:
-        """‖x‖² + c."""
         return _rounded(_squared_norms(X) + self.offset, X)
 
 
@@ -65,7 +63,6 @@ class Polynomial(Kernel):
         set_number(self, "offset")
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         for rows in tiles(len(S), _STRIP):
             strip = S[rows]
             strip *= S.dtype.type(self.gamma)
@@ -80,7 +77,6 @@ class Polynomial(Kernel):
                     strip *= base
 
     def diag(self, X: Array) -> Array:
-        """(γ ‖x‖² + c)^degree."""
         return _rounded((self.gamma * _squared_norms(X) + self.offset) ** self.degree, X)
 
 
@@ -109,7 +105,6 @@ class ArcCosine(Kernel):
         set_integer(self, "depth", 1, 1000)
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         backend.angular(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
 
     def diag(self, X: Array) -> Array:
@@ -141,11 +136,9 @@ class NTK(Kernel):
         set_integer(self, "depth", 1, 1000)
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         backend.angular(S, x_norms, z_norms, "ntk", self.depth)
 
     def diag(self, X: Array) -> Array:
-        """(depth + 1) ‖x‖²."""
         return _rounded((self.depth + 1) * _squared_norms(X), X)
 
 
@@ -169,11 +162,9 @@ class DotProfile(Kernel):
         check_profile(self)
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         S[...] = profile_values(self, S)
 
     def diag(self, X: Array) -> Array:
-        """g(‖x‖²)."""
         return _rounded(profile_values(self, _squared_norms(X)), X)
 
     def to_json(self) -> dict[str, Any]:

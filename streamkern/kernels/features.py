@@ -8,7 +8,7 @@ saved.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer, tiles
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
 from streamkern.kernels.registry import kernel_from_json
 from streamkern.rng import row_hash
-from streamkern.types import Array
+from streamkern.types import Array, Parameters
 
 _DIRECTIONS, _SCALES, _PHASES = range(3)  # what a random number is for
 _FEATURES = 0x66656174757265  # keeps a seed's features apart from what else is drawn with it
@@ -35,20 +35,16 @@ class FeatureMap(Protocol):
     @property
     def needs_centers(self) -> bool:
         """Whether φ is made from centers Z."""
-        ...
 
     @property
     def translation_invariant(self) -> bool:
         """Whether ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ: then rows may be centred."""
-        ...
 
     def width(self, d: int, p: int = 0) -> int:
         """Number M of features of rows of width d, given p centers."""
-        ...
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
         """Bytes that the basis holds for as long as it lives."""
-        ...
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         """The functions φ_1 .. φ_M of a row x of width d.
@@ -64,25 +60,19 @@ class FeatureMap(Protocol):
             UsageError: centers are missing or of another width, or rows may not be centred.
             NumericalError: the kernel matrix of the centers is not positive definite.
         """
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """The map as JSON-serialisable data, read back by ``feature_map_from_json``."""
-        ...
 
 
 @dataclass(frozen=True)
-class _Map:
+class _Map(Parameters):
     """What maps without centers share."""
 
     @property
     def needs_centers(self) -> bool:
         """Whether φ is made from centers: it is not."""
         return False
-
-    def to_json(self) -> dict[str, Any]:
-        """The map as JSON-serialisable data."""
-        return {"name": type(self).__name__, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -91,19 +81,15 @@ class Identity(_Map):
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether rows may be centred: they may not."""
         return False
 
     def width(self, d: int, p: int = 0) -> int:
-        """M = d."""
         return d
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """The center."""
         return d * dtype.itemsize
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
-        """The columns of a row; see ``FeatureMap.basis``."""
         return _Columns(_spread(center, d).astype(dtype))
 
 
@@ -147,19 +133,15 @@ class RandomFourier(_Map):
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether rows may be centred: they may."""
         return True
 
     def width(self, d: int, p: int = 0) -> int:
-        """The number asked for."""
         return self.M
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """Frequencies and phases."""
         return (self.M * d + self.M) * dtype.itemsize
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
-        """The waves; see ``FeatureMap.basis``."""
         omega = self.frequencies(d)
         omega *= 0.5 / np.pi  # in turns, of which float32 drops whole ones without an error
         phases = _uniforms(self.seed, self.M) + omega @ _spread(center, d)
@@ -184,7 +166,6 @@ class RandomFourier(_Map):
         return omega
 
     def to_json(self) -> dict[str, Any]:
-        """The map, and the kernel nested."""
         return {**super().to_json(), "kernel": self.kernel.to_json()}
 
 
@@ -215,15 +196,12 @@ class ReLUFeatures(_Map):
         return False
 
     def width(self, d: int, p: int = 0) -> int:
-        """The number asked for."""
         return self.M
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """Weights and offsets."""
         return (self.M * d + self.M) * dtype.itemsize
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
-        """The units; see ``FeatureMap.basis``."""
         omega = _normals(self.seed, _DIRECTIONS, self.M, d)
         omega *= np.sqrt(2.0 / self.M)  # max(0, ·) takes positive factors out
         return _Units(omega.astype(dtype), (omega @ _spread(center, d)).astype(dtype))
@@ -279,11 +257,9 @@ class KernelFeatures(_AtCenters):
     """
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """Centers, norms, and centers packed for products."""
         return p * d * dtype.itemsize + default_engine().held_bytes(p, d, dtype)
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
-        """Kernel values at the centers; see ``FeatureMap.basis``."""
         return Expansion(self.kernel, self._centers(d, Z, center).astype(dtype))
 
 
@@ -301,11 +277,9 @@ class Nystrom(_AtCenters):
     """
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """Centers, norms, centers packed for products, and L⁻¹."""
         return (p * d + p * p) * dtype.itemsize + default_engine().held_bytes(p, d, dtype)
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
-        """The orthonormalised kernel functions; see ``FeatureMap.basis``."""
         centers = self._centers(d, Z, center).astype(np.float64)
         p, dtype = len(centers), np.dtype(dtype)
         K = Expansion(self.kernel, centers).block(centers)

@@ -48,11 +48,9 @@ class Radial(Kernel):
 
     @property
     def asks_median(self) -> bool:
-        """Whether σ is the median distance of two rows."""
         return self.bandwidth == MEDIAN
 
     def at_median(self, distance: float) -> Self:
-        """The kernel with that σ, where σ is the median distance."""
         return replace(self, bandwidth=distance) if self.asks_median else self
 
     @property
@@ -78,20 +76,16 @@ class Radial(Kernel):
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether k(x + a, z + a) = k(x, z): it is."""
         return True
 
     @property
     def profile(self) -> tuple[str, Mapping[str, float]]:
-        """Kind and parameters, as the loops of a backend know them."""
         return self.kind, {**vars(self), "bandwidth": self.sigma}
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         backend.radial(S, x_norms, z_norms, *self.profile)
 
     def diag(self, X: Array) -> Array:
-        """k(x, x) = 1."""
         return np.ones(len(X), dtype=X.dtype if X.dtype.kind == "f" else np.float64)
 
 
@@ -101,7 +95,6 @@ class Laplace(Radial):
 
     @property
     def kind(self) -> str:
-        """The profile."""
         return "laplace"
 
 
@@ -111,7 +104,6 @@ class Gaussian(Radial):
 
     @property
     def kind(self) -> str:
-        """The profile."""
         return "gaussian"
 
 
@@ -121,7 +113,6 @@ class Cauchy(Radial):
 
     @property
     def kind(self) -> str:
-        """The profile."""
         return "cauchy"
 
 
@@ -155,7 +146,6 @@ class Matern(Radial):
 
     @property
     def kind(self) -> str:
-        """The profile."""
         return "matern32" if self.nu == 1.5 else "matern52"
 
 
@@ -183,7 +173,6 @@ class ExponentialPower(Radial):
 
     @property
     def kind(self) -> str:
-        """The profile."""
         return "exponential_power"
 
 
@@ -209,15 +198,12 @@ class RadialProfile(Kernel):
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether k(x + a, z + a) = k(x, z): it is."""
         return True
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
         backend.radial(S, x_norms, z_norms, lambda squared: profile_values(self, squared), {})
 
     def diag(self, X: Array) -> Array:
-        """k(x, x) = g(0)."""
         dtype = X.dtype if X.dtype.kind == "f" else np.dtype(np.float64)
         return np.full(len(X), profile_values(self, np.zeros(1, dtype))[0], dtype)
 

@@ -23,25 +23,20 @@ class StoredCenters(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """(p, d)."""
-        ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the values."""
-        ...
 
     @property
     def mean_row(self) -> Array:
         """Their mean, shape (d,), float64."""
-        ...
 
     def __len__(self) -> int:
         """How many there are."""
-        ...
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
         """Which centers, and the centers, ``TILE_ROWS`` at a time, in order."""
-        ...
 
 
 def mean_row(Z: Array | StoredCenters) -> Array:
@@ -83,12 +78,10 @@ class StreamedExpansion(Basis):
 
     @property
     def width(self) -> int:
-        """Number p of centers."""
         return len(self.Z)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the centers."""
         return self.Z.dtype
 
     def _tiles(self) -> Iterator[tuple[slice, Expansion]]:
@@ -96,7 +89,6 @@ class StreamedExpansion(Basis):
             yield rows, Expansion(self.kernel, tile - self.center, self.engine)
 
     def block(self, X: Array, out: Array | None = None) -> Array:
-        """k(X, Z), shape (b, p), written to ``out`` where given."""
         K = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
         for rows, expansion in self._tiles():
             K[:, rows] = expansion.block(X)

@@ -13,8 +13,7 @@ from typing import Any
 from streamkern.errors import ModelFormatError, StreamkernError
 from streamkern.events import EventLog
 from streamkern.solvers import Checkpoint
-from streamkern.storage.artifact import load_artifact, save_artifact
-from streamkern.storage.serialize import pack, unpack
+from streamkern.storage.serialize import load_value, save_value
 
 INTERVAL = 30.0
 """Seconds between checkpoints."""
@@ -78,8 +77,7 @@ class Checkpoints:
         if not os.path.lexists(place):  # a broken link is reported
             return None
         try:
-            arrays, metadata = load_artifact(place, kind)
-            return unpack(metadata.get("value"), arrays)
+            return load_value(place, kind)
         except (StreamkernError, OSError) as error:
             reason = error.what if isinstance(error, ModelFormatError) else str(error)
             self.events.emit("warning", message=f"{place.name} of an earlier run is left out: {reason}")
@@ -103,7 +101,6 @@ class Checkpoints:
                 self._due = max(self._due, ended + (ended - started) / SHARE)
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint before returning."""
         self._writer.submit(self._write, checkpoint).result()
 
     def _write(self, checkpoint: Checkpoint) -> None:
@@ -115,9 +112,9 @@ class Checkpoints:
         started = time.perf_counter()
         try:
             if self.prepared is not None:
-                self._save(self.folder / "prepared", _PREPARED, self.prepared)
+                save_value(self.folder / "prepared", _PREPARED, self.prepared)
                 self.prepared = None
-            self._save(self.folder / name, _KIND, checkpoint)
+            save_value(self.folder / name, _KIND, checkpoint)
         except (StreamkernError, OSError) as error:
             # Training goes on: the next one may find room, and the one before is intact.
             reason = error.what if isinstance(error, StreamkernError) else str(error)
@@ -128,11 +125,6 @@ class Checkpoints:
         took = time.perf_counter() - started
         self.events.emit("checkpoint", pass_=pass_, step=step, rows=checkpoint.rows, seconds=took)
         self._prune()
-
-    @staticmethod
-    def _save(place: Path, kind: str, value: Any) -> None:
-        tree, arrays = pack(value)
-        save_artifact(place, kind, arrays, {"value": tree})
 
     def _prune(self) -> None:
         for place in self._places()[:-KEPT]:

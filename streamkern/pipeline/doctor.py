@@ -15,8 +15,7 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from streamkern.backends import product
-from streamkern.backends.device import get_device
+from streamkern.backends import get_device, product
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.errors import UsageError
 from streamkern.execute.threads import default_threads

@@ -12,7 +12,7 @@ from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import Encoding
 from streamkern.execute.base import Executor, Parts, Stack
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 
 ROWS = 8
@@ -45,7 +45,7 @@ def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[s
     ids = np.sort(dataset.draw(min(ROWS, dataset.base_rows), _DRAW))
     scan = Scan(Assembly(dataset), only=ids)
     shown = _Examples(Assembly(dataset.plain(), encoding), Assembly(dataset) if dataset.augmentations else None)
-    (pieces,) = sweep(executor, Work(RawScan(scan), shown))
+    (pieces,) = sweep(executor, ScanWork(RawScan(scan), shown))
     found, rows, targets = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
     return {"ids": found, "rows": rows, "targets": targets}
 

@@ -12,15 +12,15 @@ from streamkern.data.statistics import unlike_scales
 from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.operations import Operations
 from streamkern.execute.threads import default_threads
-from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
+from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
 from streamkern.solvers.base import HELD_OUT
-from streamkern.solvers.fit import OUTPUTS_GUESS, centers_bytes, planned, steps, width
-from streamkern.solvers.footprint import Footprint, footprint
+from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, steps, width
+from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.placement import device_for, require_room
 
@@ -146,7 +146,7 @@ def plan(
         data.draw(pipeline.centers.count(data))
     dtype = np.dtype(pipeline.dtype)
     fits = footprint(
-        data, p, OUTPUTS_GUESS, solver, budget=budget, baseline=resident(), slots=slots, lanes=pipeline.lanes,
+        data, p, likely_outputs(data), solver, budget=budget, baseline=loaded(), slots=slots, lanes=pipeline.lanes,
         itemsize=dtype.itemsize, validate=pipeline.validation is not None,
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,

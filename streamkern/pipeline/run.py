@@ -19,19 +19,19 @@ import numpy as np
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import Scheduler, open_executor, scheduler_name
-from streamkern.execute.asked import Asked
-from streamkern.memory import default_budget, parse_bytes, peak_resident, resident
+from streamkern.execute.request_counts import WorkerCounts
+from streamkern.memory import default_budget, limited, parse_bytes, peak_resident, resident
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
-from streamkern.pipeline.stages import Stages, version
+from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_model, version
 from streamkern.progress import showing
 from streamkern.redaction import redacted
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import OUTPUTS_GUESS, fit, planned, steps, width
-from streamkern.solvers.footprint import Footprint, footprint
+from streamkern.solvers.fit import fit, likely_outputs, planned, steps, width
+from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.placement import device_for
 from streamkern.storage.remote import COUNTS
 from streamkern.storage.writer import locked, read_json, tidy, write_json
@@ -71,6 +71,7 @@ def run(
     Raises:
         PlanRefusedError: the run would not fit the memory; the result of an earlier run that is done stays.
         BusyError: another run holds the directory.
+        MemoryLimitError: the process came to hold more than the budget all the same; what was trained is kept.
         NumericalError: training diverged or stagnated.
         UsageError: the pipeline, the memory or the seconds are none.
         StreamkernError: any other failure, told by its class.
@@ -111,9 +112,10 @@ def run(
         trained: dict[str, Any] = {}
         started = time.perf_counter()
         try:
-            measured = _train(
-                pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device, trained
-            )
+            with limited(budget):
+                measured = _train(
+                    pipeline, folder, budget, threads, scheduler, events, timings, checkpoint_seconds, device, trained
+                )
         except BaseException as error:
             status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
             failure = trained | {
@@ -245,20 +247,22 @@ def _train(
         events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
     computing = device_for(pipeline, device)
     with open_executor(scheduler, threads) as executor:
-        events.facts = partial(_held, executor.asked)
+        events.facts = partial(_held, executor.request_counts)
         if executor.dashboard is not None:
             events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots)
         for doubt in executor.doubts():
             events.emit("warning", message=doubt)
         reuse = pipeline.unknown_code() is None
-        stages = Stages(pipeline, executor, events, folder / "stages", timings, checkpoint_seconds, reuse)
+        stages = KeptStages(events, folder / "stages", timings, checkpoint_seconds, reuse)
 
         def on_plan(projected: Footprint) -> None:
             events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
 
         besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
-        problem, outcome, report, projected = fitted = fit(pipeline, executor, budget, stages, on_plan, computing)
-        settled = {} if stages.median is None else {"median_distance": stages.median}
+        problem, outcome, report, projected, median = fitted = fit(
+            pipeline, executor, budget, stages, on_plan, computing
+        )
+        settled = {} if median is None else {"median_distance": median}
         model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
         started = time.perf_counter()
         model.save(folder / "model.zarr")
@@ -284,9 +288,9 @@ def _train(
             "executor": executor.name,
             "device": "cpu" if computing is None else computing.name,
         }
-        measured: dict[str, Any] = {"metrics": stages.evaluate(model, problem.train)}
+        measured: dict[str, Any] = {"metrics": evaluate_model(pipeline, stages, model, problem.train, executor)}
         if pipeline.diagnose:
-            measured["diagnostics"] = stages.diagnose(problem, model)
+            measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
         stages.prune()
         trained["peak_memory_bytes"] = peak_resident()
         return measured
@@ -306,7 +310,7 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
     """
     rows = planned(pipeline)
     return footprint(
-        rows, width(pipeline, rows), OUTPUTS_GUESS, Direct(), budget=budget, baseline=resident(), slots=slots,
+        rows, width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=loaded(), slots=slots,
         lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize,
     ).peak  # fmt: skip
 
@@ -314,10 +318,10 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
 _STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (KeyboardInterrupt, "interrupted"))
 
 
-def _held(asked: Asked | None = None) -> dict[str, Any]:
-    """What every line of the event log says: memory in bytes, and what remote stores were asked, by workers too."""
+def _held(counts: WorkerCounts | None = None) -> dict[str, Any]:
+    """What every line of the event log says: memory in bytes, and requests to remote stores, by workers too."""
     store: dict[str, Any] = COUNTS.now()
-    if workers := {} if asked is None else asked.by_worker():
+    if workers := {} if counts is None else counts.by_worker():
         store = {name: here + sum(each[name] for each in workers.values()) for name, here in store.items()}
         store["workers"] = workers
     memory = {"resident_bytes": resident(), "peak_bytes": peak_resident()}

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
-from streamkern.centers import CenterSet
 from streamkern.data.dataset import Dataset
-from streamkern.data.preprocess import Learning
-from streamkern.data.statistics import Statistics
-from streamkern.data.targets import Encoding, encoding_from_json, encoding_to_json
-from streamkern.data.transforms import Transform, dump, load
+from streamkern.data.targets import encoding_to_json
 from streamkern.errors import StorageError
 from streamkern.events import EventLog
 from streamkern.execute.base import Executor
@@ -29,13 +22,11 @@ from streamkern.pipeline.checkpoints import INTERVAL, Checkpoints
 from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.report.quality import shuffle_warning
-from streamkern.solvers import Outcome, Problem, bandwidth, train
+from streamkern.solvers import Outcome, Problem, Solver, train
 from streamkern.solvers.diagnostics import diagnose
-from streamkern.solvers.fit import check, choose_centers, learn, require_success, statistics, steps
-from streamkern.solvers.footprint import Footprint
-from streamkern.storage.artifact import load_artifact, save_artifact
+from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps
 from streamkern.storage.base import digest
-from streamkern.types import Array
+from streamkern.storage.serialize import load_value, save_value
 from streamkern.user_code import described
 
 T = TypeVar("T")
@@ -52,76 +43,68 @@ KEPT = 3
 
 
 @dataclass(eq=False)
-class Stages:
-    """Runs stages in order, or takes what an earlier run left.
+class KeptStages(Stages):
+    """Runs stages in order, or takes the results that an earlier run kept.
 
     Args:
-        pipeline: the definition.
-        executor: where blocks run.
-        events: told of beginnings and ends.
-        folder: where results are kept; None keeps nothing.
+        events: where beginnings and ends are reported.
+        folder: where results are kept.
         timings: seconds of each stage, added to as they end.
         every: seconds between checkpoints of the training.
         reuse: whether results and checkpoints of an earlier run may be taken over.
 
     Attributes:
         resumed_rows: rows that an earlier run had trained on, and this one did not have to.
-        median: the median distance of two rows, where a bandwidth asked for it.
     """
 
-    pipeline: Pipeline
-    executor: Executor
     events: EventLog
-    folder: Path | None = None
+    folder: Path
     timings: list[dict[str, Any]] = field(default_factory=list)
     every: float = INTERVAL
     reuse: bool = True
     resumed_rows: int = 0
-    median: float | None = None
 
-    def run(
-        self,
-        name: str,
-        key: str,
-        compute: Callable[[], T],
-        dump: Callable[[T], tuple[dict[str, Array], dict[str, Any]]] | None = None,
-        load: Callable[[dict[str, Array], dict[str, Any]], T] | None = None,
-    ) -> T:
-        """The stage's result: what the same key has left, else computed, and kept if it can be dumped."""
+    def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
+        """Return what the same key has left, or else compute and keep it."""
         start = time.perf_counter()
-        found = None if load is None else self._kept(name, key, load)
+        place = None if key is None else self._place(name, key)
+        found = None if place is None else self._kept(name, place)
         if found is not None:
-            self._ended(name, start, cached=True, key=key)
-            return found
+            self._ended(name, start, True, place)
+            return cast(T, found)
         self.events.emit("stage", name=name, state="begin")
         result = compute()
-        kept = self.folder is not None and dump is not None
-        if kept:
-            assert dump is not None
-            save_artifact(self._place(name, key), name, *dump(result))
-        self._ended(name, start, cached=False, key=key if kept else None)
+        if place is not None:
+            save_value(place, name, result)
+        self._ended(name, start, False, place)
         return result
 
-    def _kept(self, name: str, key: str, load: Callable[[dict[str, Array], dict[str, Any]], T]) -> T | None:
-        """What an earlier run left for this stage under this key, or None."""
-        if not self.reuse or self.folder is None or not self._place(name, key).exists():
+    def _place(self, name: str, key: Key) -> Path:
+        """Where the result of a stage is kept: its key and the release of this library name the folder."""
+        return self.folder / f"{name}-{digest(version('streamkern'), *key())[:16]}"
+
+    def _kept(self, name: str, place: Path) -> Any:
+        """What an earlier run left for this stage, or None."""
+        if not self.reuse or not place.exists():
             return None
         try:
-            os.utime(self._place(name, key))
-            return load(*load_artifact(self._place(name, key), name))
-        except (OSError, KeyError, TypeError, ValueError) as error:
+            os.utime(place)
+            return load_value(place, name)
+        except (OSError, StorageError) as error:
             # A damaged result costs its stage, not the run.
-            reason = error.what if isinstance(error, StorageError) else f"it lacks {error}"
+            reason = error.what if isinstance(error, StorageError) else str(error)
             self.events.emit("warning", message=f"the kept result of {name} is computed again: {reason}")
             return None
 
-    def _place(self, name: str, key: str) -> Path:
-        assert self.folder is not None
-        return self.folder / _artifact(name, key)
+    def choice(self, reason: str, **facts: Any) -> None:
+        self.events.emit("choice", reason=reason, **facts)
+
+    def warn(self, message: str) -> None:
+        self.events.emit("warning", message=message)
 
     def prune(self) -> None:
         """Delete all but the results of each stage that were used last, so that a nightly directory does not grow."""
-        if self.folder is None or not self.folder.exists():
+        if not self.folder.exists():
             return
         by_name: dict[str, list[Path]] = {}
         for place in self.folder.iterdir():
@@ -131,98 +114,34 @@ class Stages:
             for place in places[:-KEPT]:
                 shutil.rmtree(place, ignore_errors=True)
 
-    def _ended(self, name: str, start: float, cached: bool, key: str | None = None) -> None:
+    def _ended(self, name: str, start: float, cached: bool, place: Path | None = None) -> None:
         seconds = time.perf_counter() - start
-        kept = {} if key is None else {"artifact": _artifact(name, key)}
+        kept = {} if place is None else {"artifact": place.name}
         self.timings.append({"name": name, "seconds": seconds, "cached": cached, **kept})
         self.events.emit("stage", name=name, state="end", seconds=seconds, cached=cached)
 
-    def learn(self, dataset: Dataset, step: Learning) -> Transform:
-        """What a step of preprocessing comes to."""
-        return self.run(
-            f"preprocess-{step.to_json()['name'].lower()}",
-            _key(_stored_rows(dataset), described(step)),
-            lambda: learn(dataset, step, self.executor),
-            _dump_transform,
-            lambda arrays, facts: load(facts["transforms"], arrays)[0],
-        )
-
-    def statistics(self, dataset: Dataset) -> Statistics:
-        """Ranges, moments and labels of the training rows."""
-        task = self.pipeline.task
-        return self.run(
-            "statistics",
-            _key(_stored_rows(dataset), task),
-            lambda: statistics(dataset, self.executor, task),
-            _dump_statistics,
-            _load_statistics,
-        )
-
-    def check(self, rows: Dataset, encoding: Encoding, what: str) -> None:
-        """Refuse validation or test rows that the model could not be scored on."""
-        dtype = np.dtype(self.pipeline.dtype)
-        self.run(
-            f"check-{what.split()[1]}",
-            _key(_stored_rows(rows), encoding_to_json(encoding), dtype.str),
-            lambda: check(rows, encoding, self.executor, dtype, what),
-            lambda _: ({}, {"rows": rows.base_rows}),
-            lambda _, facts: facts["rows"],
-        )
-
-    def warn(self, message: str) -> None:
-        """An event of the run."""
-        self.events.emit("warning", message=message)
-
-    def settled(self, dataset: Dataset) -> Pipeline:
-        """The pipeline with a number for each bandwidth that is the median distance of two rows."""
-        if bandwidth.asks_median(self.pipeline):
-            distance = self.run(
-                "bandwidth",
-                _key(_stored_rows(dataset), self.pipeline.dtype),
-                lambda: bandwidth.median_distance(dataset, self.executor, np.dtype(self.pipeline.dtype)),
-                lambda distance: ({}, {"median": distance}),
-                lambda _, facts: float(facts["median"]),
-            )
-            self.median = distance
-            self.pipeline = bandwidth.at_median(self.pipeline, distance)
-            self.events.emit(
-                "choice", reason=f"bandwidth {distance:.6g}: the median distance of two rows", median=distance
-            )
-        return self.pipeline
-
-    def centers(self, dataset: Dataset) -> CenterSet:
-        """The centers; those that stay where the rows are stored are not kept again."""
-        chosen, key = self.pipeline.centers, self._centers_key(dataset)
-
-        def choose() -> CenterSet:
-            return choose_centers(self.pipeline, dataset, self.executor)
-
-        if chosen is not None and chosen.stored:
-            return self.run("centers", key, choose)
-        return self.run("centers", key, choose, _dump_centers, _load_centers)
-
-    def fit(self, problem: Problem, projected: Footprint) -> tuple[Outcome, dict[str, Any]]:
-        """Eigensystem and training: the outcome, and what the solver found out about its problem."""
-        key = self._train_key(problem, projected)
+    def train(self, problem: Problem, solver: Solver, key: Key) -> tuple[Outcome, dict[str, Any]]:
         start = time.perf_counter()
-        found = self._kept("train", key, _load_outcome)
+        place = self._place("train", key)
+        found = self._kept("train", place)
         if found is not None:
             self._ended("eigensystem", time.perf_counter(), cached=True)  # nobody asks for it
-            self._ended("train", start, cached=True, key=key)
-            return found
-        if self.folder is None or not self.reuse:
-            return self._fit(problem, key, None)
-        with Checkpoints(self.folder.parent / "checkpoints" / key[:16], self.events, self.every) as checkpoints:
-            result = self._fit(problem, key, checkpoints)
+            self._ended("train", start, True, place)
+            return cast(tuple[Outcome, dict[str, Any]], found)
+        if not self.reuse:
+            return self._train(problem, solver, key, None)
+        with Checkpoints(self.folder.parent / "checkpoints" / place.name[-16:], self.events, self.every) as checkpoints:
+            result = self._train(problem, solver, key, checkpoints)
             checkpoints.clear()
         return result
 
-    def _fit(self, problem: Problem, key: str, checkpoints: Checkpoints | None) -> tuple[Outcome, dict[str, Any]]:
-        solver = self.pipeline.solver
+    def _train(
+        self, problem: Problem, solver: Solver, key: Key, checkpoints: Checkpoints | None
+    ) -> tuple[Outcome, dict[str, Any]]:
         begun = time.perf_counter()
         start, prepared = (checkpoints and checkpoints.latest()) or (None, None)
         if prepared is None:
-            iteration = self.run("eigensystem", key, lambda: solver.setup(problem))
+            iteration = self.keep("eigensystem", None, lambda: solver.setup(problem))
         else:
             iteration = solver.setup(problem, prepared)
             self._ended("eigensystem", begun, cached=True)
@@ -252,126 +171,48 @@ class Stages:
             if outcome.failure is not None and checkpoints is not None:
                 checkpoints.clear()  # going on from there would end there again
             require_success(outcome)
+            for message in iteration.report.get("warnings", ()):
+                self.events.emit("warning", message=message)
             return outcome, iteration.report
 
-        return self.run("train", key, compute, _dump_outcome)
-
-    def evaluate(self, model: KernelMachine, train_set: Dataset) -> dict[str, Any]:
-        """Metrics of the model on a sample of the training rows, and on the test rows.
-
-        Kept beside them for reports: confusion counts or a sample of predictions, and a few rows as training saw them.
-        """
-        test = self.pipeline.test
-        if test is not None and steps(self.pipeline):
-            test = test.prepared_like(train_set)
-
-        def compute() -> tuple[dict[str, Array], dict[str, Any]]:
-            plain = train_set.plain()
-            few = plain if plain.base_rows <= TRAIN_SAMPLE else plain.sample(TRAIN_SAMPLE)
-            scored = {"train": model.score_in_detail(few, self.executor)}
-            if test is not None:
-                scored["test"] = model.score_in_detail(test, self.executor)
-            shown = examples(train_set, model.encoding, self.executor)
-            arrays = {f"examples_{name}": array for name, array in shown.items()}
-            for part, found in scored.items():
-                details = {"confusion": found.confusion, "actual": found.actual, "predicted": found.predicted}
-                arrays |= {f"{part}_{name}": array for name, array in details.items() if array is not None}
-            metrics = {part: found.metrics for part, found in scored.items()}
-            return arrays, {"metrics": metrics, "encoding": encoding_to_json(model.encoding)}
-
-        key = _key(
-            model.weights_sha256,
-            described(model.kernel),
-            self._centers_key(train_set),
-            train_set.fingerprint,
-            None if test is None else test.fingerprint,
-        )
-        found = self.run("evaluate", key, compute, lambda kept: kept, lambda arrays, facts: (arrays, facts))
-        return cast(dict[str, Any], found[1]["metrics"])
-
-    def diagnose(self, problem: Problem, model: KernelMachine) -> dict[str, Any]:
-        """Where the weights stand against least squares, and the spectrum."""
-        key = _key(
-            model.weights_sha256, described(model.kernel), self._centers_key(problem.train), problem.train.fingerprint
-        )
-        return self.run(
-            "diagnostics",
-            key,
-            lambda: diagnose(problem, model.weights),
-            lambda found: ({}, found),
-            lambda _, found: found,
-        )
-
-    def _centers_key(self, dataset: Dataset) -> str:
-        return _key(
-            _stored_rows(dataset),
-            described(self.pipeline.centers),
-            self.pipeline.dtype,
-        )
-
-    def _train_key(self, problem: Problem, projected: Footprint) -> str:
-        pipe = self.pipeline
-        return _key(
-            problem.train.fingerprint,
-            None if problem.validation is None else problem.validation.fingerprint,
-            encoding_to_json(problem.encoding),
-            self._centers_key(problem.train),
-            described(problem.kernel),
-            described(pipe.features),
-            described(pipe.solver),
-            [pipe.seed, pipe.lanes, pipe.dtype, projected.bill.choice, problem.mix_chunks],
-            platform.machine(),
-        )
+        return self.keep("train", key, compute)
 
 
-def _key(*parts: Any) -> str:
-    """Digest of what a result depends on: the parts, and the release of this library."""
-    return digest(version("streamkern"), *parts)
+def evaluate_model(
+    pipeline: Pipeline, stages: Stages, model: KernelMachine, train_set: Dataset, executor: Executor
+) -> dict[str, Any]:
+    """Metrics of the model on a sample of the training rows, and on the test rows.
+
+    Kept with them for reports: confusion counts or a sample of predictions, and a few rows as training saw them.
+    """
+    test = pipeline.test
+    if test is not None and steps(pipeline):
+        test = test.prepared_like(train_set)
+
+    def compute() -> dict[str, Any]:
+        plain = train_set.plain()
+        few = plain if plain.base_rows <= TRAIN_SAMPLE else plain.sample(TRAIN_SAMPLE)
+        scored = {"train": model.score_in_detail(few, executor)}
+        if test is not None:
+            scored["test"] = model.score_in_detail(test, executor)
+        shown = examples(train_set, model.encoding, executor)
+        arrays = {f"examples_{name}": array for name, array in shown.items()}
+        for part, found in scored.items():
+            details = {"confusion": found.confusion, "actual": found.actual, "predicted": found.predicted}
+            arrays |= {f"{part}_{name}": array for name, array in details.items() if array is not None}
+        metrics = {part: found.metrics for part, found in scored.items()}
+        return {"arrays": arrays, "metrics": metrics, "encoding": encoding_to_json(model.encoding)}
+
+    test_rows = None if test is None else test.fingerprint
+    key = lambda: (*_model_key(pipeline, model, train_set), train_set.fingerprint, test_rows)  # noqa: E731
+    return cast(dict[str, Any], stages.keep("evaluate", key, compute)["metrics"])
 
 
-def _artifact(name: str, key: str) -> str:
-    """The folder's name of a stage's result."""
-    return f"{name}-{key[:16]}"
+def diagnosed(pipeline: Pipeline, stages: Stages, problem: Problem, model: KernelMachine) -> dict[str, Any]:
+    """Where the weights stand against least squares, and the spectrum."""
+    key = lambda: (*_model_key(pipeline, model, problem.train), problem.train.fingerprint)  # noqa: E731
+    return stages.keep("diagnostics", key, lambda: diagnose(problem, model.weights))
 
 
-def _stored_rows(dataset: Dataset) -> str:
-    """Digest of the stored rows that take part and their scaling, whatever varies them in training."""
-    return replace(dataset.plain(), seed=0).fingerprint
-
-
-def _dump_transform(made: Transform) -> tuple[dict[str, Array], dict[str, Any]]:
-    described, arrays = dump((made,))
-    return arrays, {"transforms": described}
-
-
-def _dump_statistics(facts: Statistics) -> tuple[dict[str, Array], dict[str, Any]]:
-    arrays = {"low": facts.low, "high": facts.high, "mean": facts.mean, "variance": facts.variance}
-    labels = [[label, count] for label, count in facts.labels.items()]
-    found = {"n": facts.n, "labels": labels, "encoding": encoding_to_json(facts.encoding)}
-    return arrays, {**found, "weights": [facts.mean_weight, facts.largest_weight]}
-
-
-def _load_statistics(arrays: dict[str, Array], data: dict[str, Any]) -> Statistics:
-    labels = {label: count for label, count in data["labels"]}
-    encoding = encoding_from_json(data["encoding"])
-    low, high, mean, variance = (arrays[name] for name in ("low", "high", "mean", "variance"))
-    return Statistics(data["n"], low, high, mean, variance, labels, encoding, *data["weights"])
-
-
-def _dump_centers(centers: CenterSet) -> tuple[dict[str, Array], dict[str, Any]]:
-    assert isinstance(centers.Z, np.ndarray)
-    return {"Z": centers.Z} | ({} if centers.ids is None else {"ids": centers.ids}), {}
-
-
-def _load_centers(arrays: dict[str, Array], facts: dict[str, Any]) -> CenterSet:
-    return CenterSet(arrays["Z"], arrays.get("ids"))
-
-
-def _dump_outcome(result: tuple[Outcome, dict[str, Any]]) -> tuple[dict[str, Array], dict[str, Any]]:
-    outcome, report = result
-    facts = {name: getattr(outcome, name) for name in ("passes", "rows", "seconds", "wait", "history")}
-    return {"weights": outcome.weights}, {"outcome": facts, "report": report}
-
-
-def _load_outcome(arrays: dict[str, Array], data: dict[str, Any]) -> tuple[Outcome, dict[str, Any]]:
-    return Outcome(arrays["weights"], **data["outcome"]), data["report"]
+def _model_key(pipeline: Pipeline, model: KernelMachine, dataset: Dataset) -> tuple[Any, ...]:
+    return model.weights_sha256, described(model.kernel), centers_key(pipeline, dataset)

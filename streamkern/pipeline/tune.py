@@ -23,7 +23,7 @@ from streamkern.execute.base import Executor
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import Kernel, named_kernel
 from streamkern.kernels.radial import Radial
-from streamkern.memory import default_budget, format_bytes, parse_bytes, resident
+from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, resident
 from streamkern.pipeline.calibrate import Prices
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline, parameters
 from streamkern.pipeline.plan import plan, priced
@@ -31,8 +31,8 @@ from streamkern.progress import showing
 from streamkern.solvers import Direct, Falkon, Problem
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
-from streamkern.solvers.fit import OUTPUTS_GUESS, AtOnce, prepare
-from streamkern.solvers.footprint import footprint
+from streamkern.solvers.fit import Stages, likely_outputs, prepare
+from streamkern.solvers.footprint import footprint, loaded
 from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.solvers.precision import relative
 
@@ -236,8 +236,8 @@ def tune(
     pipeline = _pipeline(data, task, preprocess, standardise, centers)
     families = _families(pipeline, kernel)
     budget = default_budget() if memory is None else parse_bytes(memory)
-    sample = _sample(pipeline.train, rows, seed, budget)
-    with open_executor(scheduler, threads) as executor, showing(verbose) as display:
+    with limited(budget), open_executor(scheduler, threads) as executor, showing(verbose) as display:
+        sample = _sample(pipeline.train, rows, seed, budget)
         invariant = all(family.translation_invariant for family in families)
         bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant)
         median = median_distance(bench.fit, executor, bench.problem.dtype)
@@ -327,11 +327,11 @@ class _Bench:
             part.require_rows()
         dtype, p = np.dtype(pipeline.dtype), _count(pipeline, fit, centers)
         footprint(
-            fit, p, OUTPUTS_GUESS, Direct(), budget=budget, baseline=resident(), slots=executor.slots,
+            fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=loaded(), slots=executor.slots,
             lanes=pipeline.lanes, itemsize=dtype.itemsize,
         )  # fmt: skip
         recipe = replace(pipeline, train=sample, test=None, validation=None)
-        scaled, facts = prepare(recipe, AtOnce(recipe, executor))
+        scaled, facts = prepare(recipe, executor, Stages())
         scaled = relative(scaled, facts, invariant, dtype)
         fit, held = fit.prepared_like(scaled), held.prepared_like(scaled)
         assert facts.encoding is not None

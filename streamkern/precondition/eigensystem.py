@@ -8,11 +8,11 @@ import numpy as np
 
 from streamkern.engine import Engine, default_engine
 from streamkern.errors import NumericalError, UsageError
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Eigensystem:
     """Top eigenpairs of a symmetric positive semi-definite matrix of size s.

@@ -19,7 +19,7 @@ from streamkern.engine import Engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute
 from streamkern.types import Array
 
@@ -154,7 +154,7 @@ def _new_directions(B: Array, Q: Array, engine: Engine) -> Array:
     return np.linalg.qr(new - Q @ (Q.T @ new))[0]
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class LowRank:
     """P = Σ_i s_i u_i u_iᵀ + s (I − Σ_i u_i u_iᵀ), positive definite.

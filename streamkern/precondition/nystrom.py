@@ -16,13 +16,13 @@ import numpy as np
 from streamkern.engine import Engine, default_engine
 from streamkern.errors import NumericalError
 from streamkern.precondition.eigensystem import Eigensystem
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
-class Nystrom:
+class NystromPreconditioner:
     """The preconditioner on a subsample of s rows.
 
     Args:
@@ -37,12 +37,14 @@ class Nystrom:
         values = self.eigensystem.values
         return (1.0 - self.eigensystem.tail / values) / values
 
-    def truncated(self, q: int) -> Nystrom:
+    def truncated(self, q: int) -> NystromPreconditioner:
         """The preconditioner of the first q eigenpairs, q below their number; itself where they are no more."""
         values = self.eigensystem.values
         if q >= len(values):
             return self
-        return Nystrom(Eigensystem(values[:q], np.ascontiguousarray(self.eigensystem.vectors[:, :q]), float(values[q])))
+        return NystromPreconditioner(
+            Eigensystem(values[:q], np.ascontiguousarray(self.eigensystem.vectors[:, :q]), float(values[q]))
+        )
 
     def correction(self, g: Array) -> Array:
         """Q_s g, shape (s, c), for g = K(X_s, X_m) r."""
@@ -51,7 +53,7 @@ class Nystrom:
         return found
 
 
-@record
+@serializable
 @dataclass(frozen=True)
 class StepSize:
     """What the preconditioned kernel allows, measured on rows that the eigensystem has not seen.

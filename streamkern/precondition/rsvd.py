@@ -18,7 +18,7 @@ import numpy as np
 from streamkern.engine import Engine, default_engine
 from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import Eigensystem
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 OVERSAMPLING = 20
@@ -86,7 +86,7 @@ def randomized_eigensystem(
     return Eigensystem(values[:rank].copy(), Q @ vectors[:, :rank], max(float(values[rank]), least))
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class RandomizedSVD:
     """P = I − E (I − τ λ_{q+1} Λ⁻¹) Eᵀ.

@@ -1,6 +1,6 @@
 """Drift: how far rows have moved away from those a model was trained on, column by column.
 
-A ``Profile`` holds, for each column, how many training rows lie between the deciles of a sample of them, below its
+A ``DataProfile`` holds, for each column, how many training rows lie between the deciles of a sample of them, below its
 lowest and above its highest value, and where a value is missing. Two counts over the same bins are compared by the
 population stability index Σ (p − q) ln(p/q), and by the largest difference of the two distribution functions, which is
 the Kolmogorov-Smirnov distance at the bins' edges. By convention an index below 0.1 is no change, one above 0.25 a
@@ -128,7 +128,7 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class DataProfile:
     """How training rows are distributed.
 
     Attributes:
@@ -160,7 +160,7 @@ class Profile:
         return arrays, {"n": self.n, "labels": dict(self.labels), "columns": list(self.columns)}
 
     @classmethod
-    def load(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Profile:
+    def load(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> DataProfile:
         """What ``dump`` described."""
         return cls(**arrays, n=facts["n"], labels=facts["labels"], columns=tuple(facts["columns"]))
 
@@ -209,7 +209,7 @@ class Drift:
         return said
 
 
-def compare(before: Profile, tally: tuple[Any, ...], scores: Array | None = None) -> Drift:
+def measure_drift(before: DataProfile, tally: tuple[Any, ...], scores: Array | None = None) -> Drift:
     """The drift of rows from a profile.
 
     Args:

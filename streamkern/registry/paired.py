@@ -45,7 +45,9 @@ def stored(dataset: Dataset) -> Dataset:
     return replace(dataset.plain(), transforms=(), factor=1.0, shift=0.0)
 
 
-def compare(challenger: KernelMachine, champion: KernelMachine | None, test: Dataset, executor: Executor) -> Paired:
+def compare_models(
+    challenger: KernelMachine, champion: KernelMachine | None, test: Dataset, executor: Executor
+) -> Paired:
     """Score both models on every row of ``test``, block by block; memory does not grow with the rows.
 
     A label that a model never saw counts as a mistake of it. Classes are compared by McNemar's exact test (1947) on the

@@ -28,14 +28,14 @@ from streamkern.redaction import redacted
 from streamkern.registry import drift
 from streamkern.registry.gate import Gate, Verdict, default_gate
 from streamkern.registry.models import KEPT, Registry
-from streamkern.registry.paired import Paired, compare, stored
+from streamkern.registry.paired import Paired, compare_models, stored
 from streamkern.registry.warm import warm
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import steps
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 from streamkern.user_code import described
 
 _PROFILE = "Profile"
@@ -297,21 +297,21 @@ def _paired(
 ) -> tuple[Paired, str | None]:
     """Both on the test rows; or the challenger alone, and why the champion cannot be scored there."""
     if champion is None:
-        return compare(challenger, None, test, executor), None
+        return compare_models(challenger, None, test, executor), None
     if champion.encoding.kind != challenger.encoding.kind or (
         champion.encoding.kind == "regression" and champion.encoding.outputs != challenger.encoding.outputs
     ):
-        return compare(
+        return compare_models(
             challenger, None, test, executor
         ), "the champion predicts something else: they cannot be compared"
     try:
-        return compare(challenger, champion, test, executor), None
+        return compare_models(challenger, champion, test, executor), None
     except (DataError, UsageError) as error:
-        alone = compare(challenger, None, test, executor)  # an error here is the rows'
+        alone = compare_models(challenger, None, test, executor)  # an error here is the rows'
         return alone, f"the champion cannot be scored on these rows: {error.what}"
 
 
-def profile(pipeline: Pipeline, executor: Executor, scores: Any) -> drift.Profile:
+def profile(pipeline: Pipeline, executor: Executor, scores: Any) -> drift.DataProfile:
     """How the training rows of a pipeline are distributed, and a model's scores: a draw for the bins, and one sweep.
 
     Args:
@@ -322,16 +322,18 @@ def profile(pipeline: Pipeline, executor: Executor, scores: Any) -> drift.Profil
     rows = stored(pipeline.train)
     k = int(np.clip(drift.SAMPLE_BYTES // (8 * rows.n_features), 1, drift.SAMPLE_ROWS))
     ids = np.sort(rows.draw(min(k, rows.base_rows), _DRAW))
-    (pieces,) = sweep(executor, Work(RawScan(Scan(Assembly(rows), only=ids)), _take))
+    (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows), only=ids)), _take))
     X = np.concatenate([piece[0] for piece in pieces])
     regression = pipeline.task == "regression"
     target_edges = None
     if regression:
         target_edges = drift.edges_of(np.concatenate([piece[1].reshape(len(piece[1]), -1) for piece in pieces]))
     edges = drift.edges_of(X)
-    n, counts, targets, labels = sweep(executor, Work(RawScan(Scan(Assembly(rows))), drift.Tally(edges, target_edges)))
+    n, counts, targets, labels = sweep(
+        executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.Tally(edges, target_edges))
+    )
     score_edges = drift.edges_of(scores[:, None])
-    return drift.Profile(
+    return drift.DataProfile(
         int(n),
         edges,
         counts,
@@ -351,7 +353,7 @@ def _take(block: tuple[Raw, str], state: Any) -> Parts:
 def _drift(
     models: Registry,
     champion: int | None,
-    now: drift.Profile,
+    now: drift.DataProfile,
     pipeline: Pipeline,
     executor: Executor,
     paired: Paired,
@@ -359,13 +361,13 @@ def _drift(
     """How far the training rows have moved from the champion's; None where there is nothing to compare."""
     if champion is None:
         return None
-    before = drift.Profile.load(*models.read(champion, "profile.zarr", lambda at: load_artifact(at, _PROFILE)))
+    before = drift.DataProfile.load(*models.read(champion, "profile.zarr", lambda at: load_artifact(at, _PROFILE)))
     if before.columns != now.columns or len(before.target_edges) != len(now.target_edges):
         return None
     rows = stored(pipeline.train)
     targets = before.target_edges if len(before.target_edges) else None
-    tally = sweep(executor, Work(RawScan(Scan(Assembly(rows))), drift.Tally(before.edges, targets)))
-    return drift.compare(before, tally, paired.champion_scores)
+    tally = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.Tally(before.edges, targets)))
+    return drift.measure_drift(before, tally, paired.champion_scores)
 
 
 def _worst(moved: drift.Drift) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 The page needs Bokeh (the extra ``report``) and is imported from ``streamkern.report.page``.
 """
 
-from streamkern.report.run_directory import Record, read_run
+from streamkern.report.run_directory import RunDirectory, read_run
 from streamkern.report.status import status, status_text
 
-__all__ = ["Record", "read_run", "status", "status_text"]
+__all__ = ["RunDirectory", "read_run", "status", "status_text"]

@@ -186,8 +186,8 @@ def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, fl
 def _dress(p: Plot, x_label: str, y_label: str, log_x: bool = False, log_y: bool = False, words: str = "") -> None:
     """Labels and ticks that can be read on a phone."""
     for axis, label, span, log, spell in (
-        (p.xaxis, x_label, p.x_range, log_x, short if words == "rows" else plain),
-        (p.yaxis, y_label, p.y_range, log_y, _bytes if words == "bytes" else plain),
+        (p.xaxis, x_label, p.x_range, log_x, short if words == "rows" else number_text),
+        (p.yaxis, y_label, p.y_range, log_y, _bytes if words == "bytes" else number_text),
     ):
         assert isinstance(span, Range1d)
         low, high = cast(float, span.start), cast(float, span.end)  # numbers here, never times
@@ -228,7 +228,7 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return found
 
 
-def plain(value: float) -> str:
+def number_text(value: float) -> str:
     """A number as a person writes it."""
     if value == 0:
         return "0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,19 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
 from streamkern.execute import Executor, open_executor
-from streamkern.memory import format_bytes
+from streamkern.memory import check, default_budget, format_bytes, limited, parse_bytes
 from streamkern.report.quality import BATCH, WARN_ABOVE, Spread, stored_ratio
-from streamkern.report.sketch import BINS, Columns, ColumnSums, Histogram, finish
+from streamkern.report.sketch import BINS, ColumnSketches, ColumnSums, Histogram, finish
+from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source
 from streamkern.storage.described import DISTINCT, Described, shown
 from streamkern.storage.ingest_record import ingest_record
 from streamkern.storage.tables import open_tables
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, Target
 
 SHOWN = 24
-"""Columns and classes that the text shows; JSON has all."""
+"""ColumnSketches and classes that the text shows; JSON has all."""
 
 FREQUENT = 5
 """Most frequent values of a column of text that are shown; in JSON twenty times as many."""
@@ -46,7 +48,7 @@ class Inspection:
     """
 
     facts: dict[str, Any]
-    columns: Columns
+    columns: ColumnSketches
     names: list[str]
     others: list[tuple[str, str, Described]]
 
@@ -129,7 +131,7 @@ class Inspection:
         return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
 
     def _numbers(self) -> list[int]:
-        """Columns that hold numbers, and not what stands for text."""
+        """ColumnSketches that hold numbers, and not what stands for text."""
         return [j for j, name in enumerate(self.names) if name not in self.facts["text"]]
 
 
@@ -140,6 +142,7 @@ def inspect(
     columns: Sequence[str] | None = None,
     executor: Executor | None = None,
     header: bool = True,
+    memory: str | int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Inspection:
     """Look at every row of a data set, twice; and once at columns that are no features as they stand.
@@ -150,37 +153,48 @@ def inspect(
         columns: features to look at.
         executor: where chunks are read; this process's threads by default.
         header: whether the first line of a text table names its columns.
+        memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
         storage_options: for fsspec.
 
     Raises:
         StorageError: a chunk cannot be read.
         DataError: what is there cannot be rows.
+        PlanRefusedError: it would not fit the memory; says what would make it fit.
+        MemoryLimitError: the process came to hold more all the same.
     """
-    if executor is None:
-        with open_executor() as threads:
-            return inspect(
-                path, target, columns=columns, executor=threads, header=header, storage_options=storage_options
-            )
-    dataset = Dataset(
-        open_tables([path], target, columns, header=header, lenient=True, storage_options=storage_options)
-    )
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    with ExitStack() as stack:
+        stack.enter_context(limited(budget))
+        executor = executor or stack.enter_context(open_executor())
+        source = open_tables(
+            [path], target, columns, header=header, lenient=True, storage_options=storage_options, memory=budget
+        )
+        return _inspected(Dataset(source), path, executor, budget)
+
+
+def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> Inspection:
+    """What the rows hold; see ``inspect``."""
     source = dataset.source
     d = source.n_features
     if not source.non_features or not len(dataset):
         dataset.require_rows()
-    scan = RawScan(Scan(Assembly(dataset), int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))))
+    block_rows = int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))
+    values = d + (0 if source.target is None else source.target.width)
+    held = 8 * values * (12 + BINS)  # of columns, and of their histograms
+    require_fitting("inspection", source, 4 * 8 * block_rows * values + 4 * held, budget, executor.slots)
+    scan = RawScan(Scan(Assembly(dataset), block_rows))
     first = scan.block((0,))[0]
     pivot = np.where(np.isfinite(first.X[0]), first.X[0], 0).astype(np.float64)
     look = _Both(ColumnSums(pivot), source.target, None if source.target is None else _spread(source.target, first.y))
-    sums = sweep(executor, Work(scan, look))
+    sums = sweep(executor, ScanWork(scan, look))
     histogram = Histogram.of(sums)
-    (counts,) = sweep(executor, Work(scan, histogram))
+    (counts,) = sweep(executor, ScanWork(scan, histogram))
     sketches = finish(sums[:7], pivot, histogram, counts)
     names = [f"f{j}" for j in range(d)] if source.columns is None else list(source.columns)
     facts = _facts(dataset, path, sums[7:])
     others = []
     if source.non_features:
-        found = sweep(executor, Work(_Chunks(source), _as_they_are))
+        found = sweep(executor, ScanWork(_Chunks(source), _as_they_are))
         others = [(name, kind, what) for (name, kind), what in zip(source.non_features, found, strict=True)]
     facts["advice"] = _advice(sketches, names, facts) + _advice_on(
         others, [] if source.columns is None else names, facts["rows"]
@@ -198,6 +212,7 @@ class _Chunks:
         return len(self.source.bounds) - 1
 
     def block(self, key: tuple[int, ...]) -> tuple[Described, ...]:
+        check()
         return tuple(self.source.describe(key[0]))
 
 
@@ -282,7 +297,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
     }
 
 
-def _advice(columns: Columns, names: list[str], facts: dict[str, Any]) -> list[str]:
+def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) -> list[str]:
     advice = []
     constant = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low == high]
     if constant:
@@ -371,7 +386,7 @@ def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
     return sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) if place.is_dir() else None
 
 
-def _range(columns: Columns, which: list[int]) -> str:
+def _range(columns: ColumnSketches, which: list[int]) -> str:
     low, high = columns.low[which].min(initial=math.inf), columns.high[which].max(initial=-math.inf)
     return "no finite value" if low > high else f"{low:.6g} to {high:.6g}"
 

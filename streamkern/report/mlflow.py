@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamkern.errors import StorageError, UsageError
-from streamkern.report.run_directory import Record, read_run
+from streamkern.report.run_directory import RunDirectory, read_run
 
 _STATES = {"done": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}  # all others FAILED
 _FILES = ("manifest.json", "result.json", "report.html")
@@ -105,7 +105,7 @@ def _parameters(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 yield (f"{name}.{key}" if key else name), text[:_LONGEST]
 
 
-def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
+def _metrics(record: RunDirectory) -> Iterator[tuple[str, float, int]]:
     """Name, value, and the number of the pass."""
     result = record.result or {}
     history = result.get("history", [])

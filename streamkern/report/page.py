@@ -9,7 +9,7 @@ from pathlib import Path
 
 from streamkern.report import sections
 from streamkern.report.figures import Plot, embed, scripts
-from streamkern.report.run_directory import Record
+from streamkern.report.run_directory import RunDirectory
 from streamkern.report.status import moment
 from streamkern.report.verdict import next_steps, verdict
 from streamkern.storage.writer import write_text
@@ -78,7 +78,7 @@ footer { color: var(--dim); font-size: .85rem; padding: 1.5rem 1rem; }
 
 
 def write_report(
-    records: Sequence[Record],
+    records: Sequence[RunDirectory],
     path: str | os.PathLike[str] | None = None,
     image_shape: tuple[int, ...] | None = None,
 ) -> Path:
@@ -103,7 +103,7 @@ def write_report(
     return target
 
 
-def page(records: Sequence[Record], image_shape: tuple[int, ...] | None = None, again: int | None = None) -> str:
+def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = None, again: int | None = None) -> str:
     """The page as HTML.
 
     Args:
@@ -171,11 +171,11 @@ def shell(
 """
 
 
-def _chip(record: Record) -> str:
+def _chip(record: RunDirectory) -> str:
     return f' <span class="state {record.state}">{record.state}</span>'
 
 
-def _head(record: Record) -> str:
+def _head(record: RunDirectory) -> str:
     lines = [f"<h1>{escape(record.name)}{_chip(record)}</h1>", f'<p class="verdict">{escape(verdict(record))}</p>']
     began = record.of("run", "begin")
     if began:

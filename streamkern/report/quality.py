@@ -16,6 +16,7 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.split import chosen
 from streamkern.data.stream import Raw
+from streamkern.data.targets import distinct
 from streamkern.rng import generator
 from streamkern.types import Array
 
@@ -55,12 +56,12 @@ class Spread:
         sizes = np.diff(np.append(starts, n))
         labels, between = Labels.none(), 0.0
         if y.ndim == 1:
-            values, codes = np.unique(y.astype(str) if y.dtype == object else y, return_inverse=True)
+            values, codes = distinct(y)
             if len(values) <= MAX_CLASSES:
                 cells = np.repeat(np.arange(len(starts)), sizes) * len(values) + codes
                 counts = np.bincount(cells, minlength=len(starts) * len(values)).reshape(len(starts), len(values))
                 between = float((np.square(counts, dtype=np.float64).sum(axis=1) / np.maximum(sizes, 1)).sum())
-                labels = Labels(Counter(dict(zip(values.tolist(), counts.sum(axis=0).tolist(), strict=True))))
+                labels = Labels(Counter(dict(zip(values, counts.sum(axis=0).tolist(), strict=True))))
             else:
                 labels = Labels(None)
         zero = np.zeros(1)
@@ -194,7 +195,7 @@ def _label_means(parts: list[Array]) -> tuple[Array, Array, float]:
     sizes = np.array([len(part) for part in parts])
     y = np.concatenate(parts)
     if y.ndim == 1 and (y.dtype.kind in "OU" or y.dtype.kind in "biu"):
-        values, codes = np.unique(y.astype(str) if y.dtype == object else y, return_inverse=True)
+        values, codes = distinct(y)
         if y.dtype == object or len(values) <= MAX_CLASSES:
             cells = np.repeat(np.arange(len(parts)), sizes) * len(values) + codes
             counts = np.bincount(cells, minlength=len(parts) * len(values)).reshape(len(parts), -1)

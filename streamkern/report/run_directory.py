@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.redaction import redacted
-from streamkern.storage.artifact import load_artifact
+from streamkern.storage.serialize import load_value
 from streamkern.storage.writer import lock_owner, read_json
 from streamkern.types import Array
 
@@ -21,7 +22,7 @@ STATUSES = ("done", "refused", "diverged", "interrupted", "failed")
 
 
 @dataclass(eq=False)
-class Record:
+class RunDirectory:
     """A run directory at one moment.
 
     Attributes:
@@ -72,14 +73,13 @@ class Record:
         """Arrays and facts that the evaluation has kept; empty where there are none."""
         for stage in (self.result or {}).get("stages", []):
             if stage.get("name") == "evaluate" and "artifact" in stage:
-                try:
-                    return load_artifact(self.folder / "stages" / stage["artifact"], "evaluate")
-                except (StorageError, OSError):
-                    return {}, {}
+                with suppress(StorageError, OSError):
+                    facts = load_value(self.folder / "stages" / stage["artifact"], "evaluate")
+                    return facts.pop("arrays"), facts
         return {}, {}
 
 
-def read_run(folder: str | os.PathLike[str]) -> Record:
+def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
     """Read a run directory.
 
     Args:
@@ -107,7 +107,7 @@ def read_run(folder: str | os.PathLike[str]) -> Record:
     if result is not None and result.get("run") != (manifest or {}).get("run"):
         earlier = result if result.get("status") == "done" else earlier  # an earlier run's: this one has none yet
         result = None
-    return Record(place, manifest or {}, events, steps, result, earlier, owner)
+    return RunDirectory(place, manifest or {}, events, steps, result, earlier, owner)
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

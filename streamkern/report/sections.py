@@ -11,9 +11,9 @@ import numpy as np
 
 from streamkern.memory import format_bytes
 from streamkern.progress import duration
-from streamkern.report.figures import Level, Line, Plot, bins, histogram, plain, plot
+from streamkern.report.figures import Level, Line, Plot, bins, histogram, number_text, plot
 from streamkern.report.markup import COLOURS, Entry, bar, heat, image, legend, table
-from streamkern.report.run_directory import Record
+from streamkern.report.run_directory import RunDirectory
 from streamkern.report.status import metrics_in_words, status
 from streamkern.report.verdict import baseline, labels, mistakes
 from streamkern.types import Array
@@ -36,7 +36,7 @@ class Section(NamedTuple):
     html: str
 
 
-def of_run(record: Record, plots: Plots, image_shape: tuple[int, ...] | None) -> list[Section]:
+def of_run(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | None) -> list[Section]:
     """Every section of one run; the plots are put into ``plots`` and drawn where ``place`` says."""
     runs, names_ = [record], [record.name]
     quality = _confusion(record) if labels(record) else _residuals(record, plots)
@@ -51,7 +51,7 @@ def of_run(record: Record, plots: Plots, image_shape: tuple[int, ...] | None) ->
     ]
 
 
-def of_several(records: Sequence[Record], names_: Sequence[str], plots: Plots) -> list[Section]:
+def of_several(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> list[Section]:
     """Runs side by side."""
     return [
         Section("results", "Results", _results(records, names_)),
@@ -63,7 +63,7 @@ def of_several(records: Sequence[Record], names_: Sequence[str], plots: Plots) -
     ]
 
 
-def names(records: Sequence[Record]) -> list[str]:
+def names(records: Sequence[RunDirectory]) -> list[str]:
     """What runs are called side by side: the names of their directories, or the paths where those are the same."""
     short = [record.folder.resolve().name for record in records]
     return short if len(set(short)) == len(short) else [str(record.folder) for record in records]
@@ -74,7 +74,7 @@ def place(name: str) -> str:
     return f"<!--plot {name}-->"
 
 
-def key_numbers(record: Record) -> list[tuple[str, str, str]]:
+def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
     """What one looks at first: (label, value, note)."""
     found, result = status(record), record.result or {}
     numbers: list[tuple[str, str, str]] = []
@@ -104,7 +104,7 @@ def key_numbers(record: Record) -> list[tuple[str, str, str]]:
 # -------------------------------------------------------------------------------------------------- learning curve
 
 
-def _learning(records: Sequence[Record], names_: Sequence[str], plots: Plots) -> str:
+def _learning(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> str:
     lines, entries, scores, rows = [], [], [], []
     many = len(records) > 1
     for number, (record, name) in enumerate(zip(records, names_, strict=True)):
@@ -178,7 +178,7 @@ def _passes(history: Sequence[dict[str, Any]], prefix: str) -> list[list[str]]:
 # --------------------------------------------------------------------------------------------------------- spectrum
 
 
-def _spectrum(records: Sequence[Record], names_: Sequence[str], plots: Plots) -> str:
+def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> str:
     lines, entries, levels, said, rows = [], [], [], [], []
     many = len(records) > 1
     for number, (record, name) in enumerate(zip(records, names_, strict=True)):
@@ -226,7 +226,7 @@ def _spectrum(records: Sequence[Record], names_: Sequence[str], plots: Plots) ->
     return framed("spectrum", legend(entries), scale + " ".join(said), table("Eigenvalues", head, rows))
 
 
-def _solver_report(record: Record) -> dict[str, Any]:
+def _solver_report(record: RunDirectory) -> dict[str, Any]:
     """What the solver found out: from the result, or as it was told when training began."""
     found = (record.result or {}).get("solver_report")
     if found:
@@ -238,7 +238,7 @@ def _solver_report(record: Record) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- quality
 
 
-def _part(record: Record, kind: str) -> tuple[str, Array] | None:
+def _part(record: RunDirectory, kind: str) -> tuple[str, Array] | None:
     arrays = record.evaluation[0]
     for part in ("test", "train"):
         if f"{part}_{kind}" in arrays:
@@ -246,7 +246,7 @@ def _part(record: Record, kind: str) -> tuple[str, Array] | None:
     return None
 
 
-def _confusion(record: Record) -> str:
+def _confusion(record: RunDirectory) -> str:
     found, called = _part(record, "confusion"), labels(record)
     if found is None:
         return _nothing(f"With {len(called)} classes, they are not counted against one another.")
@@ -277,7 +277,7 @@ def _confusion(record: Record) -> str:
     return html + (_details(classes) if len(called) <= _LARGEST_TABLE else classes)
 
 
-def _residuals(record: Record, plots: Plots) -> str:
+def _residuals(record: RunDirectory, plots: Plots) -> str:
     found = _part(record, "actual")
     if found is None:
         why = "No rows were scored: the run ended before the evaluation, or an earlier version evaluated it."
@@ -325,7 +325,7 @@ def _residuals(record: Record, plots: Plots) -> str:
 # ------------------------------------------------------------------------------------------------------ sample rows
 
 
-def _rows(record: Record, image_shape: tuple[int, ...] | None) -> str:
+def _rows(record: RunDirectory, image_shape: tuple[int, ...] | None) -> str:
     arrays, facts = record.evaluation
     if "examples_rows" not in arrays:
         why = "The run has kept no rows to show: it ended before the evaluation, or they are very wide."
@@ -356,7 +356,7 @@ def _rows(record: Record, image_shape: tuple[int, ...] | None) -> str:
     return f'<p class="note">{escape(note)}</p><div class="samples">{"".join(figures)}</div>'
 
 
-def _targets(record: Record, targets: Array | None, facts: dict[str, Any]) -> list[str]:
+def _targets(record: RunDirectory, targets: Array | None, facts: dict[str, Any]) -> list[str]:
     called = labels(record)
     if targets is None:
         return []
@@ -377,7 +377,7 @@ def _values(rows: Array, ids: Array, targets: Sequence[str], most: int = 24) -> 
     return table("Scaled features", head, lines)
 
 
-def _shape(record: Record, width: int) -> tuple[int, ...] | None:
+def _shape(record: RunDirectory, width: int) -> tuple[int, ...] | None:
     """Height and width of rows that are images: named by an augmentation, or a square."""
     for augmentation in (record.manifest.get("train") or {}).get("augmentations") or []:
         if "shape" in augmentation:
@@ -389,7 +389,7 @@ def _shape(record: Record, width: int) -> tuple[int, ...] | None:
     return None
 
 
-def _augmentations(record: Record) -> str:
+def _augmentations(record: RunDirectory) -> str:
     found = (record.manifest.get("train") or {}).get("augmentations") or []
     return ", ".join(f"{a.get('name')}({', '.join(f'{k}={v}' for k, v in a.items() if k != 'name')})" for a in found)
 
@@ -397,7 +397,7 @@ def _augmentations(record: Record) -> str:
 # ------------------------------------------------------------------------------------------------------------- time
 
 
-def _time(records: Sequence[Record], names_: Sequence[str]) -> str:
+def _time(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
     html = ""
     longest = max((seconds for record in records for _, seconds, _ in _stages(record)), default=0.0) or 1.0
     for number, (record, name) in enumerate(zip(records, names_, strict=True)):
@@ -423,7 +423,7 @@ def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def _stages(record: Record) -> list[tuple[str, float, str]]:
+def _stages(record: RunDirectory) -> list[tuple[str, float, str]]:
     """Stages with their seconds, and those in words: of the result or else of the events, and the unfinished one."""
     ended = (record.result or {}).get("stages") or record.of("stage", "end")
     stages = [(s["name"], s["seconds"], "kept" if s.get("cached") else f"{s['seconds']:.2f} s") for s in ended]
@@ -436,7 +436,7 @@ def _stages(record: Record) -> list[tuple[str, float, str]]:
     return stages
 
 
-def _timeline(record: Record) -> list[tuple[str, float]]:
+def _timeline(record: RunDirectory) -> list[tuple[str, float]]:
     """Seconds of training's steps by what they went to, of the steps that tell; nothing where none does."""
     told = [step["timeline"] for step in record.steps if step.get("timeline")]
     parts = {
@@ -448,7 +448,7 @@ def _timeline(record: Record) -> list[tuple[str, float]]:
     return [(word, sum(line.get(key, 0.0) for line in told)) for key, word in parts.items()] if told else []
 
 
-def _split(record: Record) -> dict[str, float]:
+def _split(record: RunDirectory) -> dict[str, float]:
     """Shares of training's time: waiting for rows, computing and what else is known."""
     share = (record.result or {}).get("data_wait_fraction")
     steps = record.steps
@@ -460,7 +460,7 @@ def _split(record: Record) -> dict[str, float]:
 # ----------------------------------------------------------------------------------------------------------- memory
 
 
-def _memory(records: Sequence[Record], names_: Sequence[str], plots: Plots) -> str:
+def _memory(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> str:
     lines, entries, levels, rows = [], [], [], []
     many = len(records) > 1
     beyond = []
@@ -520,12 +520,12 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
     return {name: f"{value:,}" if type(value) is int and abs(value) > 9999 else str(value)}
 
 
-def _settings(record: Record) -> str:
+def _settings(record: RunDirectory) -> str:
     manifest = dict(record.manifest)
     versions = manifest.pop("versions", {})
     fingerprint = (manifest.get("train") or {}).get("fingerprint")
     found = {k: v for k, v in _solver_report(record).items() if k not in _BESIDE}
-    shown = {name: plain(v) if isinstance(v, float) else str(v) for name, v in _scalars(found).items()}
+    shown = {name: number_text(v) if isinstance(v, float) else str(v) for name, v in _scalars(found).items()}
     result = record.result or {}
     prints = {"training data": fingerprint, "weights (SHA-256)": result.get("weights_sha256")}
     settings = _flat(manifest)
@@ -547,7 +547,7 @@ def _scalars(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if isinstance(value, int | float | str)}
 
 
-def _results(records: Sequence[Record], names_: Sequence[str]) -> str:
+def _results(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
     rows: list[list[str]] = [["state", *(record.state for record in records)]]
     results = [record.result or {} for record in records]
     for part in ("test", "train"):
@@ -571,7 +571,7 @@ def _results(records: Sequence[Record], names_: Sequence[str]) -> str:
     return table("Metrics and costs", ("", *names_), rows)
 
 
-def _differences(records: Sequence[Record], names_: Sequence[str]) -> str:
+def _differences(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
     flat = [{k: v for k, v in _flat(record.manifest).items() if k != "run"} for record in records]  # its id
     keys = list(dict.fromkeys(key for one in flat for key in one))
     rows = [[key, *(one.get(key, "–") for one in flat)] for key in keys if len({one.get(key) for one in flat}) > 1]
@@ -594,7 +594,7 @@ def _details(html: str, summary: str = "The numbers as a table") -> str:
     return f"<details><summary>{escape(summary)}</summary>{html}</details>"
 
 
-def _nothing(why: str, *records: Record) -> str:
+def _nothing(why: str, *records: RunDirectory) -> str:
     """Why a section is empty; of a run that goes on, that it is not there yet."""
     why = "Not there yet: the run is still running." if any(each.state == "running" for each in records) else why
     return f'<p class="note">{escape(why)}</p>'

@@ -92,7 +92,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class ColumnSketches:
     """Sketches of d columns.
 
     Attributes:
@@ -123,7 +123,7 @@ class Columns:
         return self.histogram[j, : int(np.fmin(span // self.bin_width[j], BINS - 1)) + 1 if span >= 0 else 0]
 
 
-def finish(sums: tuple[Any, ...], pivot: Array, histogram: Histogram, counts: IntArray) -> Columns:
+def finish(sums: tuple[Any, ...], pivot: Array, histogram: Histogram, counts: IntArray) -> ColumnSketches:
     """Sketches from the sums of ``ColumnSums``, and the counts of a histogram."""
     n, missing, infinite, ranges, _, first, second = sums
     count = np.maximum(n - missing - infinite, 1)
@@ -131,4 +131,4 @@ def finish(sums: tuple[Any, ...], pivot: Array, histogram: Histogram, counts: In
     std = np.sqrt(np.maximum(second / count - shift**2, 0.0))
     empty = n - missing - infinite == 0
     mean, std = np.where(empty, np.nan, pivot + shift), np.where(empty, np.nan, std)
-    return Columns(n, missing, infinite, ranges.low, ranges.high, mean, std, histogram.width, counts)
+    return ColumnSketches(n, missing, infinite, ranges.low, ranges.high, mean, std, histogram.width, counts)

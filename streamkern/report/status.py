@@ -9,12 +9,12 @@ from typing import Any
 
 from streamkern.memory import format_bytes
 from streamkern.progress import duration
-from streamkern.report.run_directory import Record
+from streamkern.report.run_directory import RunDirectory
 
 _RECENT = 30.0  # seconds over which the speed of a live run is taken
 
 
-def status(record: Record, now: float | None = None) -> dict[str, Any]:
+def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
     """How a run stands, as JSON-serialisable data.
 
     Args:
@@ -48,7 +48,7 @@ def status(record: Record, now: float | None = None) -> dict[str, Any]:
     return found
 
 
-def advice(record: Record) -> str | None:
+def advice(record: RunDirectory) -> str | None:
     """What to do about a run, or None where nothing is to be done."""
     folder = record.folder
     if record.state not in ("running", "done") and record.result is not None and "model" in record.result:
@@ -72,7 +72,7 @@ def advice(record: Record) -> str | None:
             return f"mend what the error names; then {_go_on(record)}"
 
 
-def _go_on(record: Record) -> str:
+def _go_on(record: RunDirectory) -> str:
     if record.manifest.get("file"):
         return f"streamkern resume {shlex.quote(str(record.folder))} goes on from what is kept"
     return "sk.run with the same pipeline and run_dir goes on from what is kept"
@@ -134,13 +134,13 @@ def moment(when: float) -> str:
     return datetime.fromtimestamp(when).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def _stage(record: Record, now: float) -> dict[str, Any]:
+def _stage(record: RunDirectory, now: float) -> dict[str, Any]:
     """The stage that has begun and not ended."""
     at = record.unfinished
     return {} if at is None else {"stage": at["name"], "stage_seconds": now - at["time"]}
 
 
-def _progress(record: Record) -> dict[str, Any]:
+def _progress(record: RunDirectory) -> dict[str, Any]:
     """What the last step said, and the speed of late."""
     steps = record.steps
     if not steps:
@@ -165,7 +165,7 @@ def _progress(record: Record) -> dict[str, Any]:
     }
 
 
-def _memory(record: Record) -> dict[str, int]:
+def _memory(record: RunDirectory) -> dict[str, int]:
     """Bytes: allowed, projected, held now, and at the peak, as far as they are known."""
     found: dict[str, int] = {}
     planned = record.of("memory")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.progress import duration
-from streamkern.report.figures import Level, Line, Plot, plain, plot
+from streamkern.report.figures import Level, Line, Plot, number_text, plot
 from streamkern.report.markup import Entry, legend, table
 from streamkern.report.page import shell
 from streamkern.report.sections import Section, framed
@@ -54,7 +54,7 @@ def _verdict(told: dict[str, Any]) -> str:
     width = "" if sigma is None else f" of bandwidth {sigma:.4g}, {sigma / told['median']:.2g} median distances"
     return (
         f"{_family(choice['kernel'])} kernel{width}, with {choice['centers']:,} centers and ridge "
-        f"{plain(choice['ridge'])}: {_metric(told)} {_score(told, choice)} on rows held out."
+        f"{number_text(choice['ridge'])}: {_metric(told)} {_score(told, choice)} on rows held out."
     )
 
 
@@ -81,10 +81,10 @@ def _kernels(told: dict[str, Any], plots: dict[str, Plot]) -> str:
     rows = [
         (
             _family(trial["kernel"]) + (", chosen" if trial["kernel"] == told["choice"]["kernel"] else ""),
-            plain(trial["kernel"]["bandwidth"]) if "bandwidth" in trial["kernel"] else "–",
+            number_text(trial["kernel"]["bandwidth"]) if "bandwidth" in trial["kernel"] else "–",
             f"{trial['mse']:.4g}",
             _score(told, trial),
-            plain(trial["ridge"]),
+            number_text(trial["ridge"]),
         )
         for trial in best
     ]
@@ -112,7 +112,7 @@ def _ridges(told: dict[str, Any], plots: dict[str, Plot]) -> str:
     lines, entries = [], []
     for number, shown in enumerate(like[max(0, at - 1) : at + 2]):
         own = sorted((t for t in told["trials"] if t["kernel"] == shown), key=lambda t: float(t["ridge"]))
-        name = f"bandwidth {plain(shown['bandwidth'])}" if "bandwidth" in shown else _family(shown)
+        name = f"bandwidth {number_text(shown['bandwidth'])}" if "bandwidth" in shown else _family(shown)
         mark = _MARKS[number % len(_MARKS)]
         lines.append(Line([t["ridge"] for t in own], [t["mse"] for t in own], name, number, number, mark))
         entries.append(Entry(name + (", chosen" if shown == kernel else ""), number, number, mark))
@@ -137,7 +137,7 @@ def _centers(told: dict[str, Any], plots: dict[str, Plot]) -> str:
             f"{trial['centers']:,}" + (", chosen" if trial["centers"] == chosen == kept else ""),
             f"{trial['mse']:.4g}",
             _score(told, trial),
-            plain(trial["ridge"]),
+            number_text(trial["ridge"]),
             "–" if trial["seconds"] is None else duration(trial["seconds"]),
         )
         for trial in curve

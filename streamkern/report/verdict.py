@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.progress import duration
-from streamkern.report.run_directory import Record
+from streamkern.report.run_directory import RunDirectory
 from streamkern.report.status import advice
 from streamkern.types import Array
 
@@ -16,7 +16,7 @@ _MUCH = 0.05  # a gap in accuracy, or a share of time, that is worth a word
 _FALLS = 0.97  # a loss below this share of the pass before it is still on its way down
 
 
-def verdict(record: Record) -> str:
+def verdict(record: RunDirectory) -> str:
     """One sentence on the run."""
     if record.state == "running":
         return f"Still running: {_what(record)}."
@@ -32,7 +32,7 @@ def verdict(record: Record) -> str:
     return f"Done: {_what(record)}{took}; {quality(record)}."
 
 
-def quality(record: Record) -> str:
+def quality(record: RunDirectory) -> str:
     """How good the model is, and against what."""
     metrics = (record.result or {}).get("metrics") or {}
     part = "test" if "test" in metrics else "train"
@@ -52,7 +52,7 @@ def quality(record: Record) -> str:
     return f"its root mean squared error on {n:,} {_part(part)} rows is {math.sqrt(found['mse']):.4g}{against}{r2}"
 
 
-def next_steps(record: Record) -> list[str]:
+def next_steps(record: RunDirectory) -> list[str]:
     """What to do: the remedy of a failure, or what the numbers suggest."""
     result = record.result or {}
     steps = [f"{line.partition(':')[2].strip()}." for line in _error_lines(result) if line.startswith("do:")]
@@ -88,7 +88,7 @@ def next_steps(record: Record) -> list[str]:
     return steps
 
 
-def baseline(record: Record, part: str) -> float | None:
+def baseline(record: RunDirectory, part: str) -> float | None:
     """What a model that looks at no feature reaches: accuracy of the commonest class, or RMSE of the mean."""
     metrics = ((record.result or {}).get("metrics") or {}).get(part, {})
     if "accuracy" in metrics:
@@ -99,14 +99,14 @@ def baseline(record: Record, part: str) -> float | None:
     return None
 
 
-def outputs(record: Record) -> int | None:
+def outputs(record: RunDirectory) -> int | None:
     """Outputs of the model: classes, or target columns."""
     encoding = record.evaluation[1].get("encoding") or {}
     values = encoding.get("values", encoding.get("mean"))
     return None if values is None else len(values)
 
 
-def labels(record: Record) -> list[str]:
+def labels(record: RunDirectory) -> list[str]:
     """The classes' labels in words; none for values."""
     encoding = record.evaluation[1].get("encoding") or {}
     return [str(value) for value in encoding.get("values", [])]
@@ -129,7 +129,7 @@ def mistakes(counts: Array, names: list[str], most: int = 5) -> list[tuple[str, 
     return [(names[i], names[j], int(wrong[i, j])) for i, j in pairs if wrong[i, j]]
 
 
-def _what(record: Record) -> str:
+def _what(record: RunDirectory) -> str:
     """What was to be trained."""
     manifest, result = record.manifest, record.result or {}
     solver = (manifest.get("solver") or {}).get("name", "a model")

@@ -19,12 +19,20 @@ from streamkern.data import Dataset
 from streamkern.data.targets import Classes
 from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
-from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
+from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.execute import Executor, Scheduler, open_executor
-from streamkern.memory import default_budget, format_bytes, parse_bytes, peak_resident, release, resident
+from streamkern.memory import (
+    check,
+    default_budget,
+    format_bytes,
+    limited,
+    parse_bytes,
+    peak_resident,
+)
 from streamkern.model import KernelMachine, Predicted
 from streamkern.progress import showing, told
 from streamkern.registry.models import open_model
+from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source, digest
 from streamkern.storage.predictions import FORMATS, SUFFIXES, Column, Predictions, record_at
 from streamkern.storage.remote import is_remote
@@ -35,7 +43,6 @@ from streamkern.user_code import unknown_code
 PART_ROWS, PART_BYTES = 1 << 20, 32 << 20
 """Rows of a part at most, and bytes: what an interruption costs."""
 
-_LIBRARIES, _THREAD, _READER = 96 << 20, 16 << 20, 16 << 20  # as a fit reckons them
 _KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "floating-point numbers"}
 
 Progress = Callable[[str, int, int], None]
@@ -124,97 +131,78 @@ def predict(
     Raises:
         UsageError: parameters that contradict each other.
         PlanRefusedError: it would not fit; says what would make it fit.
+        MemoryLimitError: the process came to hold more all the same; parts that were written are kept.
         DataError: the data differ from those of training in columns, width or kind; or a row holds NaN, by its number.
         StorageError: nothing there, something else at the target, or a full disk: what was written is kept.
         BusyError: another process writes to the target.
     """
     began = time.perf_counter()
     budget = default_budget() if memory is None else parse_bytes(memory)
-    machine = model if isinstance(model, KernelMachine) else open_model(model)
-    place, format = _place(target, format)
-    source = _open(machine, data, id, storage_options, budget)
-    columns = _columns(machine, source, id, scores)
-    n = int(source.bounds[-1])
-    row_bytes = sum(column.row_bytes for column in columns)
-    part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
-    parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
-    if unknown_code(machine.kernel, machine.features) is not None:
-        parts.append(secrets.token_hex(8))  # what an earlier call has written may be of other code
-    identity = digest(1, *parts)
-    record = {
-        "fingerprint": identity,
-        "model": machine.fingerprint,
-        "weights_sha256": machine.weights_sha256,
-        "data": source.fingerprint,
-        "rows": n,
-        "version": version("streamkern"),
-    }
-    made = FORMATS[format](place, columns, n, part_rows, record)
-    present = record_at(place)
-    kept, rate, projected = n, 0.0, 0
-    if present is None or present["fingerprint"] != identity:
-        _require_room(place, present is not None and overwrite)
-        with open_executor(scheduler, threads) as executor, showing(verbose) as display:
-            projected = projection(machine, Dataset(source), executor.slots, min(n, part_rows) * row_bytes)
-            _require_memory(projected, budget, executor.slots)
-            with made.writing():
-                missing = made.missing()
-                kept = n - sum(b - a for a, b in map(made.rows, missing))
-                start = time.perf_counter()
-                _write(machine, source, made, missing, executor, told(on_progress, display))
-                made.commit()
-                rate = (n - kept) / (time.perf_counter() - start)
-    else:
-        made.work.clear()
-    return PredictionResult(
-        path=str(place),
-        rows=n,
-        columns=tuple(name for column in columns for name in column.fields or (column.name,)),
-        kept=kept,
-        seconds=time.perf_counter() - began,
-        rows_per_second=rate,
-        peak_memory_bytes=peak_resident(),
-        projected_memory_bytes=projected,
-        memory_budget_bytes=budget,
-        stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
-    )
+    with limited(budget):
+        machine = model if isinstance(model, KernelMachine) else open_model(model)
+        place, format = _place(target, format)
+        source = _open(machine, data, id, storage_options, budget)
+        columns = _columns(machine, source, id, scores)
+        n = int(source.bounds[-1])
+        row_bytes = sum(column.row_bytes for column in columns)
+        part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
+        parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
+        if unknown_code(machine.kernel, machine.features) is not None:
+            parts.append(secrets.token_hex(8))  # what an earlier call has written may be of other code
+        identity = digest(1, *parts)
+        record = {
+            "fingerprint": identity,
+            "model": machine.fingerprint,
+            "weights_sha256": machine.weights_sha256,
+            "data": source.fingerprint,
+            "rows": n,
+            "version": version("streamkern"),
+        }
+        made = FORMATS[format](place, columns, n, part_rows, record)
+        present = record_at(place)
+        kept, rate, projected = n, 0.0, 0
+        if present is None or present["fingerprint"] != identity:
+            _require_room(place, present is not None and overwrite)
+            with open_executor(scheduler, threads) as executor, showing(verbose) as display:
+                held, working = _taken_by(machine, Dataset(source))
+                # A part in blocks, joined, as labels, in the format's own arrays, and encoded; and the next in blocks.
+                held += 7 * min(n, part_rows) * row_bytes
+                projected = require_fitting("prediction", source, working, budget, executor.slots, held)
+                with made.writing():
+                    missing = made.missing()
+                    kept = n - sum(b - a for a, b in map(made.rows, missing))
+                    start = time.perf_counter()
+                    _write(machine, source, made, missing, executor, told(on_progress, display))
+                    made.commit()
+                    rate = (n - kept) / (time.perf_counter() - start)
+        else:
+            made.work.clear()
+        return PredictionResult(
+            path=str(place),
+            rows=n,
+            columns=tuple(name for column in columns for name in column.fields or (column.name,)),
+            kept=kept,
+            seconds=time.perf_counter() - began,
+            rows_per_second=rate,
+            peak_memory_bytes=peak_resident(),
+            projected_memory_bytes=projected,
+            memory_budget_bytes=budget,
+            stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
+        )
 
 
-def projection(model: KernelMachine, dataset: Dataset, slots: int, part_bytes: int) -> int:
-    """Most memory that the process will hold, in bytes.
-
-    Args:
-        model: the model, loaded.
-        dataset: rows to predict, stored.
-        slots: tasks side by side.
-        part_bytes: bytes of a part of the target.
-    """
-    release()
+def _taken_by(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
+    """Bytes that the model takes, and those that a thread takes which predicts rows, beyond reading them."""
     source, c, itemsize = dataset.source, model.weights.shape[1], model.Z.dtype.itemsize
     made = model.output_dtype.itemsize
-    text = 64 if source.target is not None and source.target.dtype == object else 8
-    chunk_rows = int(np.diff(source.bounds).max(initial=1))
-    task_rows = min(model.task_rows(dataset), chunk_rows)
-    # Decoded pieces, the chunk made of them, and the chunk before it.
-    reading = 3 * chunk_rows * (source.n_features * source.dtype.itemsize + text + 32)
+    row = source.reading().row
+    task_rows = min(model.task_rows(dataset), int(np.diff(source.bounds).max(initial=1)))
     widest = max(source.n_features, *(transform.n_out for transform in model.transforms), 1)
     working = task_rows * (2 * (model.Z.shape[1] * itemsize + c * made) + (2 * widest * 8 if model.transforms else 0))
     working += max(min(TILE_BYTES, ROW_TILE * len(model.weights) * itemsize), len(model.weights) * itemsize)
-    waiting = 2 * task_rows * (c * made + 8 + text)
-    task = reading + working + waiting
+    waiting = 2 * task_rows * (c * made + 8 + row - source.n_features * source.dtype.itemsize)
     centers = 3 * model.Z.nbytes if isinstance(model.Z, np.ndarray) else 0  # as they are, centred, and packed
-    # A part in blocks, joined, as labels, in the format's own arrays, and encoded; and the next in blocks.
-    return int(resident() + _LIBRARIES + _READER + centers + slots * (_THREAD + task) + 7 * part_bytes)
-
-
-def _require_memory(projected: int, budget: int, slots: int) -> None:
-    if projected > budget:
-        raise PlanRefusedError(
-            f"The prediction needs {format_bytes(projected)} and may use {format_bytes(budget)}.",
-            where=f"memory={format_bytes(budget)}, threads={slots}",
-            expected=f"a budget of at least {format_bytes(1.05 * projected)}",
-            remedy="give more memory, or fewer threads; or write the data in smaller chunks (row groups)",
-        )
+    return centers, working + waiting
 
 
 def _write(
@@ -239,6 +227,7 @@ def _write(
             stream = model.stream_predictions(Dataset(source), executor=executor, outputs="scores" in names, rows=rows)
             for part in range(first, last + 1):
                 stream, held = _taken(stream, made.rows(part)[1] - made.rows(part)[0])
+                check()
                 if writing is not None:
                     on_progress("predict", writing.result(), made.n)
                 writing = writer.submit(write, part, held)
@@ -373,7 +362,8 @@ def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool)
     columns: list[Column] = []
     if id is not None:
         assert source.target is not None
-        columns.append(Column(id, source.target.dtype))
+        text = source.reading().row - source.n_features * source.dtype.itemsize
+        columns.append(Column(id, source.target.dtype, text_bytes=text))
     dtype = model.output_dtype
     if isinstance(model.encoding, Classes):
         labels = model.encoding.values
@@ -404,3 +394,39 @@ def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool)
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + ", ..." * (len(names) > 8)
+
+
+def evaluate(
+    model: str | os.PathLike[str] | KernelMachine,
+    data: Any,
+    target: str | Sequence[str],
+    *,
+    memory: str | int | None = None,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Score a model on stored rows.
+
+    Args:
+        model: as for ``predict``.
+        data: as for ``predict``.
+        target: the target column, or columns.
+        memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
+        threads: of this process, as for ``run``.
+
+    Returns:
+        Metrics as from ``KernelMachine.score``.
+
+    Raises:
+        PlanRefusedError: it would not fit; says what would make it fit.
+        MemoryLimitError: the process came to hold more all the same.
+        DataError: the data differ from those of training, or a row cannot be used.
+        StorageError: there is no model, or a chunk cannot be read.
+    """
+    budget = default_budget() if memory is None else parse_bytes(memory)
+    with limited(budget), open_executor("threads", threads) as executor:
+        machine = model if isinstance(model, KernelMachine) else open_model(model)
+        source = open_tables([data], target, machine.columns, nulls_as_nan=bool(machine.transforms), memory=budget)
+        dataset = Dataset(source)
+        held, working = _taken_by(machine, dataset)
+        require_fitting("evaluation", source, working, budget, executor.slots, held)
+        return machine.score(dataset, executor=executor)

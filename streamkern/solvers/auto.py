@@ -61,7 +61,9 @@ def default_passes(n: int) -> int:
     return int(np.clip(PASSED_ROWS // n, 1, MAX_EPOCHS))
 
 
-def choose(size: Size, *, passes: int | None = None, features: bool = False, patience: int | None = None) -> Choice:
+def choose_solver(
+    size: Size, *, passes: int | None = None, features: bool = False, patience: int | None = None
+) -> Choice:
     """The solver for a problem.
 
     Args:
@@ -122,7 +124,7 @@ def resolved(recipe: R, budget: int) -> tuple[R, str]:
     if given.task == "regression" and target is not None:
         outputs = max(1, int(np.prod(target.outputs)))
     memory = solver_memory(budget, data, p, itemsize)
-    choice = choose(
+    choice = choose_solver(
         Size(len(data), p, d, outputs, itemsize, given.lanes, THREADS, memory, features=given.features),
         features=given.features is not None,
         patience=None if given.validation is None else PATIENCE,

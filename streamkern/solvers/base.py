@@ -19,8 +19,8 @@ from streamkern.engine import Engine, default_engine
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
-from streamkern.sweep import Companions, Contribute, Contribution, Work, gather_weighted, sweep
-from streamkern.types import Array, IntArray
+from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gather_weighted, sweep
+from streamkern.types import Array, IntArray, Parameters
 
 HELD_OUT = 2000
 """Rows, at most, that the spectrum of an iteration is measured on."""
@@ -35,9 +35,9 @@ MIX_CHUNKS = 256
 """Chunks shuffled among each other at most: a window gathers its rows from that many places."""
 
 
-def row_bytes(d: int, itemsize: int) -> int:
-    """Bytes of a row as solvers see it: features, target and id."""
-    return d * itemsize + 24
+def row_bytes(d: int, itemsize: int, values: int = 1) -> int:
+    """Bytes of a row as solvers see it: features, ``values`` of a target in float64, and id."""
+    return d * itemsize + 16 + 8 * values
 
 
 def steps_ahead(batch: int, width: int) -> int:
@@ -208,7 +208,7 @@ class Problem:
 
     def sweep(self, contribution: Contribute, state: Any = None, data: Dataset | None = None) -> Parts:
         """Sum a contribution over all training rows, or over those of ``data``."""
-        return sweep(self.executor, Work(Scan(self.assembly(data or self.train)), contribution), state)
+        return sweep(self.executor, ScanWork(Scan(self.assembly(data or self.train)), contribution), state)
 
     @property
     def mix_chunks(self) -> int:
@@ -243,7 +243,7 @@ Sweep = Callable[[Contribute, Any], Parts]
 
 
 class Iteration(Protocol):
-    """A solver set up for a problem. States are frozen and records: a step makes a new one, of new arrays.
+    """A solver set up for a problem. States are frozen and serializable: a step makes a new one, of new arrays.
 
     A pass is one call of ``begin``, which may sweep over all rows, and then the steps of the stream. A method of whole
     passes has no steps (``minibatches`` is False); one of minibatches alone leaves ``begin`` as it is.
@@ -252,75 +252,59 @@ class Iteration(Protocol):
     @property
     def stream(self) -> Stream:
         """The order of the training rows."""
-        ...
 
     @property
     def contribution(self) -> Contribution:
         """What a block of a step contributes."""
-        ...
 
     @property
     def companions(self) -> Companions | None:
         """Blocks that the contribution needs beside its own under a state; None for none."""
-        ...
 
     @property
     def cycle(self) -> int:
         """Steps after which what a step takes repeats itself: 1, but where steps gather what a later one uses up."""
-        ...
 
     @property
     def epochs(self) -> int:
         """Passes, at most."""
-        ...
 
     @property
     def report(self) -> dict[str, Any]:
         """What the setup found out, JSON-serialisable."""
-        ...
 
     @property
     def prepared(self) -> Any:
-        """What ``Solver.prepare`` returned: a record."""
-        ...
+        """What ``Solver.prepare`` returned: a serializable value."""
 
     @property
     def minibatches(self) -> bool:
         """Whether a pass has steps."""
-        ...
 
     @property
     def sweeps(self) -> int:
         """Times that ``begin`` goes over all rows in a pass."""
-        ...
 
     def init(self) -> Any:
         """The state before the first step."""
-        ...
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
         """The state before the steps of a pass; what is swept for ends with (Σ loss, rows)."""
-        ...
 
     def finished(self, state: Any) -> Failure | bool:
         """Whether the solution is there before all passes are done; or why it never will be."""
-        ...
 
     def broadcast(self, state: Any) -> Any:
         """What the lanes need of a state."""
-        ...
 
     def update(self, state: Any, parts: Parts, position: Position) -> Any:
         """The state after a step whose lanes contributed ``parts``; parts end with (Σ loss, rows)."""
-        ...
 
     def settle(self, state: Any) -> Any:
         """The state with nothing pending, as at the end of training."""
-        ...
 
     def weights(self, state: Any) -> Array:
         """The solution that a state stands for, shape (p, c)."""
-        ...
 
 
 class OneByOne:
@@ -359,7 +343,7 @@ class WholePasses(OneByOne):
         return state
 
 
-class ChoosesNothing:
+class ChoosesNothing(Parameters):
     """A method that runs as it was told."""
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
@@ -377,26 +361,22 @@ class Solver(Protocol):
     @property
     def patience(self) -> int | None:
         """Passes without improvement on validation rows before training stops; None runs all."""
-        ...
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
         """Choices that the method makes by itself for p functions and bytes of its own: a word, and why in sentences.
 
         The word is part of a run's fingerprint; empty where nothing is chosen.
         """
-        ...
 
     def smaller(self, p: int, memory: int | None) -> list[tuple[Any, str]]:
         """The same method with other choices that take less memory, and what to type for each."""
-        ...
 
     def prepare(self, problem: Problem) -> Any:
-        """What precedes the first step, as a record: a function of the problem alone.
+        """What precedes the first step, as a serializable value: a function of the problem alone.
 
         Raises:
             NumericalError: it is impossible for this kernel and data.
         """
-        ...
 
     def setup(self, problem: Problem, prepared: Any = None) -> Iteration:
         """The iteration on what was prepared; prepares it first where it is None.
@@ -404,8 +384,6 @@ class Solver(Protocol):
         Raises:
             NumericalError: see ``prepare``.
         """
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters, for fingerprints and reports."""
-        ...

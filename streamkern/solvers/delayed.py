@@ -15,7 +15,7 @@ from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne
 from streamkern.solvers.projection import InexactProjection
 from streamkern.solvers.score import residual, weigh
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.sweep import Companions, Contribution
 from streamkern.types import Array
 
@@ -65,7 +65,7 @@ class DelayedGradient(Contribution):
         return Stack(((block.key, F),)), g, loss, block.X.shape[0]
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class DelayedState:
     """α over the centers, and what waits for the next projection.
@@ -149,7 +149,6 @@ class DelayedIteration(OneByOne):
         return self.settle(state) if state.steps >= self.cycle else state
 
     def settle(self, state: DelayedState) -> DelayedState:
-        """Project what is pending onto the span of the centers."""
         if not state.steps:
             return state
         # The projection stands for K⁻¹ and the preconditioner at once: the corrections in alpha are part of it.

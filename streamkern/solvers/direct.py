@@ -6,7 +6,7 @@ R = I for features:  (ΦᵀΦ/n + λ R) w = Φᵀ y/n.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,16 @@ from streamkern.errors import NumericalError, UsageError
 from streamkern.kernels import Basis, Expansion
 from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
 from streamkern.solvers.gradient import NormalEquations
+from streamkern.solvers.residual import FAR, relative_residual, said
 from streamkern.types import Array
 
 
 @dataclass(frozen=True)
 class Direct(ChoosesNothing):
     """One sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
+
+    Where the equations are too ill-conditioned for float64, a second sweep in a basis of orthonormal functions. The
+    report has the relative residual and a condition estimate; a warning says where the solution was not reached.
 
     Args:
         ridge: λ >= 0.
@@ -38,10 +42,6 @@ class Direct(ChoosesNothing):
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "Direct")
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "Direct", **asdict(self)}
 
     def prepare(self, problem: Problem) -> None:
         """Nothing precedes the sweep."""
@@ -98,32 +98,123 @@ class DirectIteration(WholePasses):
         return self.basis.engine.zeros((self.basis.width, self.problem.encoding.outputs), self.basis.dtype)
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
-        """Sum the normal equations and solve them."""
+        """Sum the normal equations and solve them; where rounding spoils them, in a better basis."""
         gram, moment, _, n = sweep(self.contribution, None)
         engine = self.problem.engine
-        A = unpacked(gram, self.basis.width, engine)
+        A = self._equations(gram, n)
+        scale = float(np.trace(A)) / self.basis.width
+        found = self._factored(A, moment / n)
+        enough = found is not None and self.report["rounding"] <= FAR
+        if engine.decide(enough, bound=False, likely=True) and found is not None:
+            return found
+        del A, found
+        # ``gram`` is kept: a checkpoint holds it for as long as the pass lasts.
+        return self._orthonormalised(gram, n, scale, sweep)
+
+    def _equations(self, gram: Array, n: int) -> Array:
+        """ΦᵀΦ/n + λ R, on its diagonal and below."""
+        A = unpacked(gram, self.basis.width, self.problem.engine)
         for rows in cuts(len(A)):
             A[rows, : rows.stop] /= n
         add_ridge(A, self.solver.ridge, self.basis)
-        # Rounding leaves eigenvalues of about -ε trace(A); each try stands ten thousand times further from them.
-        floor = float(np.finfo(np.float64).eps * np.trace(A))
-        for jitter in (0.0, floor, 1e4 * floor):
-            B = engine.zeros(A.shape)
-            for rows in cuts(len(A)):
-                B[rows, : rows.stop] = A[rows, : rows.stop]
-            B[np.diag_indices(len(B))] += jitter
-            try:
-                w = engine.spd_solve(B, moment / n)
-            except NumericalError:
-                continue
-            self.report["jitter"] = jitter
-            return w.astype(self.basis.dtype)
-        raise NumericalError(
-            "The normal equations are singular to working precision.",
-            where="Direct",
-            expected="independent centers or features",
-            remedy="raise the ridge, or use fewer or better separated centers",
-        )
+        return A
+
+    def _factored(self, A: Array, b: Array) -> Array | None:
+        """The solution by a Cholesky factor; None where there is none. A is used up."""
+        engine, eps = self.problem.engine, float(np.finfo(np.float64).eps)
+        L = engine.zeros(A.shape)
+        for rows in cuts(len(A)):
+            L[rows, : rows.stop] = A[rows, : rows.stop]
+        try:
+            L = engine.cholesky(L)
+        except NumericalError:
+            return None
+        half = engine.triangular_solve(L, b, lower=True)
+        wide = engine.triangular_solve(L, half, lower=True, transposed=True)
+        w = wide.astype(self.basis.dtype)
+        A = engine.mirror(A)
+        norm = float(np.max(np.sum(np.abs(A), axis=0)))
+        residual = engine.triangular_solve(L, b - engine.product(A, w.astype(np.float64)), lower=True)
+        condition = engine.condition(L, norm)
+        # A was summed with errors of ε ‖A‖; what comes of them is largest along its least eigenvalue, ‖A‖/condition.
+        rounding = eps * np.sqrt(norm * condition) * relative_residual(wide, half)
+        self.report["rounding"] = float(rounding)
+        self._reached(relative_residual(residual, half), condition, 0.0)
+        return w
+
+    def _orthonormalised(self, gram: Array, n: int, scale: float, sweep: Sweep) -> Array:
+        """The solution from a second sweep, over functions ψ = Vᵀ φ that are orthonormal in the norm of the ridge.
+
+        Products of nearly dependent functions lose half of the digits that the functions have. In a basis of
+        orthonormal ones the equations have a condition of about 1/λ, and no jitter is needed.
+        """
+        engine, basis, ridge, dtype = self.problem.engine, self.basis, self.solver.ridge, self.basis.dtype
+        kernel = isinstance(basis, Expansion)
+        if isinstance(basis, Expansion):
+            R = engine.kernel_matrix(basis, basis.p)
+        else:
+            R = engine.mirror(self._equations(gram, n))
+        eps = float(np.finfo(np.float64).eps)
+        rows, V = self._independent(R, eps * len(R) * float(np.max(np.diag(R))))
+        del R
+        change = rows, engine.right_factor(V.T.copy())
+        packed, moment, _, n = sweep(NormalEquations(basis, self.problem.encoding.outputs, change), None)
+        del change
+        G = engine.mirror(unpacked(packed, len(rows), engine) / n)
+        b = moment / n
+        # Weights and values in the model's dtype are uncertain by ε, which acts on predictions as this ridge on w does.
+        noise = scale * float(np.finfo(dtype).eps) ** 2
+        solved = G.copy()
+        if kernel:
+            G[np.diag_indices(len(G))] += ridge
+            solved[np.diag_indices(len(G))] += ridge
+            solved += noise * engine.product_t(V, V)
+        else:
+            VV = engine.product_t(V, V)
+            G += ridge * VV
+            solved += (ridge + noise) * VV
+        norm = float(np.max(np.sum(np.abs(G), axis=0)))
+        kept, U = self._independent(solved, eps * len(G) * float(np.max(np.diag(solved))))
+        del solved
+        half = engine.product(U.T, b[kept])
+        inner = engine.zeros(b.shape)
+        inner[kept] = engine.product(U, half)
+        w = engine.zeros((basis.width, b.shape[1]), dtype)
+        w[rows] = engine.product(V, inner).astype(dtype)
+        reached = engine.triangular_solve(V, w[rows].astype(np.float64), lower=False)
+        residual = engine.product(U.T, (b - engine.product(G, reached))[kept])
+        size = float(np.sum(np.square(w.astype(np.float64))))
+        penalty = ridge * (float(np.sum(np.square(inner))) if kernel else size)
+        jitter = noise * size / penalty if penalty > 0 else 0.0  # without a ridge it has no unit
+        self.report["sweeps"] = 2
+        condition = norm * float(np.max(np.sum(np.square(U), axis=0)))
+        self.report.pop("rounding", None)
+        self._reached(relative_residual(residual, half), condition, jitter)
+        return w
+
+    def _independent(self, A: Array, floor: float) -> tuple[Array, Array]:
+        """Independent functions and what makes them orthonormal; see ``Engine.orthonormal``."""
+        try:
+            return self.problem.engine.orthonormal(A, floor)
+        except NumericalError:
+            raise NumericalError(
+                "The normal equations are zero or not finite.",
+                where="Direct",
+                expected="finite features and sample weights, not all 0",
+                remedy="check the scale of the features and the bandwidth of the kernel",
+            ) from None
+
+    def _reached(self, residual: float, condition: float, jitter: float) -> None:
+        """Report what was reached, and warn where that is too little. The jitter is in units of the ridge."""
+        self.report |= {"condition": condition, "jitter_per_ridge": jitter}
+        narrow = self.basis.dtype == np.float32
+        causes = [f"condition number about {condition:.1g}"]
+        if narrow:
+            causes.append("weights and kernel values are rounded to float32")
+        if jitter > 1:
+            causes.append(f"rounding acts as a ridge of {jitter:.2g} times the one given")
+        remedies = [*(['dtype="float64"'] if narrow else []), "a larger ridge", "a smaller bandwidth", "fewer centers"]
+        said(self.report, "Direct", residual, causes, remedies, far=residual > FAR or jitter > 1)
 
     def weights(self, state: Array) -> Array:
         """The solution."""

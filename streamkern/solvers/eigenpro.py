@@ -15,7 +15,7 @@ closely, once they number about p.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
-from streamkern.precondition.nystrom import Nystrom, StepSize
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.batches import default_batch
@@ -43,8 +43,8 @@ from streamkern.solvers.projection import (
     project_inexactly,
 )
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.serialize import record
-from streamkern.types import Array
+from streamkern.storage.serialize import serializable
+from streamkern.types import Array, Parameters
 
 PROJECTIONS = ("auto", "exact", "inexact", "delayed")
 
@@ -58,7 +58,7 @@ _STEPS_A_RUN, _STEPS_BEYOND_P = 200, 2000  # that momentum needs to cost no accu
 
 
 @dataclass(frozen=True)
-class EigenPro:
+class EigenPro(Parameters):
     """EigenPro 3, and 4 with ``projection="delayed"``.
 
     Args:
@@ -112,10 +112,6 @@ class EigenPro:
                 expected="momentum=0 with projection='delayed'",
                 remedy="leave momentum out",
             )
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "EigenPro", **asdict(self)}
 
     def sizes(self, p: int) -> tuple[int, int]:
         """(s, q) for p centers; q = 0 where there are too few for a preconditioner."""
@@ -191,7 +187,7 @@ class EigenPro:
         beside = K is None and kind == "exact" and q and engine.overlaps and self._room_for_two(p, problem.memory)
         with engine.meanwhile((lambda: engine.kernel_matrix(expansion, p)) if beside else None) as matrix:
             if q:
-                nystrom = Nystrom(center_eigensystem(expansion, s, q, EIGEN_FLOOR, engine, K))
+                nystrom = NystromPreconditioner(center_eigensystem(expansion, s, q, EIGEN_FLOOR, engine, K))
         if nystrom is None and kind != "exact":
             raise UsageError(
                 f"{kind} projection needs a preconditioner, and {p} centers are too few for one.",
@@ -276,7 +272,7 @@ class EigenPro:
         return size.step if self.step is None else lambda rows: float(self.step or 0.0)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """What precedes the first step.
@@ -293,7 +289,7 @@ class Prepared:
 
     projection: str
     s: int
-    nystrom: Nystrom | None
+    nystrom: NystromPreconditioner | None
     size: StepSize
     batch: int
     W: Array | None
@@ -305,7 +301,7 @@ def exact_bytes(p: int) -> int:
     return p * p * 8
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class ProjectedState:
     """α, its average, the number of steps taken, and where the next gradient is taken; arrays of shape (p, c)."""

@@ -12,7 +12,7 @@ in the RKHS (Table 2, Z = X) see ``EigenPro2``.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from streamkern.solvers.batches import default_batch
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 _DRAW = 1  # keeps the subsample apart from the centers, which may be drawn with the same seed
@@ -78,10 +78,6 @@ class EigenPro1(ChoosesNothing):
         if not 0 < self.tau <= 1:
             raise UsageError(f"tau is {self.tau}.", where="EigenPro1(tau=...)", expected="a number in (0, 1]")
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "EigenPro1", **asdict(self)}
-
     def prepare(self, problem: Problem) -> PreparedFeatures:
         """Randomised SVD, batch and step.
 
@@ -115,7 +111,7 @@ class EigenPro1(ChoosesNothing):
         return EigenPro1Iteration(self, stream, problem.basis(), problem.encoding.outputs, prepared)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class PreparedFeatures:
     """What precedes the first step.
@@ -153,7 +149,7 @@ def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array, engi
     return measure(diagonal, matvec, engine)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class EigenPro1State:
     """w, its average, and the number of steps taken; arrays of shape (M, c)."""

@@ -16,7 +16,7 @@ weights a step, and the top eigenfunctions are approximate, which the measured s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,14 @@ from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
-from streamkern.precondition.nystrom import Nystrom, StepSize
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
 from streamkern.solvers.batches import default_batch
 from streamkern.solvers.projection import eigen_floor, measure_unprojected
 from streamkern.solvers.score import residual, weigh
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.sweep import Companions, Contribution
 from streamkern.types import Array, IntArray
 
@@ -76,10 +76,6 @@ class EigenPro2(ChoosesNothing):
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="EigenPro2(step=...)", expected="a positive number")
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "EigenPro2", **asdict(self)}
-
     def sizes(self, n: int) -> tuple[int, int]:
         """(s, q) for n rows."""
         s = 1 if self.q == 0 else min(n, self.s or _SUBSAMPLE)
@@ -107,7 +103,7 @@ class EigenPro2(ChoosesNothing):
         ids = problem.draw(s + HELD_OUT)
         X, weights = problem.rows(ids)
         subsample = Expansion(problem.kernel, X[:s], engine)
-        nystrom = Nystrom(
+        nystrom = NystromPreconditioner(
             top_eigensystem(engine.kernel_matrix(subsample, s), q, engine, eigen_floor(problem.dtype))
             if q
             else Eigensystem(np.empty(0), np.empty((s, 0)), 0.0)
@@ -132,7 +128,7 @@ class EigenPro2(ChoosesNothing):
         )  # fmt: skip
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class PreparedRows:
     """What precedes the first step.
@@ -147,7 +143,7 @@ class PreparedRows:
 
     X: Array
     ids: IntArray
-    nystrom: Nystrom
+    nystrom: NystromPreconditioner
     size: StepSize
     batch: int
 
@@ -197,7 +193,7 @@ class Residual(Contribution):
         return Stack(((ids, r),)), g, loss, len(X)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class EigenPro2State:
     """α, its average, and the number of steps taken; arrays of shape (n, c)."""

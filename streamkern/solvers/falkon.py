@@ -7,7 +7,7 @@ stands for K_Zn, and T W_Z Tᵀ for T Tᵀ, where centers are rows whose weights
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,18 @@ from streamkern.kernels import Expansion
 from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, WholePasses
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
+from streamkern.solvers.residual import FAR, said
 from streamkern.solvers.weighting import center_weights
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
+
+_LOST = 0.03  # share of a direction's outputs that may be rounding
+_PROBES = 8
+
+
+def _jitter(scale: float, expansion: Expansion) -> float:
+    """What K(Z, Z), of mean diagonal ``scale``, needs on its diagonal to have a Cholesky factor."""
+    return expansion.p * scale * float(np.finfo(expansion.dtype).eps)
 
 
 @dataclass(frozen=True)
@@ -47,10 +56,6 @@ class Falkon(ChoosesNothing):
         check_ridge(self.ridge, "Falkon")
         require_counts(self, epochs=2)
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "Falkon", **asdict(self)}
-
     def prepare(self, problem: Problem) -> Factors:
         """Factor K(Z, Z) twice.
 
@@ -69,13 +74,19 @@ class Falkon(ChoosesNothing):
         p = expansion.p
         K = engine.kernel_matrix(expansion, p)
         scale = float(np.mean(np.diag(K)))
-        K[np.diag_indices(p)] += p * scale * np.finfo(expansion.dtype).eps
+        K[np.diag_indices(p)] += _jitter(scale, expansion)
         T = engine.cholesky(K).T
         weights = center_weights(problem)
         A = T @ T.T if weights is None else (T * weights) @ T.T
         A /= p
         A[np.diag_indices(p)] += self.ridge
-        return Factors(T, engine.cholesky(A).T)
+        R = engine.cholesky(A).T
+        # Sums in float32 add about ε √p ‖T⁻¹ A⁻¹ d‖ to the outputs of a direction d, which are about ‖d‖.
+        probe = engine.triangular_solve(R, engine.normal((p, _PROBES), "falkon", p), lower=False)
+        size = np.sqrt(np.mean(np.square(engine.triangular_solve(T, probe, lower=False))))
+        lost = float(np.finfo(expansion.dtype).eps) * float(np.sqrt(p)) * size > _LOST
+        wide = engine.decide(lost, bound=True, likely=False)
+        return Factors(T, R, "float64" if wide else str(expansion.dtype))
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> FalkonIteration:
         """The iteration on what was prepared.
@@ -87,16 +98,23 @@ class Falkon(ChoosesNothing):
         return FalkonIteration(self, problem.stream(problem.lanes), problem.expansion(), prepared, problem)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """What precedes the first pass: T and A, upper triangular, shape (p, p), float64."""
+    """What precedes the first pass: T and A, upper triangular, shape (p, p), float64.
+
+    Attributes:
+        T: of K(Z, Z).
+        A: of T Tᵀ/p + λ I.
+        products: dtype of products with kernel values: float64 where float32 would lose the iteration's directions.
+    """
 
     T: Array
     A: Array
+    products: str
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class FalkonState:
     """Conjugate gradients on β; arrays of shape (p, c), float64; norms a column, shape (c,).
@@ -132,7 +150,8 @@ class FalkonIteration(WholePasses):
         self.T, self.A = self.prepared.T, self.prepared.A
         self.epochs = self.solver.epochs
         self.contribution = Gradient(self.expansion)
-        self.report: dict[str, Any] = {"ridge": self.solver.ridge}
+        self.dtype = np.dtype(self.prepared.products)
+        self.report: dict[str, Any] = {"ridge": self.solver.ridge, "products": self.prepared.products}
 
     def init(self) -> FalkonState:
         """β = 0."""
@@ -141,14 +160,14 @@ class FalkonIteration(WholePasses):
 
     def begin(self, state: FalkonState, pass_: int, sweep: Sweep) -> FalkonState:
         """The right-hand side, or one iteration."""
-        dtype = self.expansion.dtype
+        dtype = self.dtype
         if state.iterations < 0:
             g, _, n = sweep(self.contribution, np.zeros_like(state.beta, dtype=dtype))
             rhs = self._adjoint(-g.astype(np.float64) / n)
             norm = np.sum(rhs**2, axis=0)
             return FalkonState(state.beta, rhs, rhs, norm, norm, 0)
         v = self._solve(self.A, state.direction)
-        shared = (self._solve(self.T, v).astype(dtype), self.weights(state))
+        shared = (self._solve(self.T, v).astype(dtype), self._wide(state).astype(dtype))
         product, _, n = sweep(NormalProduct(self.expansion), shared)
         image = self._adjoint(product.astype(np.float64) / n) + self.solver.ridge * self._solve_t(self.A, v)
         curvature = np.sum(state.direction * image, axis=0)
@@ -157,19 +176,49 @@ class FalkonIteration(WholePasses):
         residual = state.residual - rate * image
         norm = np.sum(residual**2, axis=0)
         turn = np.where(alive, norm / np.where(state.norm > 0, state.norm, 1.0), 0.0)
-        return FalkonState(
+        found = FalkonState(
             state.beta + rate * state.direction, residual, residual + turn * state.direction, norm, state.first,
             state.iterations + 1,
         )  # fmt: skip
+        self._reached(found)
+        return found
 
     def finished(self, state: FalkonState) -> Failure | bool:
-        """Whether every output's residual is small."""
         small = np.all(state.norm <= self.solver.tolerance**2 * state.first)
         return self.expansion.engine.decide(small, bound=False)
 
     def weights(self, state: FalkonState) -> Array:
         """α = T⁻¹ A⁻¹ β."""
-        return self._solve(self.T, self._solve(self.A, state.beta)).astype(self.expansion.dtype)
+        return self._wide(state).astype(self.expansion.dtype)
+
+    def _wide(self, state: FalkonState) -> Array:
+        """α in float64."""
+        return self._solve(self.T, self._solve(self.A, state.beta))
+
+    def _reached(self, state: FalkonState) -> None:
+        """Report what conjugate gradients reached of the preconditioned system, and warn where that is too little."""
+        engine, expansion = self.expansion.engine, self.expansion
+        residual = float(np.sqrt(np.max(state.norm / np.where(state.first > 0, state.first, 1.0))))
+        alpha, pivots = self._wide(state), np.diag(self.T)
+        scale = float(np.mean(engine.diagonal(expansion, expansion.Z)))
+        added = _jitter(scale, expansion) * float(np.sum(np.square(alpha)))
+        norm = float(np.sum(np.square(self._solve(self.A, state.beta))))  # αᵀ (K + jitter) α
+        jitter = added / max(norm - added, np.finfo(np.float64).tiny) if norm > 0 else 0.0
+        self.report |= {
+            "iterations": state.iterations,
+            "condition": float(np.max(pivots)) ** 2 / float(np.min(pivots)) ** 2,
+            "jitter_per_ridge": jitter,
+        }
+        narrow = ['dtype="float64"'] if expansion.dtype == np.float32 else []
+        causes, remedies = [], []
+        if residual > FAR:
+            causes.append(f"after {state.iterations} iterations of at most {self.epochs - 1}")
+            remedies.append("more epochs")
+        if jitter > 1:
+            causes.append(f"rounding to {expansion.dtype} acts as a ridge of {jitter:.2g} times the one given")
+            remedies += narrow
+        far = residual > FAR or jitter > 1
+        said(self.report, "Falkon", residual, causes, [*remedies, "a larger ridge", "a smaller bandwidth"], far)
 
     def _adjoint(self, h: Array) -> Array:
         """A⁻ᵀ T⁻ᵀ h."""

@@ -1,12 +1,13 @@
-"""From a dataset to weights, as stages: what estimators and pipelines both do, in one place."""
+"""From a dataset to weights, as stages: the one sequence that estimators, pipelines and tuning go through."""
 
 from __future__ import annotations
 
+import platform
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,26 +28,38 @@ from streamkern.data.preprocess import (
 )
 from streamkern.data.statistics import Moments, Statistics, TransformedScan, require_range, summarise, unlike_scales
 from streamkern.data.stream import Assembly, Scan
-from streamkern.data.targets import Encoding
+from streamkern.data.targets import Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, StreamkernError, UsageError
-from streamkern.execute.base import Executor
+from streamkern.execute.base import Allowance, Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
-from streamkern.memory import release, resident
+from streamkern.memory import release
 from streamkern.solvers import bandwidth
 from streamkern.solvers.base import Problem, Solver
-from streamkern.solvers.footprint import Footprint, footprint, scan_rows
+from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
 from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, Target
+from streamkern.user_code import described
+
+R = TypeVar("R", bound="Recipe")
+T = TypeVar("T")
+
+Key = Callable[[], tuple[Any, ...]]
+"""What the result of a stage depends on: called only where results are kept, since it may read all rows in memory."""
 
 TASKS = ("classification", "regression")
 
 OUTPUTS_GUESS = 16
 """Outputs assumed before the labels are known; they weigh little beside the centers."""
+
+
+def likely_outputs(dataset: Dataset) -> int:
+    """Outputs assumed before the labels are known: as many as a row has targets, at least ``OUTPUTS_GUESS``."""
+    return max(OUTPUTS_GUESS, 1 if dataset.target is None else dataset.target.width)
 
 
 def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
@@ -88,11 +101,11 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
             remedy="use a regressor for several outputs",
         )
     moments = Moments(pivot, target_pivot, get_backend().finite_rows)
-    sums = sweep(executor, Work(scan, moments))
+    sums = sweep(executor, ScanWork(scan, moments))
     return summarise(sums, moments, flat=not target.outputs, has_target=True)
 
 
-def check(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype[Any], what: str) -> None:
+def check_rows(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype[Any], what: str) -> int:
     """One sweep over rows that training will be measured on: everything that evaluation would refuse is refused now.
 
     Args:
@@ -102,13 +115,17 @@ def check(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype
         dtype: of the streaming arithmetic.
         what: what the rows are called in an error.
 
+    Returns:
+        How many rows there are.
+
     Raises:
         DataError: a label or a category that training did not see, or a value that is not finite.
     """
     plain = rows.plain()
     scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain.widest))
     with _named(what):
-        sweep(executor, Work(scan, Usable(plain.columns)))
+        sweep(executor, ScanWork(scan, Usable(plain.columns)))
+    return plain.base_rows
 
 
 @contextmanager
@@ -139,24 +156,47 @@ def learn(dataset: Dataset, step: Learning, executor: Executor) -> Transform:
     if contribution is None:
         return step.fitted(plain, None)
     scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain.widest), only=step.only(plain)))
-    return step.fitted(plain, sweep(executor, Work(scan, contribution)))
+    return step.fitted(plain, sweep(executor, ScanWork(scan, contribution)))
 
 
-def prepare(recipe: Recipe, stages: Stages) -> tuple[Dataset, Statistics]:
+def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset, Statistics]:
     """The training rows after preprocessing, and their statistics before the scaling that is left at the end.
 
     Scaling needs statistics only, which are taken once after the last step that learns anything else.
     """
+
+    def statistics_of(rows: Dataset) -> Statistics:
+        key = lambda: (rows_key(rows), recipe.task)  # noqa: E731
+        return stages.keep("statistics", key, lambda: statistics(rows, executor, recipe.task))
+
+    def learnt(rows: Dataset, step: Learning) -> Transform:
+        name = f"preprocess-{step.to_json()['name'].lower()}"
+        return stages.keep(name, lambda: (rows_key(rows), described(step)), lambda: learn(rows, step, executor))
+
     data, facts = recipe.train, None
     require_encoded(data, steps(recipe))
     for step in steps(recipe):
         if isinstance(step, Scaling):
-            facts = facts or stages.statistics(data)
+            facts = facts or statistics_of(data)
             data = scale(data, step, facts)
         else:
-            data, facts = data.prepared_like(data.plain().transform(stages.learn(data, step))), None
+            data, facts = data.prepared_like(data.plain().transform(learnt(data, step))), None
         release()
-    return data, facts or stages.statistics(data)
+    return data, facts or statistics_of(data)
+
+
+def with_median(recipe: R, dataset: Dataset, executor: Executor, stages: Stages) -> tuple[R, float | None]:
+    """The recipe with a number for each bandwidth that is the median distance of two rows; and that distance."""
+    if not bandwidth.asks_median(recipe):
+        return recipe, None
+    dtype = np.dtype(recipe.dtype)
+    distance = stages.keep(
+        "bandwidth",
+        lambda: (rows_key(dataset), recipe.dtype),
+        lambda: bandwidth.median_distance(dataset, executor, dtype),
+    )
+    stages.choice(f"bandwidth {distance:.6g}: the median distance of two rows", median=distance)
+    return bandwidth.at_median(recipe, distance), distance
 
 
 def steps(recipe: Recipe) -> tuple[Step, ...]:
@@ -190,148 +230,90 @@ class Recipe(Protocol):
     @property
     def train(self) -> Dataset:
         """Training rows with a target."""
-        ...
 
     @property
     def validation(self) -> Dataset | None:
         """Rows to stop early on, or None."""
-        ...
 
     @property
     def test(self) -> Dataset | None:
         """Rows that the trained model is scored on, or None."""
-        ...
 
     @property
     def kernel(self) -> Kernel | None:
         """The kernel; None for ``default_kernel``."""
-        ...
 
     @property
     def centers(self) -> Centers | None:
         """Where centers come from; None for features that need none."""
-        ...
 
     @property
     def features(self) -> FeatureMap | None:
         """The feature map; None for kernel values at centers."""
-        ...
 
     @property
     def solver(self) -> Solver:
         """How weights are found."""
-        ...
 
     @property
     def task(self) -> str:
         """``classification`` or ``regression``."""
-        ...
 
     @property
     def preprocess(self) -> tuple[Step, ...]:
         """Steps of preprocessing, in order."""
-        ...
 
     @property
     def standardise(self) -> bool:
         """Whether every feature is then scaled to mean 0 and variance 1 over the training rows."""
-        ...
 
     @property
     def seed(self) -> int:
         """Seed of the order of rows."""
-        ...
 
     @property
     def lanes(self) -> int:
         """Blocks of a step."""
-        ...
 
     @property
     def dtype(self) -> str:
         """``float32`` or ``float64``."""
-        ...
 
 
-class Stages(Protocol):
-    """How each stage of a fit is carried out: at once, or taken from an earlier run."""
+class Stages:
+    """How the stages of a fit are carried out: here each is computed, and nothing is kept."""
 
-    def learn(self, dataset: Dataset, step: Learning) -> Transform:
-        """What a step of preprocessing comes to."""
-        ...
+    def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
+        """Return the result of a stage.
 
-    def statistics(self, dataset: Dataset) -> Statistics:
-        """Ranges, moments and labels of the training rows."""
-        ...
+        Args:
+            name: of the stage.
+            key: what the result depends on; None where it is not to be kept.
+            compute: the stage.
+        """
+        return compute()
 
-    def check(self, rows: Dataset, encoding: Encoding, what: str) -> None:
-        """Refuse validation or test rows that the model could not be scored on."""
-        ...
-
-    def warn(self, message: str) -> None:
-        """Tell of rows that are probably not as the user means them."""
-        ...
-
-    def settled(self, dataset: Dataset) -> Recipe:
-        """The recipe with a number for each bandwidth that is a median; the stages that follow go by it."""
-        ...
-
-    def centers(self, dataset: Dataset) -> CenterSet:
-        """The centers, in scaled units."""
-        ...
-
-    def fit(self, problem: Problem, projected: Footprint) -> tuple[Outcome, dict[str, Any]]:
-        """Eigensystem and training: the outcome, and what the solver found out about its problem."""
-        ...
-
-
-@dataclass(eq=False)
-class AtOnce:
-    """Carries every stage out, and keeps nothing.
-
-    Args:
-        recipe: what to fit.
-        executor: where blocks run.
-        on_step: told after every step.
-    """
-
-    recipe: Recipe
-    executor: Executor
-    on_step: Callable[[Progress], None] = lambda progress: None
-
-    def learn(self, dataset: Dataset, step: Learning) -> Transform:
-        """What a step of preprocessing comes to."""
-        return learn(dataset, step, self.executor)
-
-    def statistics(self, dataset: Dataset) -> Statistics:
-        """Ranges, moments and labels of the training rows."""
-        return statistics(dataset, self.executor, self.recipe.task)
-
-    def check(self, rows: Dataset, encoding: Encoding, what: str) -> None:
-        """Refuse validation or test rows that the model could not be scored on."""
-        check(rows, encoding, self.executor, np.dtype(self.recipe.dtype), what)
+    def choice(self, reason: str, **facts: Any) -> None:
+        """Report a choice that the rows have made."""
 
     def warn(self, message: str) -> None:
-        """Warn as Python does."""
-        warnings.warn(message, UserWarning, stacklevel=5)
+        """Report rows that are probably not as the user means them."""
+        warnings.warn(message, UserWarning, stacklevel=4)
 
-    def settled(self, dataset: Dataset) -> Recipe:
-        """The recipe with a number for each bandwidth that is a median."""
-        if bandwidth.asks_median(self.recipe):
-            distance = bandwidth.median_distance(dataset, self.executor, np.dtype(self.recipe.dtype))
-            self.recipe = bandwidth.at_median(self.recipe, distance)
-        return self.recipe
+    def step(self, progress: Progress) -> None:
+        """Report a step of training."""
 
-    def centers(self, dataset: Dataset) -> CenterSet:
-        """The centers, in scaled units."""
-        return choose_centers(self.recipe, dataset, self.executor)
+    def train(self, problem: Problem, solver: Solver, key: Key) -> tuple[Outcome, dict[str, Any]]:
+        """Eigensystem and training: the outcome, and what the solver found out about its problem.
 
-    def fit(self, problem: Problem, projected: Footprint) -> tuple[Outcome, dict[str, Any]]:
-        """Eigensystem and training."""
-        solver = self.recipe.solver
+        Raises:
+            NumericalError: training diverged or stagnated.
+        """
         iteration = solver.setup(problem)
-        outcome = train(problem, iteration, patience=solver.patience, on_step=self.on_step)
+        outcome = train(problem, iteration, patience=solver.patience, on_step=self.step)
         require_success(outcome)
+        for message in iteration.report.get("warnings", ()):
+            self.warn(message)
         return outcome, iteration.report
 
 
@@ -343,12 +325,14 @@ class Fitted(NamedTuple):
         outcome: weights, and how training ended.
         report: what the solver found out about its problem.
         footprint: projected memory.
+        median: the median distance of two rows, where a bandwidth asked for it.
     """
 
     problem: Problem
     outcome: Outcome
     report: dict[str, Any]
     footprint: Footprint
+    median: float | None
 
 
 def fit(
@@ -365,7 +349,7 @@ def fit(
         recipe: what to fit.
         executor: where blocks run.
         budget: bytes this process may hold.
-        stages: how each stage is carried out; at once by default.
+        stages: how each stage is carried out; by default nothing is kept.
         on_plan: told the projected memory before the first row is read.
         device: where blocks are computed, as ``device_for`` returns it; None for the CPU.
 
@@ -376,8 +360,8 @@ def fit(
         DataError: rows that cannot be used, or fewer than centers.
         NumericalError: training diverged or stagnated.
     """
-    stages = stages or AtOnce(recipe, executor)
-    data, baseline = recipe.train, resident()
+    stages = stages or Stages()
+    data, baseline = recipe.train, loaded()
     data.require_rows()
     measured = {"validation": recipe.validation, "test": recipe.test}
     for name, rows in measured.items():
@@ -399,12 +383,16 @@ def fit(
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
         )  # fmt: skip
 
+    def allow(projected: Footprint) -> None:
+        executor.allowed = Allowance(budget, projected.worker_bytes(1), projected.worker[1])
+        on_plan(projected)
+
     guess = planned(recipe)
-    projected = project(guess, OUTPUTS_GUESS)
-    on_plan(projected)
+    projected = project(guess, likely_outputs(guess))
+    allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
-    scaled, facts = prepare(recipe, stages)
+    scaled, facts = prepare(recipe, executor, stages)
     if message := unlike_scales(facts.variance * np.square(scaled.factor), scaled.columns):
         stages.warn(message)
     basis = recipe.features or recipe.kernel
@@ -413,16 +401,21 @@ def fit(
     basis = recipe.features or recipe.kernel
     require_range(scaled, facts, np.dtype(recipe.dtype), centred=basis is None or basis.translation_invariant)
     release()
-    if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features:
-        projected = project(scaled, max(facts.encoding.outputs, OUTPUTS_GUESS))
-        on_plan(projected)
+    if facts.encoding.outputs > likely_outputs(guess) or scaled.n_features != guess.n_features:
+        projected = project(scaled, max(facts.encoding.outputs, likely_outputs(guess)))
+        allow(projected)
     for name, rows in measured.items():
         if rows is not None:
-            _check_like(rows, name, recipe, scaled, facts.encoding, stages)
+            _check_like(rows, name, recipe, scaled, facts.encoding, executor, stages)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
-    recipe = stages.settled(scaled)
+    recipe, median = with_median(recipe, scaled, executor, stages)
     kernel = recipe.kernel or default_kernel(facts, scaled)
-    centers = stages.centers(scaled)
+    stored = recipe.centers is not None and recipe.centers.stored  # where the rows are: they are not kept twice
+    centers = stages.keep(
+        "centers",
+        None if stored else lambda: centers_key(recipe, scaled),
+        lambda: choose_centers(recipe, scaled, executor),
+    )
     require_precision(kernel, recipe.features, centers.Z, scaled, facts, centers.Z.dtype)
     release()
     problem = Problem(
@@ -442,9 +435,33 @@ def fit(
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
     )
-    outcome, report = stages.fit(problem, projected)
+
+    def key() -> tuple[Any, ...]:
+        return (
+            scaled.fingerprint,
+            None if validation is None else validation.fingerprint,
+            encoding_to_json(problem.encoding),
+            centers_key(recipe, scaled),
+            described(kernel),
+            described(recipe.features),
+            described(recipe.solver),
+            [recipe.seed, recipe.lanes, recipe.dtype, projected.bill.choice, problem.mix_chunks],
+            platform.machine(),
+        )
+
+    outcome, report = stages.train(problem, recipe.solver, key)
     release()
-    return Fitted(problem, outcome, report, projected)
+    return Fitted(problem, outcome, report, projected, median)
+
+
+def rows_key(dataset: Dataset) -> str:
+    """Digest of the stored rows that take part and their scaling, whatever varies them in training."""
+    return replace(dataset.plain(), seed=0).fingerprint
+
+
+def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
+    """What the centers depend on."""
+    return rows_key(dataset), described(recipe.centers), recipe.dtype
 
 
 def _require_measurable(rows: Dataset | None, name: str) -> None:
@@ -468,7 +485,9 @@ def _target(rows: Dataset, where: str) -> Target:
     return rows.target
 
 
-def _check_like(rows: Dataset, name: str, recipe: Recipe, train: Dataset, encoding: Encoding, stages: Stages) -> None:
+def _check_like(
+    rows: Dataset, name: str, recipe: Recipe, train: Dataset, encoding: Encoding, executor: Executor, stages: Stages
+) -> None:
     """Check validation or test rows, as training prepares them, before training."""
     what = f"the {name} rows"
     with _named(what):
@@ -476,7 +495,12 @@ def _check_like(rows: Dataset, name: str, recipe: Recipe, train: Dataset, encodi
         prepared = rows.prepared_like(train)
         if name == "test" and not steps(recipe):
             require_scaled_alike(rows, prepared)
-    stages.check(prepared, encoding, what)
+    dtype = np.dtype(recipe.dtype)
+    stages.keep(
+        f"check-{name}",
+        lambda: (rows_key(prepared), encoding_to_json(encoding), dtype.str),
+        lambda: check_rows(prepared, encoding, executor, dtype, what),
+    )
 
 
 def width(recipe: Recipe, dataset: Dataset | None = None) -> int:

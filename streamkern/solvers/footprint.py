@@ -10,23 +10,31 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.dataset import Dataset
+from streamkern.data.reader import KEPT_BYTES, reading_bytes
+from streamkern.engine import default_engine
 from streamkern.errors import PlanRefusedError
 from streamkern.execute.threads import default_threads
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
-from streamkern.memory import format_bytes, parse_bytes
+from streamkern.memory import format_bytes, parse_bytes, release, resident
 from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
 from streamkern.solvers.metered import SCAN_ROWS, Bill, Size
+from streamkern.solvers.score import SAMPLED
+from streamkern.storage.base import Source
 
-_LIBRARIES = 96 << 20
-"""Compiled code that loads on first use, and the allocator's slack."""
+_LIBRARIES = 64 << 20
+"""Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
+
+_ENGINE = 60 << 20
+"""The engine's compiler, in a process that has not loaded it: 57 MiB measured."""
 
 _THREAD = 16 << 20
 """A thread's stack, its buffers in BLAS and the codecs, and its share of the allocator's slack."""
 
+_ORDERING = 2  # numbers for each row of a group while its order is made
 _IDS = 1 << 20  # row ids hashed at a time
-_READER = 16 << 20  # chunks that a scan keeps
 _GATHER_ROWS = 4096
+_DETAILS = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
 _WINDOW = 8  # blocks of a window of the stream
 _ORDER_ROWS = 1 << 17  # row ids that a stream keeps beside its largest groups
 
@@ -59,7 +67,7 @@ class Footprint:
     def worker_bytes(self, threads: int = 1) -> int:
         """Bytes that a process of a cluster holds at its peak, beyond what it held before."""
         first, more = self.worker
-        return _LIBRARIES + first + (threads - 1) * more
+        return _ENGINE + _LIBRARIES + first + (threads - 1) * more
 
     @property
     def peak(self) -> int:
@@ -157,10 +165,10 @@ def _project(
     stored = source.n_features * source.dtype.itemsize
     sizes = np.diff(source.bounds)
     stored_rows, chunk_rows = int(source.bounds[-1]), int(sizes.max(initial=1))
-    row = stored + 40  # with target, id and copy number
-    view = source.in_memory
-    # A reading thread holds the decoded pieces, the chunk made of them, and the chunk before it.
-    read = 0 if view else 3 * chunk_rows * row
+    values = 1 if source.target is None else source.target.width
+    as_read = source.reading()
+    row = as_read.row + 32  # of a window: with id and copy number
+    read, read_ahead = reading_bytes(source, slots), reading_bytes(source, 1)
     whole = stored_rows * stored
 
     # What decides the weights depends on budget and data alone, never on threads or on what the process holds already:
@@ -176,23 +184,25 @@ def _project(
     mix = MIX_CHUNKS if small else max(1, MIX_BYTES // ((lanes + 1) * chunk_rows * stored))
     group = min(stored_rows, mix * chunk_rows)
     walked = min(lanes, -(-stored_rows // group)) + 1 if group else 1
-    needed = stored_rows * row if small else walked * group * row  # bytes of chunks that must stay in memory
+    # Chunks that are best kept; those of the lanes, each with the one that it reads, are the least.
+    needed = stored_rows * as_read.row if small else min(walked * group, stored_rows) * as_read.row
 
     ids = 40 * min(stored_rows, _IDS)
-    scan = slots * (read + 3 * min(scan_rows(widest), chunk_rows) * widest * 8) + _READER
-    gather = slots * (read + 2 * min(_GATHER_ROWS, chunk_rows) * d * itemsize) + _READER
+    scan = read + slots * 3 * min(scan_rows(widest), chunk_rows) * (widest + values) * 8 + KEPT_BYTES
+    gather = read + slots * 2 * min(_GATHER_ROWS, chunk_rows) * (d * itemsize + 8 * values) + KEPT_BYTES
     # Blocks of the steps ahead and of the one being made; raw windows; the order of the rows.
-    step = batch * row_bytes(d, itemsize)
+    step = batch * row_bytes(d, itemsize, values)
     reading = max(STEPS_AHEAD * step, BYTES_AHEAD) + step
-    reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row + 8 * (_ORDER_ROWS + walked * group)
-    evaluation = slots * (read + takes.evaluation + min(model_rows, chunk_rows) * row) + _READER
+    reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row
+    reading += 8 * (_ORDER_ROWS + (walked + _ORDERING) * group)
+    evaluation = read + slots * (takes.evaluation + min(model_rows, chunk_rows) * row) + KEPT_BYTES
     weights = p * outputs * (itemsize + 8)
     stages = {
         "statistics": scan + ids + learning_bytes,
         "centers": gather + ids + 4 * takes.centers + centers_bytes,
         "eigensystem": gather + takes.setup,
-        "train": takes.training + read + reading,
-        "evaluate": takes.centers + 2 * weights + evaluation,
+        "train": takes.training + (read + KEPT_BYTES if takes.sweeps else read_ahead) + reading,
+        "evaluate": takes.centers + 2 * weights + evaluation + _DETAILS * min(SAMPLED, stored_rows) * outputs * 8,
     }
     if validate:
         stages["train"] += evaluation + takes.centers + weights
@@ -202,15 +212,53 @@ def _project(
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)
         transforming = 2 * longest * widest * 8
     baseline += slots * transforming
-    if not view:
-        stages["train"] += needed
-    cache = max(needed, whole) if small else min(needed, whole - 1)
+    if source.in_memory:
+        cache = max(needed, whole) if small else min(needed, whole - 1)
+    else:
+        # Elsewhere it does not decide the weights, and what the budget does not hold is read again.
+        least = min(needed, (walked + 1) * chunk_rows * as_read.row)
+        cache = int(np.clip(budget - baseline - stages["train"], least, needed))
+        cache = max(cache, whole) if small else min(cache, whole - 1)
+        stages["train"] += cache
     # A worker has the lanes' blocks or tiles of the set-up: its copy of the work, messages, and what a thread holds.
     thread = (
-        _THREAD + transforming + takes.block + read + lanes * (takes.sums + row_bytes(d, itemsize) * batch // lanes)
+        _THREAD + transforming + takes.block + read_ahead + lanes * takes.sums + row_bytes(d, itemsize, values) * batch
     )
     worker = 3 * takes.centers + 2 * takes.state + reading + needed + ids + thread, thread
     return Footprint(baseline, stages, cache, bill, budget, worker)
+
+
+def loaded() -> int:
+    """Load what every fit computes with, and return the bytes resident then: what projections start from."""
+    default_engine()
+    release()
+    return resident()
+
+
+def require_fitting(what: str, source: Source, working: int, budget: int, slots: int, held: int = 0) -> int:
+    """Project the memory of going over rows once, in bytes.
+
+    Args:
+        what: what needs it, for an error.
+        source: the rows.
+        working: bytes that a thread holds of the rows that it works on.
+        budget: bytes the process may hold.
+        slots: threads.
+        held: bytes that are held besides.
+
+    Raises:
+        PlanRefusedError: it cannot fit; says what would make it fit.
+    """
+    reading = reading_bytes(source, slots) + KEPT_BYTES
+    projected = int(loaded() + _LIBRARIES + reading + held + slots * (_THREAD + working))
+    if projected > budget:
+        raise PlanRefusedError(
+            f"The {what} needs {format_bytes(projected)} and may use {format_bytes(budget)}.",
+            where=f"memory={format_bytes(budget)}, threads={slots}",
+            expected=f"a budget of at least {format_bytes(1.05 * projected)}",
+            remedy="give more memory, or fewer threads; or write the data in smaller chunks (row groups)",
+        )
+    return projected
 
 
 def solver_memory(budget: int, dataset: Dataset, p: int, itemsize: int, tiles: int | None = None) -> int:

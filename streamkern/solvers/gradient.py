@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Block
-from streamkern.engine.triangle import packed_size
+from streamkern.engine.base import ROW_TILE
+from streamkern.engine.triangle import cuts, packed_size
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
 from streamkern.solvers.score import residual, weigh
@@ -90,26 +91,34 @@ class NormalEquations(Contribution):
     Args:
         basis: the functions φ.
         outputs: number c of outputs.
+        change: (rows, right) for the functions ψ = V φ[rows] in place of φ, with V as ``right_factor`` gives it.
     """
 
     basis: Basis
     outputs: int
+    change: tuple[Array, Any] | None = None
 
     def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
         """Sums over the block."""
-        engine, M = self.basis.engine, self.basis.width
+        engine, M = self.basis.engine, self.basis.width if self.change is None else len(self.change[0])
         gram, moment = engine.zeros((packed_size(M),)), engine.zeros((M, self.outputs))
         loss = 0.0
         assert block.y is not None
-        for rows, phi in self.basis.panels(block.X):
-            y = engine.zeros((len(phi), self.outputs))
-            residual(y, block.y[rows])
-            wide = phi.astype(np.float64)
-            if block.w is not None:
-                root = np.sqrt(block.w[rows, None])
-                wide *= root
-                y *= root
-            engine.add_gram(gram, wide)
-            moment -= wide.T @ y
-            loss += float(np.sum(np.square(y)))
+        for panel, phi in self.basis.panels(block.X):
+            # Changed functions take two more matrices of such rows: few at a time.
+            for part in cuts(len(phi), len(phi) if self.change is None else ROW_TILE):
+                rows = slice(panel.start + part.start, panel.start + part.stop)
+                y = engine.zeros((part.stop - part.start, self.outputs))
+                residual(y, block.y[rows])
+                wide = phi[part].astype(np.float64)
+                if self.change is not None:
+                    independent, right = self.change
+                    wide = right.times(wide[:, independent])
+                if block.w is not None:
+                    root = np.sqrt(block.w[rows, None])
+                    wide *= root
+                    y *= root
+                engine.add_gram(gram, wide)
+                moment -= wide.T @ y
+                loss += float(np.sum(np.square(y)))
         return gram, moment, loss, block.X.shape[0]

@@ -74,7 +74,7 @@ class RowNorms:
         return (Stack(((block.ids, found if block.w is None else block.w * found),)),)
 
 
-def row_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
+def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
     """‖P^{−1/2} φ_i‖² of the stored rows, shape (source rows,), in one sweep; 0 for a row that takes no part.
 
     Raises:

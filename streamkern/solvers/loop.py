@@ -16,8 +16,8 @@ from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, row_bytes, steps_ahead
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.score import score
-from streamkern.storage.serialize import record
-from streamkern.sweep import Contribute, Partial, StepWork, Work, sweep
+from streamkern.storage.serialize import serializable
+from streamkern.sweep import Contribute, Partial, ScanWork, StepWork, sweep
 from streamkern.types import Array
 
 GAIN = 1e-4
@@ -56,6 +56,7 @@ class Progress:
     timeline: dict[str, Any] = field(default_factory=dict)
 
 
+@serializable
 @dataclass(eq=False)
 class Outcome:
     """How training ended.
@@ -79,7 +80,7 @@ class Outcome:
     failure: Failure | None = None
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     """Where training stands between two steps: all that continuing it takes.
@@ -139,11 +140,9 @@ class Keeper(Protocol):
             checkpoint: where training stands.
             wait: return when it is kept: sums of a sweep may be large, and are held once.
         """
-        ...
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
         """Told when training ends before its time; keeps it before it returns."""
-        ...
 
 
 def train(
@@ -200,7 +199,8 @@ class _Loop:
         self.on_step, self.now, self.keeper = on_step, now, keeper
         self.outputs = problem.encoding.outputs
         self.steps = iteration.stream.steps if iteration.minibatches else 0
-        width = row_bytes(problem.train.n_features, problem.dtype.itemsize)
+        target = problem.train.target
+        width = row_bytes(problem.train.n_features, problem.dtype.itemsize, 1 if target is None else target.width)
         self.ahead = steps_ahead(iteration.stream.batch_rows, width)
         self.total_rows = iteration.epochs * iteration.stream.rows * (iteration.minibatches + iteration.sweeps)
         self.scan = Scan(iteration.stream.assembly, SCAN_ROWS)
@@ -251,7 +251,7 @@ class _Loop:
                 there = (*swept, partial)
                 self._advance(replace(now, swept=there, rows=now.rows + rows, loss=mean, seconds=self.seconds))
 
-            parts = sweep(self.problem.executor, Work(self.scan, contribution), shared, last, on_part)
+            parts = sweep(self.problem.executor, ScanWork(self.scan, contribution), shared, last, on_part)
             assert last is not None
             swept.append(last)
             loss, seen = loss + float(parts[-2]) / self.outputs, seen + int(parts[-1])

@@ -103,6 +103,7 @@ class Memory:
         centers: of the basis.
         evaluation: of a block that is evaluated, what each thread holds.
         batch: rows of a step, at most; 0 for a method of whole passes.
+        sweeps: times that a pass goes over all rows in its beginning, with all threads.
     """
 
     setup: int
@@ -113,6 +114,7 @@ class Memory:
     centers: int
     evaluation: int
     batch: int
+    sweeps: int
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class Bill:
     @cached_property
     def effort(self) -> Effort:
         """Operations, at a likely batch."""
-        return _Run(self.solver, self.size, 1.0 / LIKELY_CRITICAL_BATCH).effort()
+        return _Run(self.solver, self.size, 1.0 / LIKELY_CRITICAL_BATCH, likely=True).effort()
 
     @property
     def choice(self) -> str:
@@ -176,10 +178,10 @@ class Bill:
 class _Run:
     """A solver's run on shapes."""
 
-    def __init__(self, solver: Solver, size: Size, top: float) -> None:
+    def __init__(self, solver: Solver, size: Size, top: float, likely: bool = False) -> None:
         self.size, self.meter = size, Meter()
         overlaps = size.slots > 1 if size.overlaps is None else size.overlaps
-        self.engine = MeterEngine(self.meter, default_engine(), size.slots, overlaps, top)
+        self.engine = MeterEngine(self.meter, default_engine(), size.slots, overlaps, top, likely)
         self.sums = self.state = self.block = 0
         self.problem = MeteredProblem.of(size, self.engine, self)
         prepared = solver.prepare(self.problem)
@@ -203,7 +205,8 @@ class _Run:
         meter.peak = 0
         self._train()
         batch = iteration.stream.batch_rows if iteration.minibatches else 0
-        return Memory(setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch)
+        sweeps = iteration.sweeps
+        return Memory(setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch, sweeps)
 
     def effort(self) -> Effort:
         """Operations and rows."""
@@ -422,12 +425,10 @@ class MeteredProblem(Problem):
         return self.centers.Z
 
     def expansion(self) -> Expansion:
-        """The kernel against the centred centers."""
         Z: Any = self.meter.array((self.size.p, self.size.d), self.dtype)
         return Expansion(self.kernel, Z, self.engine)
 
     def basis(self) -> Basis:
-        """Kernel values at centers, or features."""
         return self.expansion() if self.features is None else _Features(self.features, self.size, self.engine)
 
     def predictor(self) -> Basis:
@@ -444,7 +445,6 @@ class MeteredProblem(Problem):
         return Block(X, y, np.arange(rows), key, None)
 
     def stream(self, batch: int, replacement: bool = False, chances: Array | None = None) -> Any:
-        """Steps of a batch."""
         return _Stream(self, batch, chances)
 
     def all_tiles(self, stream: Any, rows: int) -> Any:
@@ -452,25 +452,20 @@ class MeteredProblem(Problem):
         return _Tiles(self, rows)
 
     def recent_blocks(self, stream: Any, keys: Callable[[Any], Iterable[Key]]) -> Any:
-        """Blocks that a state names."""
         return _Recent(stream, keys)
 
     def draw(self, count: int, *key: int) -> Any:
-        """Ids of so many rows, spread evenly."""
         return np.linspace(0, max(0, self.size.n - 1), min(count, self.size.n)).astype(np.int64)
 
     def held_out(self) -> Any:
-        """Ids of as many rows as there may be beyond the centers."""
         n, p = self.size.n, self.size.p
         return self.draw(min(HELD_OUT, n - p if n - p >= min(64, max(1, n // 4)) else n))
 
     def rows(self, ids: Array) -> tuple[Array, Array | None]:
-        """Rows of shapes."""
         self.meter.count("rows", len(ids))
         return self.meter.array((len(ids), self.size.d), self.dtype), None
 
     def all_rows(self) -> Any:
-        """Ids of all rows, and places of the centers."""
         ids, places = (self.meter.array((self.size.n,), np.int64) for _ in range(2))
         return ids, places
 

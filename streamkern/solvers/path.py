@@ -22,7 +22,7 @@ from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
 from streamkern.solvers.base import Problem
 from streamkern.solvers.gradient import NormalEquations
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 
 _JITTER = 4.0  # units of rounding of tr K(Z, Z): below, a Cholesky factor of a rounded matrix need not exist
@@ -116,7 +116,7 @@ def path_scores(problem: Problem, held: Dataset, weights: Array) -> tuple[Array,
     """
     basis, encoding = problem.expansion(), problem.encoding
     classify = isinstance(encoding, Classes)
-    work = Work(Scan(problem.assembly(held), 1024), PathError(basis, encoding.outputs, classify))
+    work = ScanWork(Scan(problem.assembly(held), 1024), PathError(basis, encoding.outputs, classify))
     error, correct, total, squares, n = sweep(problem.executor, work, weights.astype(basis.dtype))
     mse = np.mean(error, axis=1) / n
     if classify:

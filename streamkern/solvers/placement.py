@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamkern.backends.device import Device, device_bytes, get_device
+from streamkern.backends import get_device
+from streamkern.backends.device import Device, device_bytes
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import STEPS_AHEAD, Solver

@@ -31,6 +31,9 @@ from streamkern.types import Array
 TOLERANCE = 1 / 256
 """Of a kernel's variation over the rows, that may be rounding: where accuracy begins to go, see ADR 16."""
 
+LINEAR_TOLERANCE = 1 / 32
+"""The same for ``Linear``, whose errors are as good as noise of the inputs: see ADR 16."""
+
 RESOLVED = {np.dtype(np.float32): float(np.finfo(np.float32).eps), np.dtype(np.float64): 1e-11}
 """η: what of a kernel value is resolved. In float64 less than its digits: solvers shift spectra by 1e-12 and more."""
 
@@ -170,9 +173,10 @@ def require_precision(
     if not np.isfinite(size).all():
         return  # rows are refused where they are read
     name, found = str(dtype), rounding(kernel, size, dtype)
-    if found.share <= TOLERANCE:
+    tolerance = LINEAR_TOLERANCE if isinstance(kernel, Linear) else TOLERANCE
+    if found.share <= tolerance:
         return
-    wider = rounding(kernel, size, np.dtype(np.float64)).share <= TOLERANCE
+    wider = rounding(kernel, size, np.dtype(np.float64)).share <= tolerance
     norm, apart = (f"{np.sqrt(value):.4g}" for value in size)
     standard = 'features of comparable size: scaling="standard", or sk.Standardise()'
     if found.variation < _FLAT and kernel.translation_invariant:
@@ -196,7 +200,7 @@ def require_precision(
     raise PrecisionError(
         said,
         where=f"{type(kernel).__name__}, dtype {name}",
-        expected=f"errors of at most {TOLERANCE:.2g} of what the kernel tells rows apart by; they are "
+        expected=f"errors of at most {tolerance:.2g} of what the kernel tells rows apart by; they are "
         + (f"{found.share:.2g} of it" if found.share < 1 else "all of it"),
         remedy="; or ".join((['dtype="float64"'] if wider and dtype != np.float64 else []) + remedies),
     )

@@ -13,16 +13,21 @@ from typing import Any
 import numpy as np
 
 from streamkern.engine import Engine
+from streamkern.errors import NumericalError
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
-from streamkern.precondition.nystrom import Nystrom, StepSize, measure
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
 from streamkern.types import Array
 
 JITTER = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-12}
 """ε of K(Z, Z) + ε I, as a share of the largest eigenvalue."""
 COLUMNS = 64
 """Columns that an inexact projection is applied to at a time while it is measured."""
+
+_MORE_JITTER = (1.0, 1e3, 1e6, 1e8)
+"""Times ``JITTER``, one after another, until K(Z, Z) has a factor: rows far from their mean have kernel values that are
+uncertain by more than the dtype's epsilon."""
 
 _POWER_STEPS, _POWER_COLUMNS = 4, 8
 _DIAGONAL = 512  # rows that the preconditioned diagonal is taken over: p² for each
@@ -54,7 +59,7 @@ class ExactProjection:
     """
 
     W: Array
-    nystrom: Nystrom | None
+    nystrom: NystromPreconditioner | None
     engine: Engine
 
     def apply(self, g: Array) -> Array:
@@ -78,7 +83,7 @@ class ExactProjection:
 
 
 def project_exactly(
-    expansion: Expansion, nystrom: Nystrom | None, engine: Engine, K: Array | None = None
+    expansion: Expansion, nystrom: NystromPreconditioner | None, engine: Engine, K: Array | None = None
 ) -> ExactProjection:
     """Factor K(Z, Z) + ε I, in float64. The jitter ε changes the speed and not the fixed point.
 
@@ -95,8 +100,16 @@ def project_exactly(
     scale = float(np.mean(engine.diagonal(expansion, expansion.Z.astype(np.float64))) * p)
     if nystrom is not None:
         scale = float(nystrom.eigensystem.values[0]) * p / len(nystrom.eigensystem.vectors)
-    W = engine.kernel_factor(expansion, JITTER[expansion.dtype] * scale, K)
-    return ExactProjection(W, nystrom, engine)
+    for more in _MORE_JITTER:
+        try:
+            return ExactProjection(
+                engine.kernel_factor(expansion, more * JITTER[expansion.dtype] * scale, K), nystrom, engine
+            )
+        except NumericalError:
+            if more == _MORE_JITTER[-1]:
+                raise
+            K = None  # used up
+    raise AssertionError
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +131,7 @@ class InexactProjection:
     """
 
     expansion: Expansion
-    nystrom: Nystrom
+    nystrom: NystromPreconditioner
     bound: float
     products: int
     engine: Engine
@@ -164,7 +177,9 @@ class InexactProjection:
         return out
 
 
-def project_inexactly(expansion: Expansion, nystrom: Nystrom, products: int, engine: Engine) -> InexactProjection:
+def project_inexactly(
+    expansion: Expansion, nystrom: NystromPreconditioner, products: int, engine: Engine
+) -> InexactProjection:
     """An inexact projection that takes a number of products with K(Z, Z).
 
     Args:
@@ -229,7 +244,7 @@ def center_eigensystem(
     return Eigensystem(values[:rank].copy(), engine.product(F, vectors[:, :rank] / np.sqrt(values[:rank])), tail)
 
 
-def measure_unprojected(expansion: Expansion, nystrom: Nystrom, X: Array, engine: Engine) -> StepSize:
+def measure_unprojected(expansion: Expansion, nystrom: NystromPreconditioner, X: Array, engine: Engine) -> StepSize:
     """β and λ of k_P(x, x') = k(x, x') − Σ_i (1 − σ_{q+1}/σ_i) φ_i(x) φ_i(x')/σ_i, φ_i(x) = K(x, X_s) e_i.
 
     Args:
@@ -269,7 +284,7 @@ class ProjectedKernel:
         self.diagonal = self.engine.row_squares(A)
         self.gram = self.engine.gram(A[: self.n]).astype(np.float64)
 
-    def measure(self, nystrom: Nystrom | None) -> StepSize:
+    def measure(self, nystrom: NystromPreconditioner | None) -> StepSize:
         """β and λ with a preconditioner of the first eigenpairs, or with none."""
         q = 0 if nystrom is None else len(nystrom.eigensystem.values)
         phi = self.phi[:, :q]

@@ -12,7 +12,7 @@ from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 
 CONFUSED = 100
@@ -147,7 +147,7 @@ def score_in_detail(
 
 
 def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: Array, block_rows: int) -> Parts:
-    return sweep(executor, Work(Scan(assembly, block_rows), error), weights)
+    return sweep(executor, ScanWork(Scan(assembly, block_rows), error), weights)
 
 
 def _metrics(encoding: Encoding | None, sums: Parts) -> dict[str, Any]:

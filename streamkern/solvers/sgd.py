@@ -10,7 +10,7 @@ rows in every step gradient descent (Richardson's iteration), which on Nyström 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem,
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 SCHEDULES = ("constant", "power", "pegasos")
@@ -83,10 +83,6 @@ class SGD(ChoosesNothing):
             )
         if self.stages and (self.step is not None or self.schedule != "constant"):
             raise UsageError("Both stages and a step or schedule are given.", where="SGD", expected="one of them")
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "SGD", **asdict(self)}
 
     def prepare(self, problem: Problem) -> StepSize:
         """Measure what step the basis allows."""
@@ -153,7 +149,7 @@ def measure_basis(problem: Problem) -> StepSize:
     return weighted_size(measure(diagonal, matvec, engine), w, problem)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class SGDState:
     """w, its average, and the number of steps taken; arrays of shape (M, c)."""
@@ -234,10 +230,6 @@ class GradientDescent(ChoosesNothing):
         if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
             raise UsageError(f"The step is {self.step}.", where="GradientDescent(step=...)", expected="above 0")
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "GradientDescent", **asdict(self)}
-
     def prepare(self, problem: Problem) -> float:
         """Measure what step the basis allows."""
         return self.step or 1.0 / (measure_basis(problem).top + self.ridge)
@@ -269,7 +261,6 @@ class DescentIteration(WholePasses):
         return self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
-        """One step."""
         g, _, n = sweep(self.contribution, state)
         moved = state - self.step * (g.astype(np.float64) / n + self.solver.ridge * state)
         weights: Array = moved.astype(state.dtype, copy=False)

@@ -19,7 +19,7 @@ preconditioner, was ahead from about ten epochs on at λ = 1e-8, and behind in a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,9 @@ from streamkern.precondition.nystrom import StepSize, measure
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
-from streamkern.solvers.importance import WeightedProduct, row_norms, weights
+from streamkern.solvers.importance import WeightedProduct, preconditioned_norms, weights
 from streamkern.solvers.weighting import measured_rows, weighted_size
-from streamkern.storage.serialize import record
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 PRECONDITIONERS = ("lanczos", None)
@@ -89,10 +89,6 @@ class SVRG(ChoosesNothing):
                     expected=" or ".join(map(repr, known)),
                 )
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"name": "SVRG", **asdict(self)}
-
     def prepare(self, problem: Problem) -> PreparedSketch:
         """Sketch the preconditioner in a few sweeps, and measure what step it allows.
 
@@ -107,7 +103,7 @@ class SVRG(ChoosesNothing):
             spectrum = block_lanczos(problem.sweep, basis, self.k, problem.engine, seed=problem.seed)
             P = sketched_preconditioner(spectrum, self.ridge)
             report = {"sweeps": spectrum.sweeps, "eigenvalues": spectrum.values.tolist()}
-        norms = row_norms(problem, basis, P) if self.sampling == "importance" else None
+        norms = preconditioned_norms(problem, basis, P) if self.sampling == "importance" else None
         return PreparedSketch(P, _measure(problem, basis, P, self.ridge, self.sampling), norms, report)
 
     def setup(self, problem: Problem, prepared: PreparedSketch | None = None) -> SVRGIteration:
@@ -123,7 +119,7 @@ class SVRG(ChoosesNothing):
         return SVRGIteration(self, stream, problem.basis(), problem.encoding.outputs, prepared)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class PreparedSketch:
     """What precedes the first step.
@@ -158,7 +154,7 @@ def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float, sampling:
     return StepSize(size.beta + extra, size.top + extra, size.peak + extra)
 
 
-@record
+@serializable
 @dataclass(frozen=True, eq=False)
 class SVRGState:
     """A pass under way; arrays of shape (M, c), float64.
@@ -219,7 +215,6 @@ class SVRGIteration(OneByOne):
         return SVRGState(zero, zero, zero, zero, 0)
 
     def begin(self, state: SVRGState, pass_: int, sweep: Sweep) -> SVRGState:
-        """The full gradient at a new snapshot."""
         shared = self.weights(state)
         g, _, n = sweep(self.gradient, shared)
         snapshot = shared.astype(np.float64)

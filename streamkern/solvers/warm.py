@@ -35,7 +35,6 @@ class WarmEigenPro(EigenPro):
     encoding: Encoding | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters, with a digest of the weights."""
         given = {name: value for name, value in asdict(self).items() if name not in ("start", "encoding")}
         return {"name": "EigenPro", **given, "start": sha256(np.asarray(self.start))}
 

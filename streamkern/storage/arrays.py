@@ -83,7 +83,6 @@ class ArraySource(Source):
         )
 
     def read(self, chunk: int) -> Rows:
-        """Rows of one chunk; see ``Source.read``."""
         a, b = check_chunk(chunk, self.bounds)
         X = as_rows(self._X[a:b]).view()
         X.flags.writeable = False
@@ -94,7 +93,6 @@ class ArraySource(Source):
         return Rows(X, y)
 
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"array in memory, chunk {chunk}, rows {a} to {b - 1}"
 

@@ -16,12 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkern.errors import DataError
-from streamkern.storage.base import digest
-from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose
+from streamkern.memory import check
+from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
+from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.described import DISTINCT, Described, key
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array, IntArray, Rows, Target
+
+_LIBRARIES = 40 << 20  # what Arrow's decoders and its heap take in a process that has not read a table: 39 MiB measured
+_SAMPLE = 1000  # rows whose texts are measured
 
 
 def is_vector(kind: pa.DataType) -> bool:
@@ -70,9 +74,10 @@ def _field(kind: pa.DataType, where: str, notes: Mapping[str, Any]) -> Field:
     return Field(where, str(kind), None)
 
 
-def described(values: pa.ChunkedArray) -> Described:
+def describe_column(values: pa.ChunkedArray) -> Described:
     """What a column that is no feature holds."""
-    values = plain(values)
+    coded = pa.types.is_dictionary(values.type) and is_text(values.type)  # texts are looked at once each
+    values = values.unify_dictionaries() if coded else without_dictionary(values)
     missing, kind = values.null_count, values.type
     numeric = pa.types.is_decimal(kind)
     dated = pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind)
@@ -81,7 +86,9 @@ def described(values: pa.ChunkedArray) -> Described:
     values = values.drop_null()
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         values = values.cast(pa.timestamp(kind.unit))  # of UTC: to write another zone takes a database of them
-    texts = values if pa.types.is_large_string(kind) else values.cast(pa.large_string())
+    found = pc.value_counts(values if coded or not is_text(kind) else values.cast(pa.large_string()))
+    values, rows = found.field("values"), found.field("counts")
+    texts = values.cast(pa.large_string())
     if numeric:
         ranks = values.cast(pa.float64())
     else:
@@ -90,11 +97,9 @@ def described(values: pa.ChunkedArray) -> Described:
     low, high = ends["min"], ends["max"]
     first = pc.min(texts.filter(pc.equal(ranks, low))).as_py()
     last = pc.max(texts.filter(pc.equal(ranks, high))).as_py()
-    found = pc.value_counts(texts)
     counts = None
     if len(found) <= DISTINCT:
-        names, rows = found.field("values").to_pylist(), found.field("counts").to_pylist()
-        counts = Counter(dict(zip(map(key, names), rows, strict=True)))
+        counts = Counter(dict(zip(map(key, texts.to_pylist()), rows.to_pylist(), strict=True)))
     return Described(missing, counts, (low.as_py(), key(first)), (high.as_py(), key(last)))
 
 
@@ -105,23 +110,39 @@ def number_of(text: str) -> float:
 
 def _numbers(values: pa.ChunkedArray) -> Array:
     """Numbers that stand for texts; NaN for a null."""
-    encoded = plain(values).combine_chunks().dictionary_encode()
-    numbers = np.array([*map(number_of, encoded.dictionary.to_pylist()), np.nan])
-    return np.asarray(numbers[encoded.indices.fill_null(len(numbers) - 1).to_numpy(zero_copy_only=False)])
+    return np.concatenate([np.empty(0), *(_looked_up(part, number_of, np.nan) for part in values.chunks)])
 
 
-def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _looked_up(part: pa.Array, of: Callable[[str], Any], missing: Any) -> Array:
+    """A value for each text, made once for all that are alike."""
+    encoded = part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
+    known = [*(missing if text is None else of(text) for text in encoded.dictionary.to_pylist()), missing]
+    made: Array = np.array(known, dtype=float if isinstance(missing, float) else object)
+    return np.asarray(made[encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)])
+
+
+def without_dictionary(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Values without their dictionary."""
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
 def target_values(columns: Sequence[pa.ChunkedArray], target: Target) -> Array:
-    """Targets of rows, shape (n,) or (n, c), of the target's dtype; objects with None for nulls, if there are any."""
+    """Targets of rows, shape (n,) or (n, c), of the target's dtype; objects with None for nulls, if there are any.
+
+    Rows with one label share one text where the column holds a dictionary.
+    """
+    if target.dtype == object and all(is_text(values.type) and _is_coded(values) for values in columns):
+        nothing = np.empty(0, dtype=object)
+        return np.concatenate([nothing, *(_looked_up(part, str, None) for part in columns[0].chunks)])
     if any(values.null_count for values in columns):
-        made = [np.array(plain(values).to_pylist(), dtype=object) for values in columns]
+        made = [np.array(without_dictionary(values).to_pylist(), dtype=object) for values in columns]
     else:
-        made = [as_target(plain(values).to_numpy(), target) for values in columns]
+        made = [as_target(without_dictionary(values).to_numpy(), target) for values in columns]
     return np.stack(made, axis=1) if target.outputs else made[0]
+
+
+def _is_coded(values: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_dictionary(values.type))
 
 
 class TableSource(ChosenSource):
@@ -137,6 +158,8 @@ class TableSource(ChosenSource):
     def __init__(self, roles: Roles, request: Request, lengths: Sequence[int], **facets: Any) -> None:
         super().__init__(roles, np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64), **facets)
         nan = not roles.wide and (request.lenient or (request.nulls_as_nan and roles.dtype.kind == "f"))
+        # Texts of labels and features are few, and read as a dictionary; those that name rows are all different.
+        self._names_rows = request.role != "target"
         self._nullable = {*(roles.features if nan else ()), *(roles.targets if request.lenient else ())}
 
     def read(self, chunk: int) -> Rows:
@@ -151,20 +174,41 @@ class TableSource(ChosenSource):
             if values.null_count and name not in self._nullable:
                 self._fail(chunk, name, pc.index(pc.is_null(values), True).as_py(), "is null")
         X = self._wide(chunk, table.column(roles.features[0])) if roles.wide else self._narrow(table)
-        y = None if self.target is None else target_values([table.column(name) for name in roles.targets], self.target)
-        w = None if roles.weight is None else self._weights(plain(table.column(roles.weight)).to_numpy(), chunk)
+        y = None
+        if self.target is not None:
+            targets = [table.column(name) for name in roles.targets]
+            if self.target.dtype == object and not self._names_rows:
+                targets = [values if _is_coded(values) else values.dictionary_encode() for values in targets]
+            y = target_values(targets, self.target)
+        w = None
+        if roles.weight is not None:
+            w = self._weights(without_dictionary(table.column(roles.weight)).to_numpy(), chunk)
         return Rows(X, y, w)
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
-        """Return descriptions of the non-features; see ``Source.describe``."""
         names, found, start = [name for name, _ in self.non_features], [], 0
         for table in self._pieces(chunk, names) if names else ():
             stop = start + table.num_rows
             if rows is not None:
                 table = table.take(rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)] - start)
-            found.append([described(self._given(table.column(name))) for name in names])
+            found.append([describe_column(self._given(table.column(name))) for name in names])
             start = stop
         return [reduce(add, parts) for parts in zip(*found, strict=True)]
+
+    def reading(self) -> Reading:
+        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
+        decoded, text = self._decoded()
+        row = self._row_bytes(text)
+        # Text among features becomes numbers by way of objects, of which none is made twice.
+        return Reading(row, decoded + (decoded if self.text else 0), libraries=_LIBRARIES)
+
+    def _decoded(self) -> tuple[int, int]:
+        """Bytes of a chunk while it is decoded, beside its rows; and of a text of its target, as an object."""
+        text = TEXT_BYTES
+        if self.target is not None and self.target.dtype == object and len(self.bounds) > 1:
+            first = self._table(0, self._roles.targets).slice(0, _SAMPLE)
+            text = text_bytes(without_dictionary(first.column(0)).to_pylist())
+        return 2 * self._most_rows() * self._row_bytes(text), text
 
     @abstractmethod
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
@@ -180,7 +224,8 @@ class TableSource(ChosenSource):
 
     def _narrow(self, table: pa.Table) -> Array:
         """Features that are a column each, shape (n, d)."""
-        columns = [plain(table.column(name)) for name in self._roles.features]
+        columns = [table.column(name) for name in self._roles.features]
+        columns = [values if is_text(values.type) else without_dictionary(values) for values in columns]
         nulls = self.dtype.kind != "f" and any(values.null_count for values in columns)
         X = np.empty((table.num_rows, len(columns)), dtype=np.float64 if nulls else self.dtype)
         for j, values in enumerate(columns):
@@ -259,11 +304,10 @@ class FrameSource(TableSource):
         types = {field.name: field.type for field in self._schema}
         self._name, self._identity = name, identity
         self._made = [piece for piece, rows in zip(pieces, lengths, strict=True) if rows]
-        super().__init__(choose(fields_of(types, name), request, name), request, lengths)
+        super().__init__(choose_columns(fields_of(types, name), request, name), request, lengths)
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the pieces are, and of the choice of columns."""
         return digest("frame", self._identity, self.bounds.tolist(), self._roles.identity())
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
@@ -283,7 +327,6 @@ class FrameSource(TableSource):
         return table
 
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._name}, chunk {chunk}, rows {a} to {b - 1}"
 
@@ -317,6 +360,11 @@ def frame_source(frame: Any, request: Request) -> FrameSource:
     return FrameSource(pieces, lengths, table.slice(0, 0), request, name, content.hexdigest())
 
 
+def _mapped(file: TableFile) -> Any:
+    """The file as a stream: where it is local, mapped, so that columns that are not used are never read."""
+    return pa.memory_map(file.path) if file.local and file.size else file.open()
+
+
 class ArrowSource(TableSource):
     """Rows of an Arrow IPC file (Feather version 2); a chunk is a record batch.
 
@@ -331,33 +379,41 @@ class ArrowSource(TableSource):
 
     def __init__(self, file: TableFile, request: Request) -> None:
         self._file = file
-        with file.explaining("an Arrow IPC file (Feather version 2)"), file.open() as stream:
+        with file.explaining("an Arrow IPC file (Feather version 2)"), _mapped(file) as stream:
             opened = pa.ipc.open_file(stream)
             types = {field.name: field.type for field in opened.schema}
             batches = range(opened.num_record_batches)
-            lengths = [opened.get_batch(i).num_rows for i in batches]
+            lengths, self._largest = [], 0
+            for i in batches:
+                check()
+                batch = opened.get_batch(i)
+                lengths.append(batch.num_rows)
+                self._largest = max(self._largest, batch.nbytes)
 
             def width(name: str) -> int:
                 first = next((i for i in batches if lengths[i]), None)
                 return 1 if first is None else max(1, len(opened.get_batch(first).column(name).slice(0, 1).flatten()))
 
-            roles = choose(fields_of(types, file.path), request, file.path, width=width)
+            roles = choose_columns(fields_of(types, file.path), request, file.path, width=width)
         self._batches = [i for i in batches if lengths[i]]
         super().__init__(roles, request, lengths, remote=file.remote)
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the file's name, size and time, and of the choice of columns."""
         return digest("arrow", self._file.identity(), self._roles.identity())
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         check_chunk(chunk, self.bounds)
-        with self._file.explaining("record batches as they were written"), self._file.open() as stream:
+        with self._file.explaining("record batches as they were written"), _mapped(self._file) as stream:
             options = pa.ipc.IpcReadOptions(use_threads=False)
             batch = pa.ipc.open_file(stream, options=options).get_batch(self._batches[chunk])
         return pa.Table.from_batches([batch.select(names)])
 
+    def _decoded(self) -> tuple[int, int]:
+        """A batch is decoded whole; a local one that is not compressed lies in the file's own pages."""
+        decoded, text = super()._decoded()
+        return decoded + 2 * self._largest, text
+
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._file.path}, record batch {self._batches[chunk]}, rows {a} to {b - 1}"

@@ -31,7 +31,7 @@ from streamkern.storage.artifact_arrays import (
 )
 from streamkern.storage.base import digest
 from streamkern.storage.files import LARGEST_JSON, parse_json, read_file, require_modest_json
-from streamkern.storage.writer import present, staged
+from streamkern.storage.writer import staged, target_or_previous
 from streamkern.types import Array
 
 FORMAT = 2
@@ -40,26 +40,23 @@ FORMAT = 2
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
-class Rows(Protocol):
+class TiledRows(Protocol):
     """Rows that are read tile by tile rather than held."""
 
     @property
     def shape(self) -> tuple[int, int]:
         """(n, d)."""
-        ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the values."""
-        ...
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
         """Which rows, and the rows, in order."""
-        ...
 
 
 def save_artifact(
-    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Array | Rows], metadata: dict[str, Any]
+    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Array | TiledRows], metadata: dict[str, Any]
 ) -> None:
     """Write an artifact in place of whatever artifact is there.
 
@@ -83,7 +80,7 @@ def save_artifact(
         (staging / "zarr.json").write_bytes(document)
 
 
-def _save(staging: Path, name: str, value: Array | Rows) -> dict[str, Any]:
+def _save(staging: Path, name: str, value: Array | TiledRows) -> dict[str, Any]:
     """Write an array, a tile at a time; what is needed to read it."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"an array cannot be called {name!r}")
@@ -116,13 +113,11 @@ class SavedRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, d)."""
         n, d = self.stored.shape
         return n, d
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
         return self.stored.dtype
 
     def __len__(self) -> int:
@@ -130,7 +125,6 @@ class SavedRows:
         return self.shape[0]
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
-        """Which rows, and the rows, in order."""
         return self.stored.tiles()
 
 
@@ -151,7 +145,7 @@ def load_artifact(
         StorageError: nothing is there.
         ModelFormatError: it is another kind, of a newer format, or its bytes are not what was written.
     """
-    target = present(Path(path))
+    target = target_or_previous(Path(path))
     if target is None:
         raise StorageError(
             f"There is no {kind} here.",

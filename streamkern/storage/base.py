@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamkern.errors import DataError
+from streamkern.memory import check
 from streamkern.storage.described import Described
 from streamkern.types import Array, IntArray, Rows, Target
+
+
+class Reading(NamedTuple):
+    """Bytes that reading takes: from metadata, or from a few rows where texts are of unknown length.
+
+    Attributes:
+        row: of a row as it is read: features, target, weight.
+        decoding: most that a read holds while it decodes a chunk, beyond the rows that it returns.
+        once: most that the source holds besides, however many threads read.
+        libraries: what decoders take on first use.
+    """
+
+    row: int
+    decoding: int
+    once: int = 0
+    libraries: int = 0
+
+
+TEXT_BYTES = 64
+"""Bytes that a short text takes as an object."""
+
+_LARGE = 16 << 20  # bytes of a chunk from which on an error of memory names it
 
 
 class Source(ABC):
@@ -63,6 +88,38 @@ class Source(ABC):
             DataError: the rows are not what the metadata promised, or a weight is negative or not finite.
         """
 
+    def reading(self) -> Reading:
+        """Return the bytes that reading a chunk takes at most, from metadata and at most a few rows.
+
+        The default fits a format that decodes the rows asked for from as many stored bytes.
+        """
+        row = self._row_bytes()
+        return Reading(row, 0 if self.in_memory else 2 * self._most_rows() * row)
+
+    def _most_rows(self) -> int:
+        """Rows of the largest chunk."""
+        return int(np.diff(self.bounds).max(initial=0))
+
+    def _row_bytes(self, text: int = TEXT_BYTES) -> int:
+        """Bytes of a row as it is read, with ``text`` bytes for a label that is text."""
+        row = self.n_features * self.dtype.itemsize + 8 * (self.weight is not None)
+        if self.target is not None:
+            row += self.target.width * (text if self.target.dtype == object else self.target.dtype.itemsize)
+        return row
+
+    def read_checked(self, chunk: int) -> Rows:
+        """Return the rows of one chunk, as ``read`` does, within the memory budget in force.
+
+        Raises:
+            MemoryLimitError: the budget does not hold the chunk, or the process holds more with it than it may.
+        """
+        a, b = self.bounds[chunk : chunk + 2].tolist() if 0 <= chunk < len(self.bounds) - 1 else (0, 0)
+        coming = 0 if self.in_memory else (b - a) * self.n_features * self.dtype.itemsize
+        check(coming, self.where(chunk) if coming > _LARGE else None)
+        rows = self.read(chunk)
+        check()
+        return rows
+
     @abstractmethod
     def where(self, chunk: int) -> str:
         """Return the chunk in words a person can find it by: file, chunk number, rows."""
@@ -98,6 +155,12 @@ class Source(ABC):
         return w
 
 
+def text_bytes(texts: Any) -> int:
+    """Bytes that a text takes as an object, with its reference: a quarter more than the mean of these."""
+    found = [sys.getsizeof(text) for text in texts if isinstance(text, str)]
+    return max(TEXT_BYTES, math.ceil(8 + 1.25 * sum(found) / len(found)) if found else 0)
+
+
 FACETS = tuple(Source.__annotations__)
 """Names of the facets that a source declares."""
 
@@ -115,16 +178,17 @@ class DerivedSource(Source):
             setattr(self, facet, getattr(source, facet))
 
     def where(self, chunk: int) -> str:
-        """Return the chunk in words; see ``Source.where``."""
         return self.source.where(chunk)
 
     def where_row(self, chunk: int, row: int) -> str:
-        """Return the row in words; see ``Source.where_row``."""
         return self.source.where_row(chunk, row)
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
-        """Return descriptions of the non-features; see ``Source.describe``."""
         return self.source.describe(chunk, rows)
+
+    def reading(self) -> Reading:
+        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
+        return self.source.reading()
 
 
 def digest(*parts: Any) -> str:

@@ -158,7 +158,7 @@ class ChosenSource(Source):
         self.text = roles.text or tuple(name for name in text if name in (roles.columns or ()))
 
 
-def choose(
+def choose_columns(
     fields: Mapping[str, Field],
     request: Request,
     where: str,

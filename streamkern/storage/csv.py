@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError, PlanRefusedError
-from streamkern.memory import default_budget, format_bytes
+from streamkern.memory import check, default_budget, format_bytes
 from streamkern.storage.arrow import TableSource, fields_of
-from streamkern.storage.base import digest
-from streamkern.storage.choose import Request, choose
+from streamkern.storage.base import TEXT_BYTES, digest
+from streamkern.storage.choose import Request, choose_columns
 from streamkern.storage.csv_records import blocks, first_end
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.table_file import TableFile
@@ -80,6 +80,7 @@ class CsvSource(TableSource):
             if wanted is not None and not set(wanted) <= set(self._names):
                 wanted = None  # which is missing is for the chooser to say
             for begin, line, text in self._blocks(start, first_line):
+                check()
                 table = self._parse(text, {}, wanted, line)
                 if not table.num_rows:
                     continue
@@ -108,7 +109,7 @@ class CsvSource(TableSource):
                 remedy="check the file, or leave it out",
             )
         types = {name: kind for name, kind in types.items() if wanted is None or name in wanted}
-        roles = choose(fields_of(types, file.path), request, file.path)
+        roles = choose_columns(fields_of(types, file.path), request, file.path)
         names = roles.features
         if missing & set(names):
             roles = replace(roles, dtype=np.dtype(np.float64))
@@ -125,7 +126,6 @@ class CsvSource(TableSource):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the file's name, size and time, and of the choice of columns."""
         return digest("csv", self._file.identity(), self._names, self._roles.identity())
 
     def _given(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -141,8 +141,16 @@ class CsvSource(TableSource):
             # Without a column to read, all are: one tells how many rows there are.
             return self._parse(self._file.read(*self._spans[chunk]), types, list(names) or self._names[:1])
 
+    def _decoded(self) -> tuple[int, int]:
+        """The text, the parser's copy of it with the ends of its fields, and the columns in use."""
+        rows = max(1, self._most_rows())
+        size = max((size for _, size in self._spans), default=0)
+        texts = size if self.target is not None and self.target.dtype == object else 0
+        fields = 4 * rows * len(self._names)
+        described = 4 * size if self.non_features else 0
+        return 2 * size + fields + 8 * rows * len(self._roles.stored) + described, TEXT_BYTES + texts // rows
+
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._file.path}, from byte {self._spans[chunk][0]}, rows {a} to {b - 1}"
 

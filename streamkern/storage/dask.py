@@ -62,12 +62,10 @@ class DaskArraySource(Source):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the arrays' Dask tokens, which stand for their graphs."""
         y_name = None if self._y is None else self._y.name
         return digest("dask", self._X.name, y_name, self.bounds.tolist(), self.dtype.str, self.columns, self.target)
 
     def read(self, chunk: int) -> Rows:
-        """Rows of one chunk; see ``Source.read``."""
         a, b = check_chunk(chunk, self.bounds)
         X = as_rows(self._compute(self._X, chunk))
         if X.shape != (b - a, self.n_features) or X.dtype != self.dtype:
@@ -90,7 +88,6 @@ class DaskArraySource(Source):
         return Rows(X, y)
 
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"Dask array {self._X.name}, block {self._blocks[chunk]}, rows {a} to {b - 1}"
 

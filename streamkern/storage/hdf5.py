@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,8 +19,11 @@ from streamkern.types import Array
 class Hdf5Array:
     """One dataset of an HDF5 file."""
 
-    def __init__(self, file: TableFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, file: TableFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunk: tuple[int, ...] | None
+    ) -> None:
         self._file, self._name = file, name
+        self._chunk = chunk
         self.where = f"{file.path}, dataset {name}"
         self.shape, self.dtype = shape, dtype
 
@@ -31,6 +35,16 @@ class Hdf5Array:
             return np.asarray(stored[a:b])
 
     read_kept = read
+
+    def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
+        """Return nothing for a read; and once, because HDF5 reads for one thread at a time, what a stored chunk takes.
+
+        The compressed chunk, and two buffers that decompression changes between.
+        """
+        if self._chunk is None:
+            return 0, 0
+        stored = math.prod(map(min, self._chunk, self.shape)) * self.dtype.itemsize
+        return 0, 3 * stored
 
 
 @contextlib.contextmanager
@@ -68,7 +82,7 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
         if isinstance(node, h5py.Dataset) and node.shape:
             text = h5py.check_string_dtype(node.dtype) is not None
             if text or node.dtype.kind in "biuf":
-                arrays[name] = Hdf5Array(file, name, node.shape, np.dtype(object) if text else node.dtype)
+                arrays[name] = Hdf5Array(file, name, node.shape, np.dtype(object) if text else node.dtype, node.chunks)
 
     with file.explaining("an HDF5 file"), _opened(file) as opened:
         opened.visititems(visit)

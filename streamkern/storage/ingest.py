@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
-from streamkern.memory import default_budget, format_bytes, parse_bytes, release, resident
+from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, release, resident
 from streamkern.progress import showing, told
 from streamkern.redaction import redacted
 from streamkern.storage.base import Source, digest
@@ -30,7 +30,7 @@ from streamkern.storage.ingest_store import Sending
 from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
 from streamkern.storage.remote import is_remote
-from streamkern.storage.scatter import ROW_EXTRA, Run, Runs
+from streamkern.storage.scatter import ROW_EXTRA, SortedRun, SortedRuns
 from streamkern.storage.tables import open_tables
 from streamkern.storage.training_zarr import TrainingZarr
 from streamkern.storage.writer import Workspace, write_json
@@ -138,6 +138,7 @@ def ingest(
     Raises:
         UsageError: parameters that contradict each other.
         PlanRefusedError: the memory is too little for one chunk of a source.
+        MemoryLimitError: the process came to hold more all the same; what was written is kept.
         StorageError: a source cannot be read, something is at ``path`` already, or the disk is full.
         DataError: rows that cannot be stored.
         BusyError: another process writes to ``path``.
@@ -151,62 +152,67 @@ def ingest(
     if missing not in ("error", "nan"):
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
     budget = default_budget() if memory is None else parse_bytes(memory)
-    source = open_tables(
-        listed, target, columns, weight=weight, header=header, nulls_as_nan=missing == "nan",
-        storage_options=storage_options, memory=budget,
-    )  # fmt: skip
-    out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
-    kept_target = None if source.target is None else _renamed(source.target)
-    options: dict[str, Any] = {
-        "format": format,
-        "dtype": out.str,
-        "shuffle": "global" if shuffle else None,
-        "seed": seed if shuffle else None,
-        "shard": None if shard is None else parse_bytes(shard, "shard"),
-        "target": None if kept_target is None else kept_target.name,
-        "missing": missing,
-    }
-    if source.text:
-        options["text"] = list(source.text)
-        if out != np.float64:
-            raise UsageError(
-                f"the column {source.text[0]!r} holds text, and {out} not the numbers that stand for it",
-                where="ingest(dtype=...)",
-                expected="float64",
-                remedy="leave dtype out, or encode the text as small numbers first",
+    with limited(budget):
+        source = open_tables(
+            listed, target, columns, weight=weight, header=header, nulls_as_nan=missing == "nan",
+            storage_options=storage_options, memory=budget,
+        )  # fmt: skip
+        out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
+        kept_target = None if source.target is None else _renamed(source.target)
+        options: dict[str, Any] = {
+            "format": format,
+            "dtype": out.str,
+            "shuffle": "global" if shuffle else None,
+            "seed": seed if shuffle else None,
+            "shard": None if shard is None else parse_bytes(shard, "shard"),
+            "target": None if kept_target is None else kept_target.name,
+            "missing": missing,
+        }
+        if source.text:
+            options["text"] = list(source.text)
+            if out != np.float64:
+                raise UsageError(
+                    f"the column {source.text[0]!r} holds text, and {out} not the numbers that stand for it",
+                    where="ingest(dtype=...)",
+                    expected="float64",
+                    remedy="leave dtype out, or encode the text as small numbers first",
+                )
+        if source.weight is not None:
+            options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
+        record = {
+            "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),
+            "rows": int(source.bounds[-1]),
+            "sources": [_described(one) for one in listed],
+            "source_fingerprint": source.fingerprint,
+            "version": version("streamkern"),
+            **options,
+        }
+        job = _Job(source, place, out, kept_target, record, threads)
+        if store is not None and store.prepare(str(record["fingerprint"]), overwrite):
+            return replace(job.result(began, kept=job.n), path=redacted(url))
+        present = ingest_record(place)
+        if (
+            present is not None
+            and present["fingerprint"] == record["fingerprint"]
+            and (not overwrite or store is not None)
+        ):
+            job.work.clear()
+            made = job.result(began, kept=job.n)
+            return made if store is None else replace(made, path=store.send())
+        if store is not None:  # of other rows or options
+            shutil.rmtree(place, ignore_errors=True)
+        if os.path.lexists(place) and not (overwrite and present is not None):
+            raise StorageError(
+                "there is something at this place already",
+                where=str(place),
+                expected="nothing" + (", or what ingest has made" if overwrite else ""),
+                remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
             )
-    if source.weight is not None:
-        options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
-    record = {
-        "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),
-        "rows": int(source.bounds[-1]),
-        "sources": [_described(one) for one in listed],
-        "source_fingerprint": source.fingerprint,
-        "version": version("streamkern"),
-        **options,
-    }
-    job = _Job(source, place, out, kept_target, record, threads)
-    if store is not None and store.prepare(str(record["fingerprint"]), overwrite):
-        return replace(job.result(began, kept=job.n), path=redacted(url))
-    present = ingest_record(place)
-    if present is not None and present["fingerprint"] == record["fingerprint"] and (not overwrite or store is not None):
-        job.work.clear()
-        made = job.result(began, kept=job.n)
+        with showing(verbose) as display, job.work.held():
+            job.on_progress = told(on_progress, display)
+            kept = job.run(budget)
+        made = job.result(began, kept)
         return made if store is None else replace(made, path=store.send())
-    if store is not None:  # of other rows or options
-        shutil.rmtree(place, ignore_errors=True)
-    if os.path.lexists(place) and not (overwrite and present is not None):
-        raise StorageError(
-            "there is something at this place already",
-            where=str(place),
-            expected="nothing" + (", or what ingest has made" if overwrite else ""),
-            remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
-        )
-    with showing(verbose) as display, job.work.held():
-        job.on_progress = told(on_progress, display)
-        kept = job.run(budget)
-    made = job.result(began, kept)
-    return made if store is None else replace(made, path=store.send())
 
 
 class _Job:
@@ -232,13 +238,15 @@ class _Job:
     def run(self, budget: int) -> int:
         """Make the dataset; gives the rows that were kept from an earlier attempt."""
         row = self.source.n_features * self.dtype.itemsize
-        chunk = int(np.diff(self.source.bounds).max(initial=0)) * max(
-            row, self.source.n_features * self.source.dtype.itemsize
-        )
-        shard = self.record["shard"] or 0
-        # A decoded chunk and what it is decoded from; a piece and what it is encoded to.
-        side = (self.threads + 1) * 3 * max(chunk, shard, self._piece_rows * row)
-        runs = Runs(
+        as_read, rows = self.source.reading(), int(np.diff(self.source.bounds).max(initial=0))
+        kept = as_read.row - self.source.n_features * self.source.dtype.itemsize  # of a row's target and weight
+        chunk, cast = rows * as_read.row, rows * row * (self.dtype != self.source.dtype)
+        shard, piece = self.record["shard"] or 0, self._piece_rows * (row + kept)
+        readers = min(self.threads, len(self.source.bounds) - 1)
+        # Chunks under way, and one whose rows go into pieces; pieces, and what they are encoded to.
+        side = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
+        side += (self.threads + 1) * 3 * max(shard, piece)
+        runs = SortedRuns(
             self.work.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
             self.weight is not None,
         )  # fmt: skip
@@ -283,7 +291,7 @@ class _Job:
             stored_bytes=stored,
         )
 
-    def _gathered(self, runs: Runs, pool: ThreadPoolExecutor) -> Run:
+    def _gathered(self, runs: SortedRuns, pool: ThreadPoolExecutor) -> SortedRun:
         """All rows, where memory holds them: then none goes by way of the disk."""
         run, bounds = runs.empty(self.n), self.source.bounds
         chunks = range(len(bounds) - 1)
@@ -292,7 +300,7 @@ class _Job:
             self.on_progress("gather", int(bounds[chunk + 1]), self.n)
         return run
 
-    def _scatter(self, runs: Runs, held: int, pool: ThreadPoolExecutor) -> int:
+    def _scatter(self, runs: SortedRuns, held: int, pool: ThreadPoolExecutor) -> int:
         """Write the rows that are not in runs yet as runs of at most ``held``; gives how many were there."""
         done, bounds = runs.done, self.source.bounds
         groups: list[range] = []
@@ -312,7 +320,9 @@ class _Job:
             runs.write(begin, run)
         return done
 
-    def _write(self, runs: Runs, held: int, pieces: int, pool: ThreadPoolExecutor, run: Run | None = None) -> int:
+    def _write(
+        self, runs: SortedRuns, held: int, pieces: int, pool: ThreadPoolExecutor, run: SortedRun | None = None
+    ) -> int:
         """Write the pieces that are not written yet, and put the whole in place; gives the rows that were there."""
         group = self._zarr() if self.record["format"] == "zarr" else None
         size = self._piece_rows if group is None else group.piece_rows
@@ -377,7 +387,7 @@ class _Job:
             yield sum(counts)
 
     def _read(self, chunk: int) -> Rows:
-        X, y, w = self.source.read(chunk)
+        X, y, w = self.source.read_checked(chunk)
         return Rows(X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk)), y, w)
 
     def _stored(self, start: int, pool: ThreadPoolExecutor) -> Iterator[Rows]:

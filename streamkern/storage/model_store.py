@@ -130,11 +130,9 @@ class DirectoryStore(ModelStore):
         self.place, self.where = place, str(place)
 
     def present(self) -> bool:
-        """Whether a registry is there."""
         return (self.place / "versions").is_dir()
 
     def make(self) -> None:
-        """Make the directory."""
         try:
             (self.place / "versions").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -146,46 +144,37 @@ class DirectoryStore(ModelStore):
             ) from error
 
     def numbers(self) -> list[int]:
-        """Complete versions, ascending."""
         return sorted(int(each.name) for each in (self.place / "versions").iterdir() if _NAME.fullmatch(each.name))
 
     def read(self, name: str) -> tuple[bytes, str]:
-        """A file; the lock stands for a tag."""
         return read_file(self.place / name, LARGEST), ""
 
     def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
-        """By one rename."""
         write_json(self.place / name, content)
 
     def folder(self, number: int, part: str) -> Path:
-        """Where it is."""
         return self._version(number) / part
 
     def let_go(self, folder: Path, user: object = None) -> None:
         """Nothing to be done."""
 
     def claim(self, least: int) -> tuple[int, Path]:
-        """The lock is held: it is nobody's."""
         staging = part_name(self._version(least))
         staging.mkdir()
         return least, staging
 
     def add(self, number: int, staging: Path) -> None:
-        """By one rename."""
         commit(staging, self._version(number))
 
     def remove(self, number: int) -> None:
-        """By one rename, and then file by file."""
         discard(self._version(number))
 
     def tidy(self, decided: int) -> None:
-        """Whatever is unfinished: the lock is held."""
         tidy(self.place)
         tidy(self.place / "versions")
 
     @contextmanager
     def lock(self, run_dir: Path | None) -> Iterator[None]:
-        """A lock on the directory."""
         with locked(self.place, busy=_BUSY):
             yield
 
@@ -199,7 +188,6 @@ class DirectoryStore(ModelStore):
             file.write(line)
 
     def lines(self) -> Iterator[bytes]:
-        """Of ``decisions.jsonl``."""
         try:
             yield from read_file(self.place / "decisions.jsonl", _LONGEST_LOG).splitlines()
         except FileNotFoundError:
@@ -215,7 +203,6 @@ class DirectoryStore(ModelStore):
             ) from error
 
     def run_dir(self, name: str) -> Path:
-        """In the directory."""
         return self.place / "run"
 
     def _version(self, number: int) -> Path:
@@ -236,14 +223,12 @@ class ObjectStore(ModelStore):
         self.where = self.objects.shown
 
     def present(self) -> bool:
-        """Whether any object of a registry is there."""
         return any(name == CHAMPION or name.startswith("versions/") for name in self.objects.all())
 
     def make(self) -> None:
         """Stores have no folders."""
 
     def numbers(self) -> list[int]:
-        """Those whose record is there."""
         return sorted(number for number, names in self._versions().items() if RECORD in names)
 
     def read(self, name: str) -> tuple[bytes, str]:
@@ -252,7 +237,6 @@ class ObjectStore(ModelStore):
         return self.objects.content(name), tag
 
     def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
-        """By one conditional put."""
         if not self.objects.put_if(name, json.dumps(content, indent=1).encode(), tag):
             raise BusyError(
                 "Another process has changed the champion meanwhile.",
@@ -279,7 +263,6 @@ class ObjectStore(ModelStore):
         return copy / part
 
     def let_go(self, folder: Path, user: object = None) -> None:
-        """Remove the copy, now or with its user."""
         if user is None:
             shutil.rmtree(folder.parent, ignore_errors=True)
         else:
@@ -328,13 +311,11 @@ class ObjectStore(ModelStore):
             self.objects.put(f"decisions/{time.time_ns():020}-{secrets.token_hex(4)}.json", line)
 
     def lines(self) -> Iterator[bytes]:
-        """Oldest first."""
         for name in self.objects.all():
             if name.startswith("decisions/"):
                 yield self.objects.content(name)
 
     def run_dir(self, name: str) -> Path:
-        """As ``run`` has it by default."""
         return Path("runs") / (name or "run")
 
     def _versions(self) -> dict[int, set[str]]:

@@ -8,13 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.storage.base import digest
-from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose
+from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
+from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.types import Array, IntArray, Rows
 
 FEATURE_NAMES = ("X", "features", "data", "images")
 """Names by which the features are recognised among several arrays, in order of preference."""
+
+
+_SAMPLE = 1000  # rows whose texts are measured
 
 
 class StoredRows(Protocol):
@@ -23,17 +26,14 @@ class StoredRows(Protocol):
     @property
     def where(self) -> str:
         """File and name."""
-        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(n, ...)."""
-        ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """As stored; strings of a variable width are ``object``."""
-        ...
 
     def read(self, a: int, b: int) -> Array:
         """Return rows a to b in their own shape.
@@ -41,11 +41,18 @@ class StoredRows(Protocol):
         Raises:
             StorageError: they cannot be read.
         """
-        ...
 
     def read_kept(self, a: int, b: int) -> Array:
         """Return rows a to b of an array whose stored chunks may hold the rows of many reads, and are kept then."""
-        ...
+
+    def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
+        """Return the bytes that a read holds while it decodes, beside its rows, and those that are held once.
+
+        Args:
+            rows: of the read.
+            text: bytes of a text as an object.
+            kept: whether it is a ``read_kept``.
+        """
 
 
 class Declared(Protocol):
@@ -54,12 +61,10 @@ class Declared(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """(n, ...)."""
-        ...
 
     @property
     def dtype(self) -> Any:
         """As stored."""
-        ...
 
 
 def roles_of(
@@ -104,7 +109,7 @@ def roles_of(
     columns = request.columns
     if nameable and columns is not None and len(known) == 1 and not set(columns) <= set(arrays):
         names, columns = list(columns), None
-    return choose(fields, replace(request, columns=columns, lenient=False), path, names=names)
+    return choose_columns(fields, replace(request, columns=columns, lenient=False), path, names=names)
 
 
 class NamedArrays(ChosenSource):
@@ -136,13 +141,23 @@ class NamedArrays(ChosenSource):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the file's name, size and time, and of the choice of arrays."""
         roles = self._roles
         weight = [] if roles.weight is None else [roles.weight]
         return digest("arrays", [self._identity, roles.features], self.columns, self.target, *weight)
 
+    def reading(self) -> Reading:
+        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
+        roles, rows, text = self._roles, self._most_rows(), TEXT_BYTES
+        if self.target is not None and self.target.dtype == object and rows:
+            texts = self._arrays[roles.targets[0]].read(0, min(rows, _SAMPLE)).reshape(-1)
+            text = text_bytes(texts.tolist())
+        found = [array.holding(rows, text, name not in roles.features) for name, array in self._arrays.items()]
+        decoding = max(holds for holds, _ in found)  # one after another
+        decoding += rows * roles.row_bytes if roles.pick is not None else 0
+        y = 0 if self.target is None else rows * (self._row_bytes(text) - self.n_features * self.dtype.itemsize)
+        return Reading(self._row_bytes(text), decoding + y, sum(kept for _, kept in found))
+
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``."""
         a, b = check_chunk(chunk, self.bounds)
         roles, y, w = self._roles, None, None
         if roles.wide:
@@ -160,6 +175,5 @@ class NamedArrays(ChosenSource):
         return Rows(X, y, w)
 
     def where(self, chunk: int) -> str:
-        """Return the chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._first.where}, chunk {chunk}, rows {a} to {b - 1}"

@@ -68,6 +68,11 @@ class NumpyArray:
 
     read_kept = read
 
+    def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
+        """Return the bytes of the columns that are put together, where the array is column-major."""
+        size = rows * math.prod(self.shape[1:]) * self.dtype.itemsize
+        return size if self._fortran else size // 4, 0
+
     def _values(self, start: int, count: int) -> Array:
         size = self.dtype.itemsize
         data = self._read(self._offset + start * size, count * size)

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import named, require_rows
-from streamkern.storage.arrow import TableSource, fields_of
-from streamkern.storage.base import digest
-from streamkern.storage.choose import Request, Roles, choose
+from streamkern.storage.arrow import TableSource, fields_of, is_text
+from streamkern.storage.base import TEXT_BYTES, digest
+from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.ingest_record import ingest_record
 from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, feature_dtype, merged, target_of
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
@@ -27,6 +27,8 @@ from streamkern.storage.remote import Retry
 from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
+_DESCRIBED = 5  # copies of values that are described
+_OBJECT = 64  # bytes of a text as an object, beside its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -77,7 +79,7 @@ def parquet_source(
     layout = "format" in notes and "X" in fields  # of write_parquet, where every other column is a target or a weight
     for name, field in fields.items():
         fields[name] = replace(field, by_name_only=name in partitions or (layout and name != "X"))
-    roles = choose(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
+    roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
     used = [*roles.stored, *dict(roles.non_features)]
     _require_alike(files.files, None if request.columns is None else used, partitions)
     record = ingest_record(url) or {}
@@ -112,7 +114,6 @@ class ParquetSource(TableSource):
         return digest("parquet", files, *self._roles.identity())
 
     def where(self, chunk: int) -> str:
-        """Return the chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         file, groups = self._reads[chunk]
         names = f"row group {groups[0]}" if len(groups) == 1 else f"row groups {groups[0]} to {groups[-1]}"
@@ -127,6 +128,20 @@ class ParquetSource(TableSource):
         of_all = int(self.bounds[chunk]) + row
         return f"{file.path}, row group {group}, row {row - start} of it (row {of_all} of the dataset)"
 
+    def _decoded(self) -> tuple[int, int]:
+        """Pages as they are, and what they decode to."""
+        pages, text, rows = 0, TEXT_BYTES, self._most_rows()
+        groups = max((len(groups) for _, groups in self._reads), default=0)
+        for file in self._files.files:
+            sizes = dict(zip(file.schema.names, file.widest, strict=True))
+            pages = max(pages, groups * sum(sizes.get(name, 0) for name in self._roles.stored))
+            # Row groups are described one by one: as they are, and their distinct values, as texts, too.
+            pages = max(pages, _DESCRIBED * sum(sizes.get(name, 0) for name, _ in self.non_features))
+            if self.target is not None and self.target.dtype == object and file.rows:
+                texts = max(sizes.get(name, 0) for name in self._roles.targets)
+                text = max(text, _OBJECT + 2 * texts // max(file.rows))
+        return pages + rows * max(self._roles.row_bytes, self._row_bytes(0)), text
+
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         return self._groups(*self._reads[chunk], names)
 
@@ -136,7 +151,11 @@ class ParquetSource(TableSource):
 
     def _groups(self, file: DataFile, groups: range, names: Sequence[str]) -> pa.Table:
         """Columns of neighbouring row groups, and partition keys as columns."""
-        table = self._files.read(file, groups, [name for name in names if name not in self._partitions])
+        stored = [name for name in names if name not in self._partitions]
+        words = [name for name in stored if is_text(file.schema.field(name).type)]
+        if self._names_rows:
+            words = [name for name in words if name not in self._roles.targets]
+        table = self._files.read(file, groups, stored, words)
         for name in self._partitions.keys() & set(names):
             here = None if file.partitions[name] == _HIVE_NULL else file.partitions[name]
             value = pa.scalar(here, pa.string()).cast(self._partitions[name])

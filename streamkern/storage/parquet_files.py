@@ -37,6 +37,7 @@ class DataFile:
         version: what tells this content from a later one: time of the last change in ns, or a remote store's tag.
         rows: rows of each row group.
         schema: its Arrow schema.
+        widest: bytes of each of its columns in the row group where it has most, uncompressed, in the schema's order.
         footer: digest of its footer.
         partitions: key=value pairs of its folders.
     """
@@ -48,6 +49,7 @@ class DataFile:
     version: str
     rows: tuple[int, ...]
     schema: pa.Schema
+    widest: tuple[int, ...]
     footer: str
     partitions: dict[str, str]
 
@@ -111,8 +113,16 @@ class DatasetFiles:
         leaf = next(j for j, name in enumerate(names) if name.split(".")[0] == column or name.startswith(f"{column}."))
         return [(group.num_rows, group.column(leaf).num_values) for group in groups]
 
-    def read(self, file: DataFile, groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
+    def read(
+        self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
+    ) -> pa.Table:
         """Columns of neighbouring row groups of one file. What does not decode is read again.
+
+        Args:
+            file: the file.
+            groups: its row groups.
+            columns: their names.
+            words: those whose texts stay a dictionary, as their pages have them: a few long texts in many rows.
 
         Raises:
             CorruptChunkError: a page does not decode.
@@ -120,7 +130,7 @@ class DatasetFiles:
         """
         rows = sum(file.rows[g] for g in groups)
         try:
-            table = reread(lambda: self._read(file, groups, columns))
+            table = reread(lambda: self._read(file, groups, columns, words))
         except (MemoryError, StorageError):
             raise
         except (FileNotFoundError, PermissionError) as error:
@@ -143,7 +153,9 @@ class DatasetFiles:
             raise self._changed(file, f"{table.num_rows} rows in row groups {list(groups)} instead of {rows}")
         return table
 
-    def _read(self, file: DataFile, groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
+    def _read(
+        self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
+    ) -> pa.Table:
         footer = self._footer(file)
         remote = isinstance(self._fs, Remote)
         if not remote:
@@ -151,7 +163,9 @@ class DatasetFiles:
             if size != file.size:
                 raise self._changed(file, f"{size} bytes instead of {file.size}")
         stream = self._fs.open(file.address, file.size) if isinstance(self._fs, Remote) else file.address
-        with pq.ParquetFile(stream, metadata=footer, page_checksum_verification=True, pre_buffer=remote) as opened:
+        with pq.ParquetFile(
+            stream, metadata=footer, page_checksum_verification=True, pre_buffer=remote, read_dictionary=list(words)
+        ) as opened:
             return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
 
     def _culprit(
@@ -192,7 +206,8 @@ class DatasetFiles:
         rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
         folders = [part.partition("=") for part in name.split("/")[:-1]]
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
-        return DataFile(path, address, name, size, changed, rows, footer.schema.to_arrow_schema(), digest, partitions)
+        schema = footer.schema.to_arrow_schema()
+        return DataFile(path, address, name, size, changed, rows, schema, _widest(footer, schema), digest, partitions)
 
     def _footer(self, file: DataFile) -> pq.FileMetaData:
         with self._lock:
@@ -233,6 +248,20 @@ class DatasetFiles:
             while len(self._footers) > _FOOTERS_KEPT:
                 del self._footers[next(iter(self._footers))]
         return footer, digest
+
+
+def _widest(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[int, ...]:
+    """Bytes of every column, in the row group where it has most."""
+    most = dict.fromkeys(schema.names, 0)
+    for g in range(footer.num_row_groups):
+        group, sizes = footer.row_group(g), dict.fromkeys(schema.names, 0)
+        for j in range(group.num_columns):
+            leaf = group.column(j)
+            name = leaf.path_in_schema
+            name = name if name in sizes else name.split(".")[0]
+            sizes[name] = sizes.get(name, 0) + leaf.total_uncompressed_size
+        most = {name: max(size, sizes[name]) for name, size in most.items()}
+    return tuple(most.values())
 
 
 def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[str, Any]]]:

@@ -21,6 +21,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
+from streamkern.storage.base import TEXT_BYTES
 from streamkern.storage.files import read_json_file
 from streamkern.storage.writer import Workspace, staged_part
 from streamkern.storage.zarr import writable
@@ -40,16 +41,18 @@ class Column:
         name: of the zarr array, and of the parquet column where a row has one value.
         dtype: of the values; ``object`` for text.
         fields: names of the values where a row has several: parquet columns.
+        text_bytes: of a text in memory.
     """
 
     name: str
     dtype: np.dtype[Any]
     fields: tuple[str, ...] = ()
+    text_bytes: int = TEXT_BYTES
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row in memory; text is taken to be short."""
-        return max(1, len(self.fields)) * (64 if self.dtype == object else self.dtype.itemsize)
+        """Bytes of a row in memory."""
+        return max(1, len(self.fields)) * (self.text_bytes if self.dtype == object else self.dtype.itemsize)
 
 
 def record_at(place: Path) -> dict[str, Any] | None:
@@ -237,7 +240,6 @@ class ZarrPredictions(Predictions):
         return [self.data / column.name / "c" / str(part) / ("0" if column.fields else "") for column in self.columns]
 
     def write(self, part: int, values: Sequence[Array]) -> None:
-        """As a chunk of each array."""
         a, b = self.rows(part)
         group = zarr.open_group(LocalStore(self.data), mode="r+")
         for column, array in zip(self.columns, values, strict=True):

@@ -66,7 +66,7 @@ class Retry:
         return float(min(self.longest_wait, self.first_wait * 2.0**attempt) * _jitter.uniform(0.5, 1.0))
 
 
-class Counts:
+class RequestCounts:
     """What this process has asked of stores. Thread-safe.
 
     Attributes:
@@ -90,7 +90,7 @@ class Counts:
             return {"requests": self.requests, "retries": self.retries, "rereads": self.rereads}
 
 
-COUNTS = Counts()
+COUNTS = RequestCounts()
 """Of this process, since it began; a difference of two ``now()`` belongs to what ran in between."""
 
 

@@ -28,7 +28,7 @@ ROW_EXTRA = 24
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """Rows of a run while it is filled; ``y`` has codes where targets are strings, and ``labels`` what they mean."""
 
     X: Array
@@ -45,9 +45,9 @@ class Run:
         """Rows by their places, with codes for labels."""
         return Rows(self.X, self.y, self.w).each(lambda values: np.take(values, index, axis=0))
 
-    def first(self, n: int) -> Run:
+    def first(self, n: int) -> SortedRun:
         """The first n rows, with labels of their own."""
-        return Run(*Rows(self.X, self.y, self.w).each(lambda values: values[:n]))
+        return SortedRun(*Rows(self.X, self.y, self.w).each(lambda values: values[:n]))
 
     def put(self, at: int, rows: Rows) -> None:
         """Fill in rows from position ``at`` on."""
@@ -64,7 +64,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Runs:
+class SortedRuns:
     """Runs of sorted rows in a folder.
 
     A run is rows [a, b) of the source: features, targets (codes, where they are strings), weights and hashes, one after
@@ -116,12 +116,12 @@ class Runs:
         outputs = 0 if self.target is None else int(np.prod(self.target.outputs)) * self._target_dtype.itemsize
         return self.n_features * self.dtype.itemsize + outputs + 8 * self.weighted + 8
 
-    def empty(self, n: int) -> Run:
+    def empty(self, n: int) -> SortedRun:
         """A run of n rows to be filled."""
         y = None if self.target is None else np.empty((n, *self.target.outputs), self._target_dtype)
-        return Run(np.empty((n, self.n_features), dtype=self.dtype), y, np.empty(n) if self.weighted else None)
+        return SortedRun(np.empty((n, self.n_features), dtype=self.dtype), y, np.empty(n) if self.weighted else None)
 
-    def write(self, a: int, run: Run) -> None:
+    def write(self, a: int, run: SortedRun) -> None:
         """Write rows [a, a + n) of the source as a run."""
         n = len(run.X)
         hashes = row_hash(np.arange(a, a + n, dtype=np.int64), _SHUFFLE, self.seed)
@@ -137,7 +137,7 @@ class Runs:
                     # Several times as fast as indexing, and into pages that are there already.
                     stream.write(np.take(values, rows, axis=0, out=buffer[: len(rows)], mode="clip").data)
 
-    def permuted(self, run: Run, start: int, rows: int) -> Iterator[Rows]:
+    def permuted(self, run: SortedRun, start: int, rows: int) -> Iterator[Rows]:
         """All rows in the order of the permutation, where one run in memory holds them; see ``shuffled``."""
         order = np.argsort(row_hash(np.arange(len(run.X), dtype=np.int64), _SHUFFLE, self.seed))
         labels = list(run.labels)

@@ -1,42 +1,68 @@
-"""Frozen values as JSON and arrays, and back: what a checkpoint is made of.
+"""Frozen values as JSON and arrays, and back: how checkpoints and results of stages are kept.
 
-Only classes marked with ``record`` can come back, field by field, so that reading one executes no code of the file's.
+Only classes marked with ``serializable`` can come back, field by field: reading a file executes no code of its own.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from streamkern.errors import ModelFormatError
+from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.types import Array
 
 C = TypeVar("C", bound=type)
 
-_RECORDS: dict[str, type] = {}
+_CLASSES: dict[str, type] = {}
 
 
-def record(cls: C) -> C:
-    """Mark a dataclass as data: numbers, text, arrays, tuples, lists and dictionaries of these, and other records."""
-    assert fields(cls)
-    assert cls.__name__ not in _RECORDS, cls.__name__
-    _RECORDS[cls.__name__] = cls
+def serializable(cls: C) -> C:
+    """Mark a dataclass or named tuple as data, to be written and read field by field.
+
+    Fields may hold numbers, text, arrays, tuples, lists, dictionaries, and other such classes.
+    """
+    assert cls.__name__ not in _CLASSES, cls.__name__
+    _CLASSES[cls.__name__] = cls
     return cls
 
 
-def pack(value: Any) -> tuple[Any, dict[str, Array]]:
+def save_value(path: str | os.PathLike[str], kind: str, value: Any) -> None:
+    """Write a value as an artifact of this kind.
+
+    Raises:
+        TypeError: something in it is neither data nor a serializable class.
+        StorageError: the disk is full or not writable.
+    """
+    tree, arrays = flatten(value)
+    save_artifact(path, kind, arrays, {"value": tree})
+
+
+def load_value(path: str | os.PathLike[str], kind: str) -> Any:
+    """Read what ``save_value`` wrote.
+
+    Raises:
+        StorageError: nothing is there.
+        ModelFormatError: it is damaged, of another kind, or holds a class that this release does not know.
+    """
+    arrays, metadata = load_artifact(path, kind)
+    return unflatten(metadata.get("value"), arrays)
+
+
+def flatten(value: Any) -> tuple[Any, dict[str, Array]]:
     """A value as JSON, with references to arrays; and the arrays by name.
 
     Raises:
-        TypeError: something in it is neither data nor a record.
+        TypeError: something in it is neither data nor a serializable class.
     """
     arrays: dict[str, Array] = {}
-    return _pack(value, arrays), arrays
+    return _flatten(value, arrays), arrays
 
 
-def _pack(value: Any, arrays: dict[str, Array]) -> Any:
+def _flatten(value: Any, arrays: dict[str, Array]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.ndarray | np.generic):
@@ -46,24 +72,27 @@ def _pack(value: Any, arrays: dict[str, Array]) -> Any:
         arrays[name] = array.T if turned else array
         return {"array": name, "kind": "scalar" if isinstance(value, np.generic) else "turned" if turned else "plain"}
     if isinstance(value, tuple | list) and type(value) in (tuple, list):
-        return {type(value).__name__: [_pack(item, arrays) for item in value]}
+        return {type(value).__name__: [_flatten(item, arrays) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": {key: _pack(item, arrays) for key, item in value.items()}}
-    name = type(value).__name__
-    if _RECORDS.get(name) is not type(value):
-        raise TypeError(f"{name} is not data")
-    inside = {f.name: _pack(getattr(value, f.name), arrays) for f in fields(cast(Any, value))}
-    return {"record": name, "fields": inside}
+        return {"dict": {key: _flatten(item, arrays) for key, item in value.items()}}
+    if isinstance(value, dict):  # JSON has no other keys than text
+        return {"items": [[_flatten(key, arrays), _flatten(item, arrays)] for key, item in value.items()]}
+    cls = type(value).__name__
+    if _CLASSES.get(cls) is not type(value):
+        raise TypeError(f"{cls} is not data")
+    names = getattr(value, "_fields", None) or [f.name for f in fields(cast(Any, value))]
+    inside = {name: _flatten(getattr(value, name), arrays) for name in names}
+    return {"record": cls, "fields": inside}
 
 
-def unpack(tree: Any, arrays: dict[str, Array]) -> Any:
-    """The value that ``pack`` took apart.
+def unflatten(tree: Any, arrays: dict[str, Array]) -> Any:
+    """The value that ``flatten`` took apart.
 
     Raises:
-        ModelFormatError: it is not what ``pack`` makes, or holds a record that this release does not know.
+        ModelFormatError: it is not what ``flatten`` makes, or holds a class that this release does not know.
     """
     try:
-        return _unpack(tree, arrays)
+        return _unflatten(tree, arrays)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelFormatError(
             f"A kept state cannot be read: {type(error).__name__} {error}.",
@@ -73,7 +102,7 @@ def unpack(tree: Any, arrays: dict[str, Array]) -> Any:
         ) from error
 
 
-def _unpack(tree: Any, arrays: dict[str, Array]) -> Any:
+def _unflatten(tree: Any, arrays: dict[str, Array]) -> Any:
     if not isinstance(tree, dict):
         if tree is None or isinstance(tree, bool | int | float | str):
             return tree
@@ -82,9 +111,11 @@ def _unpack(tree: Any, arrays: dict[str, Array]) -> Any:
         array = arrays[tree["array"]]
         return {"plain": array, "turned": array.T, "scalar": array[()] if array.ndim == 0 else None}[tree["kind"]]
     if "tuple" in tree:
-        return tuple(_unpack(item, arrays) for item in tree["tuple"])
+        return tuple(_unflatten(item, arrays) for item in tree["tuple"])
     if "list" in tree:
-        return [_unpack(item, arrays) for item in tree["list"]]
+        return [_unflatten(item, arrays) for item in tree["list"]]
+    if "items" in tree:
+        return {_unflatten(key, arrays): _unflatten(item, arrays) for key, item in tree["items"]}
     if "dict" in tree:
-        return {key: _unpack(item, arrays) for key, item in tree["dict"].items()}
-    return _RECORDS[tree["record"]](**{key: _unpack(item, arrays) for key, item in tree["fields"].items()})
+        return {key: _unflatten(item, arrays) for key, item in tree["dict"].items()}
+    return _CLASSES[tree["record"]](**{key: _unflatten(item, arrays) for key, item in tree["fields"].items()})

@@ -13,7 +13,7 @@ from fsspec.core import url_to_fs
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage import array_source, stored_source
 from streamkern.storage.arrow import ArrowSource, frame_source
-from streamkern.storage.base import DerivedSource, Source, digest
+from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.storage.choose import Request
 from streamkern.storage.csv import CsvSource
 from streamkern.storage.described import Described
@@ -115,11 +115,20 @@ class JoinedSource(DerivedSource):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the parts' fingerprints."""
         return digest("joined", [part.fingerprint for part in self._parts])
 
+    def reading(self) -> Reading:
+        """Return the bytes that reading a chunk takes: the most of any part."""
+        found = [part.reading() for part in self._parts]
+        wider = 0 if self.in_memory else self._most_rows() * self._row_bytes()  # a part of a narrower dtype is copied
+        return Reading(
+            max(self._row_bytes(), *(each.row for each in found)),
+            wider + max(each.decoding for each in found),
+            sum(each.once for each in found),
+            max(each.libraries for each in found),
+        )
+
     def read(self, chunk: int) -> Rows:
-        """Rows of one chunk; see ``Source.read``."""
         part, inside = self._find(chunk)
         X, y, w = part.read(inside)
         X = X.astype(np.result_type(X.dtype, self.dtype), copy=False)
@@ -128,12 +137,10 @@ class JoinedSource(DerivedSource):
         return Rows(X, y, w)
 
     def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[Described]:
-        """Return descriptions of the non-features; see ``Source.describe``."""
         part, inside = self._find(chunk)
         return part.describe(inside, rows)
 
     def where(self, chunk: int) -> str:
-        """The chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         part, inside = self._find(chunk)
         own = part.where(inside)

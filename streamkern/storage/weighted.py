@@ -9,7 +9,7 @@ import numpy as np
 
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.arrays import ArraySource
-from streamkern.storage.base import DerivedSource, Source, digest
+from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.types import Array, Rows
 
 
@@ -48,10 +48,13 @@ class WeightedSource(DerivedSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the rows' and the weights'."""
         return digest("weighted", self.source.fingerprint, ArraySource(self._w[:, None]).fingerprint)
 
+    def reading(self) -> Reading:
+        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
+        found = self.source.reading()
+        return found._replace(row=found.row + 8)
+
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``."""
         X, y, _ = self.source.read(chunk)
         return Rows(X, y, self._weights(self._w[self.bounds[chunk] : self.bounds[chunk + 1]], chunk))

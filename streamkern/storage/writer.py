@@ -230,8 +230,8 @@ def commit(staging: Path, target: Path) -> None:
     """Sync a finished file or directory to the disk and put it in the place of the target.
 
     The caller holds a lock. A target that is there is exchanged with the new one in one step where the system can do
-    so; where it cannot (NFS), a directory that is not empty takes two renames, between which ``present`` finds the
-    old one.
+    so; where it cannot (NFS), a directory that is not empty takes two renames, between which ``target_or_previous``
+    finds the old one.
 
     Raises:
         OSError: the target is as it was.
@@ -333,7 +333,7 @@ def tidy(folder: Path, name: str = "") -> None:
                 _remove(folder / left)
 
 
-def present(target: Path) -> Path | None:
+def target_or_previous(target: Path) -> Path | None:
     """Return the target; or the one before it, where a process was killed between two renames; or None."""
     if target.exists() or not target.parent.is_dir():
         return target if target.exists() else None

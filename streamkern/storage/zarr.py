@@ -143,7 +143,6 @@ class ZarrSource(NamedArrays):
         )
 
     def where(self, chunk: int) -> str:
-        """Return the chunk in words."""
         a, b = check_chunk(chunk, self.bounds)
         stored = self._stored[self._roles.features[0]]
         first, last = (stored.key_of_row(row) for row in (a, b - 1))

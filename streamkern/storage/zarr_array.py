@@ -19,6 +19,7 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from streamkern.errors import CorruptChunkError, StorageError
+from streamkern.memory import check
 from streamkern.storage.remote import reread
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore, WholeBlosc
 from streamkern.types import Array
@@ -42,13 +43,13 @@ class StoredArray:
         self.dtype = np.dtype(array.dtype)
         self._fill = array.metadata.fill_value
         self._kept: OrderedDict[int, Array] = OrderedDict()
-        self._lock = Lock()
+        self._lock, self._decoding = Lock(), Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": OrderedDict(), "_lock": None}
+        return {**self.__dict__, "_kept": OrderedDict(), "_lock": None, "_decoding": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=Lock())
+        self.__dict__.update(state, _lock=Lock(), _decoding=Lock())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -70,6 +71,18 @@ class StoredArray:
             start = stored * rows
             parts.append(self._keep(stored)[max(a, start) - start : b - start])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
+        """Return the bytes of the stored chunks that a read touches, as stored and decoded; and that are kept.
+
+        Chunks longer than a read are decoded by one thread at a time, and kept.
+        """
+        chunk = self.array.chunks[0]
+        row = math.prod(self.array.shape[1:]) * (text if self.dtype.kind in "OT" else self.dtype.itemsize)
+        if kept and rows < chunk:
+            block = min(chunk, self.array.shape[0]) * row
+            return 0, min(self.array.shape[0] * row, max(KEPT_BYTES, block)) + 2 * block
+        return 2 * min(-(-rows // chunk) * chunk, max(chunk, self.array.shape[0])) * row, 0
 
     def key_of_row(self, row: int) -> str:
         """The key of the first stored chunk (or shard) that holds the row."""
@@ -111,13 +124,18 @@ class StoredArray:
                 self._kept.move_to_end(stored)
                 return self._kept[stored]
         rows = self.array.chunks[0]
-        block = self.read(stored * rows, min((stored + 1) * rows, self.array.shape[0]))
-        block.flags.writeable = False
-        with self._lock:
-            self._kept[stored] = block
-            row_bytes = math.prod(self.array.shape[1:]) * self.dtype.itemsize
-            while len(self._kept) > max(1, KEPT_BYTES // (rows * row_bytes)):
-                self._kept.popitem(last=False)
+        row_bytes = math.prod(self.array.shape[1:]) * self.dtype.itemsize
+        with self._decoding:  # by one thread: the chunk is large, and others may want the same
+            with self._lock:
+                if stored in self._kept:
+                    return self._kept[stored]
+            check(min(rows, self.array.shape[0] - stored * rows) * row_bytes, f"{self.where}, chunk {stored}")
+            block = self.read(stored * rows, min((stored + 1) * rows, self.array.shape[0]))
+            block.flags.writeable = False
+            with self._lock:
+                self._kept[stored] = block
+                while len(self._kept) > max(1, KEPT_BYTES // (rows * row_bytes)):
+                    self._kept.popitem(last=False)
         return block
 
     def read(self, a: int, b: int) -> Array:

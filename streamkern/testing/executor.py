@@ -24,18 +24,17 @@ from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Laplace
 from streamkern.solvers import EigenPro, Problem, train
 from streamkern.solvers.loop import Progress
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 
 
 @dataclass
-class Rounding:
+class OrderSensitive:
     """Work whose sum has other bits in any other order: (float32 values, key and process, number)."""
 
     size: int = 1000
 
     def build(self, pass_: int, lane: int, step: int) -> Array:
-        """Numbers of very different sizes."""
         rng = np.random.default_rng([pass_, lane, step])
         return (rng.normal(size=self.size) * 10.0 ** rng.integers(-4, 4, self.size)).astype(np.float32)
 
@@ -43,13 +42,12 @@ class Rounding:
         """Nothing comes before the state."""
 
     def contribute(self, block: Array, state: Any, begun: Any = None) -> Parts:
-        """The block times the state, where it was computed, and 1."""
         return block * np.float32(state), Stack((os.getpid(),)), 1
 
 
 @dataclass
-class Dawdling(Rounding):
-    """As `Rounding`, late.
+class Dawdling(OrderSensitive):
+    """As `OrderSensitive`, late.
 
     Args:
         seconds: how late every lane is; below 0, the process ends instead.
@@ -60,7 +58,6 @@ class Dawdling(Rounding):
     once: str | None = None
 
     def contribute(self, block: Array, state: Any, begun: Any = None) -> Parts:
-        """As `Rounding`, late."""
         if self.seconds < 0:
             os._exit(1)
         try:
@@ -80,7 +77,6 @@ class Failing:
     when: str
 
     def build(self, pass_: int, lane: int, step: int) -> int:
-        """The lane."""
         if self.when == "build" and lane == self.lane:
             raise DataError("A bad row.", where=f"lane {lane}")
         return lane
@@ -89,13 +85,12 @@ class Failing:
         """Nothing comes before the state."""
 
     def contribute(self, block: int, state: Any, begun: Any = None) -> Parts:
-        """The lane."""
         if self.when == "contribute" and block == self.lane:
             raise DataError("A bad row.", where=f"lane {block}")
         return (block,)
 
 
-def expected_step(work: Rounding, lanes: int, position: Position, state: float) -> Parts:
+def expected_step(work: OrderSensitive, lanes: int, position: Position, state: float) -> Parts:
     """What a step sums to, lane after lane in one thread."""
     tree = Tree(lanes)
     for lane in range(lanes):
@@ -140,7 +135,7 @@ def rounding_sums(block: Block, state: Any) -> Parts:
 PROJECTIONS = ("exact", "delayed")
 
 
-def small_problem(executor: Executor) -> Problem:
+def small_classification(executor: Executor) -> Problem:
     """3,000 rows of 20 features in 5 classes around points, and 200 centers."""
     rng = np.random.default_rng(3)
     codes = rng.integers(0, 5, 3000)
@@ -151,8 +146,8 @@ def small_problem(executor: Executor) -> Problem:
 
 
 def small_weights(executor: Executor, projection: str, on_step: Any = lambda progress: None) -> Array:
-    """Weights of `small_problem` after two passes."""
-    problem = small_problem(executor)
+    """Weights of `small_classification` after two passes."""
+    problem = small_classification(executor)
     outcome = train(problem, EigenPro(epochs=2, projection=projection).setup(problem), on_step=on_step)
     assert outcome.failure is None
     return outcome.weights
@@ -240,7 +235,7 @@ class ExecutorSuite:
     def test_a_sweep_adds_up_in_the_order_of_one_thread(self, executor: Executor) -> None:
         """Bit by bit."""
         X = np.random.default_rng(1).normal(size=(5000, 6)).astype(np.float32) * np.float32(1e3)
-        work = Work(Scan(Assembly(from_arrays(X)), block_rows=16), rounding_sums)
+        work = ScanWork(Scan(Assembly(from_arrays(X)), block_rows=16), rounding_sums)
         with ThreadsExecutor(1) as one:
             expected, _ = sweep(one, work)
         total, rows = sweep(executor, work)
@@ -250,7 +245,7 @@ class ExecutorSuite:
     @pytest.mark.parametrize("lanes", [1, 3, 4, 7])
     def test_a_step_adds_up_in_the_order_of_the_tree(self, executor: Executor, lanes: int) -> None:
         """Bit by bit what one thread adds up, for any number of lanes; with and without reading ahead."""
-        work = Rounding()
+        work = OrderSensitive()
         placement = executor.place(work, lanes)
         try:
             for step in (0, 1, 2, 5, 1):

@@ -58,7 +58,7 @@ def small_problem(
     )  # fmt: skip
 
 
-def fit(problem: Problem, solver: Solver) -> Outcome:
+def solve(problem: Problem, solver: Solver) -> Outcome:
     """Train as the solver's own settings say."""
     return train(problem, solver.setup(problem), patience=solver.patience)
 
@@ -104,7 +104,7 @@ class SolverSuite:
         """To the closed form, in float64."""
         X, y = small_data()
         problem = small_problem(executor, X, y)
-        outcome = fit(problem, self.solver(**self.to_converge))
+        outcome = solve(problem, self.solver(**self.to_converge))
         assert outcome.failure is None
         assert outcome.weights.shape == (P, C)
         assert distance(problem, X, outcome.weights, least_squares(X, y, X[:P])) <= self.tolerance
@@ -113,7 +113,7 @@ class SolverSuite:
         """To the same solution, in float32 weights."""
         X, y = small_data()
         problem = small_problem(executor, X, y, dtype=np.float32)
-        outcome = fit(problem, self.solver(**self.to_converge))
+        outcome = solve(problem, self.solver(**self.to_converge))
         assert outcome.failure is None
         assert outcome.weights.dtype == np.float32
         assert distance(problem, X, outcome.weights, least_squares(X, y, X[:P])) <= max(0.01, 2 * self.tolerance)
@@ -124,7 +124,7 @@ class SolverSuite:
         X, y = small_data()
         source = ArraySource(X, y, chunk_rows=chunk_rows)
         problem = small_problem(executor, X, y, data=Dataset(source))
-        weights = fit(problem, self.solver(**self.to_converge)).weights
+        weights = solve(problem, self.solver(**self.to_converge)).weights
         assert distance(problem, X, weights, least_squares(X, y, X[:P])) <= self.tolerance
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -133,25 +133,25 @@ class SolverSuite:
         found = []
         for threads in (1, 2, 3, 2):
             with ThreadsExecutor(threads) as executor:
-                found.append(fit(small_problem(executor, dtype=dtype), self.solver(**self.quick)).weights)
+                found.append(solve(small_problem(executor, dtype=dtype), self.solver(**self.quick)).weights)
         for weights in found[1:]:
             np.testing.assert_array_equal(weights, found[0])
 
     def test_outputs_do_not_disturb_one_another(self, executor: Executor) -> None:
         """Each is fitted as it is alone."""
         X, y = small_data()
-        together = fit(small_problem(executor, X, y), self.solver(**self.quick)).weights
+        together = solve(small_problem(executor, X, y), self.solver(**self.quick)).weights
         for j in range(C):
-            alone = fit(small_problem(executor, X, y[:, [j]]), self.solver(**self.quick)).weights
+            alone = solve(small_problem(executor, X, y[:, [j]]), self.solver(**self.quick)).weights
             np.testing.assert_allclose(together[:, [j]], alone, rtol=1e-6, atol=1e-9 * np.abs(together).max())
 
     def test_targets_scale_weights(self, executor: Executor) -> None:
         """Twice the targets give twice the weights, and none give none."""
         X, y = small_data()
-        once = fit(small_problem(executor, X, y), self.solver(**self.quick)).weights
-        twice = fit(small_problem(executor, X, 2 * y), self.solver(**self.quick)).weights
+        once = solve(small_problem(executor, X, y), self.solver(**self.quick)).weights
+        twice = solve(small_problem(executor, X, 2 * y), self.solver(**self.quick)).weights
         np.testing.assert_allclose(twice, 2 * once, rtol=1e-9, atol=1e-12)
-        nothing = fit(small_problem(executor, X, 0 * y), self.solver(**self.quick))
+        nothing = solve(small_problem(executor, X, 0 * y), self.solver(**self.quick))
         assert nothing.failure is None
         np.testing.assert_array_equal(nothing.weights, 0 * once)
 
@@ -160,7 +160,7 @@ class SolverSuite:
         X, y = small_data(150)
         y = np.random.default_rng(0).normal(size=y.shape)  # nothing to learn: training longer only fits noise
         problem = small_problem(executor, X, y, validation=from_arrays(*small_data(400, 1)))
-        outcome = fit(problem, self.solver(**{**self.quick, "epochs": 200, "patience": 2}))
+        outcome = solve(problem, self.solver(**{**self.quick, "epochs": 200, "patience": 2}))
         assert outcome.failure is None
         errors = [entry["validation"]["mse"] for entry in outcome.history]
         assert outcome.passes == len(errors) < 200

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 import streamkern as sk
-from streamkern.backends.device import NARROW, NARROW_OUTPUTS, get_device
+from streamkern.backends import get_device
+from streamkern.backends.device import NARROW, NARROW_OUTPUTS
 from streamkern.engine.device import DeviceEngine
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion

@@ -34,7 +34,7 @@ from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.projection import ExactProjection
 from streamkern.sweep import StepWork, task_level
-from tests.simulate import Costs, Layout, ideal, simulate
+from tests.simulate import Costs, Machines, ideal, simulate
 
 P, D, OUTPUTS, LANES, ROWS = 5000, 784, 10, 8, 256
 STEPS_A_PASS = 6
@@ -168,7 +168,7 @@ def far(here: Costs) -> None:
             **NETWORK, **TROUBLE,
         )  # fmt: skip
         for workers in (1, 16, 100, 1000):
-            layout = Layout(workers, workers, host_cores=16)
+            layout = Machines(workers, workers, host_cores=16)
             times = [simulate(costs, replace(layout, fanout=fanout), 10).mean for fanout in (None, 16)]
             shares = [ideal(costs, layout) / seconds for seconds in times]
             hours = [1e9 / (workers * ROWS) * seconds / 3600 for seconds in times]
@@ -197,7 +197,7 @@ def main() -> None:
     with watched(f"Predicted and measured, milliseconds a step, {cores} cores, {options.rounds} rounds"):
         times = measured(options.workers, options.steps, options.rounds)
         for number, seconds in times.items():
-            layout = Layout(number, LANES, cores=cores, host_cores=cores)
+            layout = Machines(number, LANES, cores=cores, host_cores=cores)
             predicted = simulate(costs, layout).mean
             print(
                 f"  {number} workers: predicted {1e3 * predicted:7.1f}, measured {1e3 * seconds:7.1f}:"

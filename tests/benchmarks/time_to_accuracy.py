@@ -59,7 +59,7 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
     from streamkern.execute.threads import ThreadsExecutor
     from streamkern.pipeline import load_pipeline
     from streamkern.solvers import Checkpoint, Problem, train
-    from streamkern.solvers.auto import choose
+    from streamkern.solvers.auto import choose_solver
     from streamkern.solvers.metered import Size
     from streamkern.solvers.score import score
     from streamkern.sweep import gather
@@ -69,7 +69,7 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
     kernel = sk.Gaussian((2 * GAMMA) ** -0.5) if side == "streamkern-gaussian" else job.kernel
     solver: Any = sk.Falkon(epochs=2 * epochs) if side == "streamkern-cg" else sk.EigenPro(epochs=passes_here)
     if side == "streamkern-gaussian":
-        solver = choose(Size(60_000, centers, 784, 10, 4, 4, 1, None)).solver
+        solver = choose_solver(Size(60_000, centers, 784, 10, 4, 4, 1, None)).solver
     passes: list[tuple[float, float]] = []
     with ThreadsExecutor() as executor:
         if side == "streamkern-gaussian":  # on the rows that scikit-learn draws

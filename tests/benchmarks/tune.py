@@ -34,10 +34,10 @@ from streamkern.execute import open_executor
 from streamkern.kernels import RADIAL
 from streamkern.solvers import Problem
 from streamkern.solvers.direct import add_ridge
-from streamkern.solvers.fit import AtOnce, prepare
+from streamkern.solvers.fit import Stages, prepare
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.path import path_scores
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 
 ROOT = Path(__file__).parent.parent.parent
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -87,12 +87,12 @@ def trained(pipeline: sk.Pipeline) -> tuple[float, float]:
 def at_ridges(pipeline: sk.Pipeline) -> list[float]:
     """Test scores, in points, of complete trainings at every ridge."""
     with open_executor("threads") as executor:
-        scaled, facts = prepare(pipeline, AtOnce(pipeline, executor))
+        scaled, facts = prepare(pipeline, executor, Stages())
         chosen = pipeline.centers.choose(scaled, executor, np.dtype(np.float32))
         problem = Problem(scaled, facts.encoding, pipeline.kernel, chosen, executor)
         basis = problem.expansion()
         equations = NormalEquations(basis, facts.encoding.outputs)
-        packed, moment, _, n = sweep(executor, Work(Scan(problem.assembly(scaled)), equations))
+        packed, moment, _, n = sweep(executor, ScanWork(Scan(problem.assembly(scaled)), equations))
         gram, found = unpacked(packed, basis.width, problem.engine), []
         for ridge in RIDGES:
             A = gram / n

@@ -20,7 +20,8 @@ from streamkern.data.transforms import UnitRows
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.storage import ArraySource
-from streamkern.testing.augmentation import AugmentationSuite, augmented, mixed
+from streamkern.testing.augmentation import AugmentationSuite
+from tests.augmentations import augmented, mixed
 
 
 def swap_ends(X, U):

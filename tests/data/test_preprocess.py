@@ -19,11 +19,11 @@ from streamkern.data.preprocess import expected
 from streamkern.data.statistics import TransformedScan
 from streamkern.data.stream import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
-from streamkern.data.transforms import Encode, dump, load, projection
+from streamkern.data.transforms import Encode, dump, load, projection_matrix
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.rng import normal_rows, uniform_rows
-from streamkern.solvers.fit import AtOnce, learn, prepare
+from streamkern.solvers.fit import Stages, learn, prepare
 from streamkern.storage.artifact import load_artifact, save_artifact
 
 
@@ -42,7 +42,7 @@ class Recipe:
 
 def prepared(train, steps, threads, standardise=False) -> Dataset:
     recipe = Recipe(train, steps, standardise)
-    return prepare(recipe, AtOnce(recipe, threads))[0]
+    return prepare(recipe, threads, Stages())[0]
 
 
 def rows_of(data, dtype="float64", block_rows=7):
@@ -125,7 +125,7 @@ CHAINS = {
         ),
         lambda X: ranged(
             standardised(ranks(one_hot(filled(X, np.nanmean), (1,)), 6))
-            @ np.asarray(projection(8, 6, 0.5, 0, np.dtype(float)).todense())
+            @ np.asarray(projection_matrix(8, 6, 0.5, 0, np.dtype(float)).todense())
         ),
     ),
 }
@@ -184,13 +184,13 @@ def test_scaling_shares_the_sweep_of_the_statistics(cut_source, threads):
     recipe = Recipe(Dataset(source), (sk.UnitRange(), sk.Standardise()))
     swept = []
 
-    class Counted(AtOnce):
-        def statistics(self, dataset):
-            swept.append(dataset)
-            return super().statistics(dataset)
+    class Counted(Stages):
+        def keep(self, name, key, compute):
+            swept.append(name)
+            return compute()
 
-    prepare(recipe, Counted(recipe, threads))
-    assert len(swept) == 1
+    prepare(recipe, threads, Counted())
+    assert swept == ["statistics"]
 
 
 def test_a_mean_keeps_its_digits(cut_source, threads):
@@ -245,7 +245,7 @@ def test_large_integers_are_told_apart_as_categories(cut_source, threads):
 def test_projections_keep_norms_and_depend_on_their_seed():
     d, k = 300, 400
     for density in (None, 0.2):
-        R = projection(d, k, density, 1, np.dtype(np.float64))
+        R = projection_matrix(d, k, density, 1, np.dtype(np.float64))
         R = R if density is None else np.asarray(R.todense())
         assert abs(R.mean()) < 5 / np.sqrt(d * k * k)
         assert abs((R**2).mean() * k - 1) < 0.03
@@ -256,7 +256,7 @@ def test_projections_keep_norms_and_depend_on_their_seed():
             np.testing.assert_allclose(R, signs)
         X = np.random.default_rng(0).normal(size=(40, d))
         assert np.abs(np.linalg.norm(X @ R, axis=1) / np.linalg.norm(X, axis=1) - 1).max() < 0.2
-        other = projection(d, k, density, 2, np.dtype(np.float64))
+        other = projection_matrix(d, k, density, 2, np.dtype(np.float64))
         assert np.any((other if density is None else other.todense()) != R)
 
 
@@ -380,7 +380,7 @@ def test_what_making_rows_holds_is_foreseen(density):
     data = expected(data, (sk.RandomProjection(700, density=density),))
     assembly = Assembly(data, Classes(np.arange(2)))
     scan = Scan(assembly, 8)
-    projection.cache_clear()
+    projection_matrix.cache_clear()
     tracemalloc.start()
     scan.block((0,))
     peak = tracemalloc.get_traced_memory()[1]

@@ -41,6 +41,7 @@ def expansion(engine: Engine, dtype: Any = np.float64) -> Expansion:
 VERBS: dict[str, Any] = {
     "block": lambda e, k, t: e.block(k, X.astype(t)),
     "predict": lambda e, k, t: e.predict(k, X.astype(t), W.astype(t)),
+    "wide pull": lambda e, k, t: e.pull(k, X.astype(t), W, lambda F, rows: F[:, :2], 2),
     "pull": lambda e, k, t: e.pull(k, X.astype(t), W.astype(t), lambda F, rows: F[:, :2], 2),
     "panels": lambda e, k, t: np.concatenate([phi.copy() for _, phi in e.panels(k, X.astype(t))]),
     "values": lambda e, k, t: e.values(k, X.astype(t)),
@@ -59,6 +60,8 @@ VERBS: dict[str, Any] = {
     "placed": lambda e, k, t: e.gram_product(e.place(np.tril(SPD).astype(t)), W.astype(t), lower=True),
     "kernel_factor": lambda e, k, t: e.kernel_factor(k, 0.1),
     "cholesky": lambda e, k, t: e.cholesky(SPD.copy()),
+    "condition": lambda e, k, t: np.array(e.condition(np.linalg.cholesky(SPD), np.abs(SPD).sum(axis=0).max())),
+    "orthonormal": lambda e, k, t: e.orthonormal(SPD.copy(), 1e-9)[1],
     "spd_solve": lambda e, k, t: e.spd_solve(np.tril(SPD), W.copy()),
     "triangular_solve": lambda e, k, t: e.triangular_solve(np.tril(SPD), W, lower=True, transposed=True),
     "mirror": lambda e, k, t: e.mirror(np.tril(SPD)),
@@ -108,6 +111,14 @@ def test_a_matrix_that_is_not_positive_is_one_error(name: str):
     for call in (lambda: engine.cholesky(-SPD), lambda: engine.kernel_factor(expansion(engine), -9.0)):
         with pytest.raises(NumericalError, match="not positive definite"):
             call()
+
+
+def test_dependent_rows_are_left_out():
+    rows, basis = REFERENCE.orthonormal(Z @ Z.T, 1e-9)
+    assert len(rows) == len(basis) == 7
+    np.testing.assert_allclose(basis.T @ (Z[rows] @ Z[rows].T) @ basis, np.eye(7), atol=1e-10)
+    with pytest.raises(NumericalError, match="not positive definite"):
+        REFERENCE.orthonormal(np.zeros((3, 3)), 1e-9)
 
 
 def test_features_are_evaluated_by_the_engine_of_the_problem():

@@ -20,11 +20,11 @@ from streamkern.execute.dask import _give_way
 from streamkern.execute.threads import LanePool
 from streamkern.kernels import Expansion, Laplace
 from streamkern.solvers.base import BYTES_AHEAD, row_bytes, steps_ahead
-from streamkern.testing.executor import Rounding, expected_step
+from streamkern.testing.executor import OrderSensitive, expected_step
 
 
 @dataclass
-class Counting(Rounding):
+class Counting(OrderSensitive):
     """Says which blocks were begun before their state came."""
 
     begun: set[bytes] = field(default_factory=set)
@@ -89,7 +89,7 @@ def test_workers_begin_two_blocks_of_the_next_step_each(scheduler):
         placement = executor.place(Counting(), lanes)
         for step, ahead in ((0, [(0, 1)]), (1, []), (2, [(0, 3)]), (3, [])):
             result = placement.step((0, step), 1.5, ahead)
-            np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), lanes, (0, step), 1.5)[0])
+            np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), lanes, (0, step), 1.5)[0])
             first = [0, 1, 2, 3] if scheduler == "processes:2" else [0, 1]
             assert [i for i, begun in enumerate(result.parts[3]) if begun] == (first if step % 2 else [])
             time.sleep(0.5)  # of the host's update: what has not begun when the step comes is not
@@ -116,7 +116,7 @@ def test_what_has_not_begun_when_the_step_comes_is_left_to_it():
                 time.sleep(0.001)
             gate.set()
             result = step.result()
-        np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 4, (0, 1), 1.5)[0])
+        np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 4, (0, 1), 1.5)[0])
         assert result.parts[3] == (True, False, False, False)
         pool.close()
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_begun_is_told_when_its_step_comes(when):
                 pool.step((0, 1), 1.0)
         else:
             result = pool.step((0, 1), 1.0)
-            np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 3, (0, 1), 1.0)[0])
+            np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 3, (0, 1), 1.0)[0])
         pool.begin_ahead((7, 7), 2)  # never announced
         pool.close()
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_begun_is_told_when_its_step_comes(when):
 def test_a_step_says_where_its_time_went():
     for scheduler, workers in (("threads", 1), ("processes:2", 2)):
         with open_executor(scheduler, 1) as executor:
-            placement = executor.place(Rounding(size=100_000), 5)
+            placement = executor.place(OrderSensitive(size=100_000), 5)
             for step in range(3):
                 result = placement.step((0, step), 1.0)
             placement.close()

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.errors import StorageError
+from streamkern.errors import MemoryLimitError, StorageError
 from streamkern.execute import dask as cluster_module
 from streamkern.execute import open_executor
-from streamkern.execute.base import Stack
+from streamkern.execute.base import Allowance, Stack
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import blas_kernels
 from streamkern.pipeline import load_pipeline
-from streamkern.testing.executor import Rounding, expected_step, expected_weights, small_weights
+from streamkern.testing.executor import OrderSensitive, expected_step, expected_weights, small_weights
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,7 +100,7 @@ def test_workers_of_any_size_that_join_and_leave_change_no_bit(cluster, monkeypa
         assert executor.losses == 1
 
 
-class Greedy(Rounding):
+class Greedy(OrderSensitive):
     """Holds more memory than there is, the first time."""
 
     def __init__(self, once, bytes_):
@@ -125,13 +125,13 @@ def test_a_worker_killed_for_memory_changes_no_bit(cluster, tmp_path):
         placement = executor.place(Greedy(tmp_path / "once", 1 << 30), 2)
         result = placement.step((0, 0), 1.0)
         placement.close()
-        np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 2, (0, 0), 1.0)[0])
+        np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 2, (0, 0), 1.0)[0])
         assert (result.retries, executor.losses) == (1, 1)
     nanny.terminate()
     nanny.wait()
 
 
-class Endless(Rounding):
+class Endless(OrderSensitive):
     """Asks for more memory than any machine has."""
 
     def contribute(self, block, state, begun=None):
@@ -143,6 +143,24 @@ def test_a_worker_without_memory_is_a_clear_error(cluster):
     with DaskExecutor(cluster.address, 1) as executor:
         placement = executor.place(Endless(), 1)
         with pytest.raises(StorageError, match=r"(?s)no memory left.*where: tcp://.*fewer threads"):
+            placement.step((0, 0), 1.0)
+        placement.close()
+
+
+class Growing(OrderSensitive):
+    """Keeps more than a worker may hold."""
+
+    def contribute(self, block, state, begun=None):
+        self.kept = np.ones(32 << 20)
+        return (1.0, Stack())
+
+
+def test_a_worker_that_holds_more_than_it_may_stops_and_is_named(cluster):
+    cluster.keep(1)
+    with DaskExecutor(cluster.address, 1) as executor:
+        executor.allowed = Allowance(budget=1, first=64 << 20, more=0)
+        placement = executor.place(Growing(), 1)
+        with pytest.raises(MemoryLimitError, match=r"(?s)its budget is.*where: worker tcp://"):
             placement.step((0, 0), 1.0)
         placement.close()
 

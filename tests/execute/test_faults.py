@@ -18,7 +18,7 @@ from streamkern.execute.dask import DaskExecutor, partition
 from streamkern.testing.executor import (
     PROJECTIONS,
     Dawdling,
-    Rounding,
+    OrderSensitive,
     expected_step,
     expected_weights,
     nap,
@@ -93,7 +93,7 @@ def test_a_worker_killed_within_a_step_changes_no_bit(cluster, two):
     timer = threading.Timer(0.3, cluster.workers[0].kill)
     timer.start()
     result = placement.step((0, 1), 1.0)
-    np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 4, (0, 1), 1.0)[0])
+    np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 4, (0, 1), 1.0)[0])
     assert two.losses == 1
     assert (result.retries, result.losses) == (1, 1)
     assert {share.lanes for share in result.shares} == {4}
@@ -102,14 +102,14 @@ def test_a_worker_killed_within_a_step_changes_no_bit(cluster, two):
 
 
 def test_a_step_that_hangs_is_tried_elsewhere(two, tmp_path):
-    placement = two.place(Rounding(), 4)
+    placement = two.place(OrderSensitive(), 4)
     placement.step((0, 0), 1.0)  # which imports what is needed
     placement.close()
     two.step_timeout = 2
     placement = two.place(Dawdling(seconds=60, once=str(tmp_path / "slept")), 4)
     start = time.monotonic()
     result = placement.step((0, 0), 1.0)
-    np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 4, (0, 0), 1.0)[0])
+    np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 4, (0, 0), 1.0)[0])
     assert time.monotonic() - start < 50
     assert two.losses == 1
     placement.close()
@@ -169,7 +169,7 @@ def test_lanes_move_to_a_worker_that_joins(cluster, monkeypatch):
     monkeypatch.setattr(cluster_module, "_LOOK", 0.0)
     cluster.keep(1)
     with DaskExecutor(cluster.address, 1) as executor:
-        placement = executor.place(Rounding(), 4)
+        placement = executor.place(OrderSensitive(), 4)
         assert len(set(placement.step((0, 0), 1.0).parts[1])) == 1
         cluster.add()
         while len(executor.workers) < 2:
@@ -177,7 +177,7 @@ def test_lanes_move_to_a_worker_that_joins(cluster, monkeypatch):
             executor.look()
         result = placement.step((0, 1), 1.0)
         assert len(set(result.parts[1])) == 2
-        np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 4, (0, 1), 1.0)[0])
+        np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 4, (0, 1), 1.0)[0])
         assert executor.losses == 0
         placement.close()
 
@@ -186,7 +186,7 @@ def test_the_work_is_sent_once_a_placement(two, tmp_path, monkeypatch):
     sent = []
     spread = two.spread
     monkeypatch.setattr(two, "spread", lambda payload: (sent.append(len(payload)), spread(payload))[1])
-    work = Rounding(size=10)
+    work = OrderSensitive(size=10)
     work.ballast = bytes(4_000_000)
     messages = []
     ask = cluster_module._ask
@@ -205,7 +205,7 @@ def test_actors_go_with_their_placement(two):
     def count(dask_worker):
         return len(dask_worker.state.actors)
 
-    placement = two.place(Rounding(), 4)
+    placement = two.place(OrderSensitive(), 4)
     placement.step((0, 0), 1.0)
     assert set(two.client.run(count).values()) == {1}
     placement.close()
@@ -235,7 +235,7 @@ def test_more_workers_than_lanes_leave_the_smallest_idle():
 
 
 def test_a_dead_scheduler_is_a_clear_error(cluster, two):  # the last here: nothing brings it back
-    placement = two.place(Rounding(), 4)
+    placement = two.place(OrderSensitive(), 4)
     placement.step((0, 0), 1.0)
     cluster.scheduler.kill()
     two.stall_timeout = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamkern.backends.device import get_device
+from streamkern.backends import get_device
 from streamkern.errors import UsageError
 
 

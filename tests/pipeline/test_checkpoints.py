@@ -19,7 +19,7 @@ import streamkern as sk
 from streamkern.engine.host import HostEngine
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
-from streamkern.pipeline import load_pipeline, resume, run
+from streamkern.pipeline import checkpoints, load_pipeline, resume, run
 from streamkern.pipeline.checkpoints import KEPT, Checkpoints
 from streamkern.solvers import Checkpoint, Problem, loop, train
 from streamkern.testing.solver import small_data, small_problem
@@ -124,7 +124,7 @@ def test_a_solution_that_is_interrupted_keeps_the_sums(executor: ThreadsExecutor
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(HostEngine, "spd_solve", interrupt)
+        patch.setattr(HostEngine, "cholesky", interrupt)
         with pytest.raises(KeyboardInterrupt):
             train(problem, solver.setup(problem), keeper=stopped)
     assert stopped.last is not None
@@ -189,7 +189,7 @@ def test_the_last_few_are_kept_and_a_damaged_one_costs_itself_only(tmp_path: Pat
 
 
 def test_a_step_never_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Checkpoints, "_save", staticmethod(lambda place, kind, value: time.sleep(0.3)))
+    monkeypatch.setattr(checkpoints, "save_value", lambda place, kind, value: time.sleep(0.3))
     with EventLog() as events, Checkpoints(tmp_path / "kept", events, seconds=0.0) as kept:
         begun = time.perf_counter()
         for step in range(50):
@@ -199,7 +199,7 @@ def test_a_step_never_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_sweep_waits_for_its_sums_to_be_written_and_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """They are held once; and what waits is at most a fiftieth of the time."""
-    monkeypatch.setattr(Checkpoints, "_save", staticmethod(lambda place, kind, value: time.sleep(0.1)))
+    monkeypatch.setattr(checkpoints, "save_value", lambda place, kind, value: time.sleep(0.1))
     with EventLog() as events, Checkpoints(tmp_path / "kept", events, seconds=0.0) as kept:
         for step in range(50):
             begun = time.perf_counter()

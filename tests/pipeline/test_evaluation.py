@@ -13,14 +13,15 @@ from streamkern.execute.threads import ThreadsExecutor
 from streamkern.pipeline import examples as module
 from streamkern.pipeline.examples import COPIES, ROWS, examples
 from streamkern.solvers import score
-from streamkern.storage.artifact import load_artifact
+from streamkern.storage.serialize import load_value
 
 ROWS_OF = {"train": 600, "test": 200}
 
 
 def kept(folder: Path, result: dict) -> tuple[dict, dict]:
     (name,) = [stage["artifact"] for stage in result["stages"] if stage["name"] == "evaluate"]
-    return load_artifact(folder / "stages" / name, "evaluate")
+    facts = load_value(folder / "stages" / name, "evaluate")
+    return facts.pop("arrays"), facts
 
 
 def test_confusion_counts_every_row_and_agrees_with_the_accuracy_and_with_predict(make: Callable, tmp_path: Path):

@@ -18,7 +18,7 @@ from streamkern.precondition.lanczos import (
     sketched_preconditioner,
     speedup_ratio,
 )
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 
 N, M = 700, 120
 
@@ -38,7 +38,7 @@ def run(X, k, *, dtype="float64", threads=2, **options):
         basis, engine = Identity().basis(X.shape[1], dtype), default_engine().bound(executor)
 
         def over(contribution, V):
-            return sweep(executor, Work(Scan(assembly), contribution), V)
+            return sweep(executor, ScanWork(Scan(assembly), contribution), V)
 
         return block_lanczos(over, basis, k, engine, **options)
 

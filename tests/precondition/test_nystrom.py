@@ -7,7 +7,7 @@ import pytest
 
 from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import top_eigensystem
-from streamkern.precondition.nystrom import Nystrom, StepSize, measure
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
 from tests import references
 
 
@@ -43,7 +43,7 @@ def test_repeated_rows_have_fewer_eigenpairs(q: int):
     assert len(found.values) == min(q, 10)
     assert found.vectors.shape == (30, min(q, 10))
     assert 0 < found.tail <= found.values[-1] * (1 + 1e-12)
-    assert (Nystrom(found).damping >= 0).all()
+    assert (NystromPreconditioner(found).damping >= 0).all()
 
 
 def test_constant_features_leave_one_eigenpair():
@@ -80,7 +80,7 @@ def test_the_preconditioner_is_its_definition():
     psi = laplace(X, X_s) @ system.vectors / np.sqrt(system.values)
     inner = (system.vectors / np.sqrt(system.values)).T @ laplace(X_s, X_m) @ r  # <psi_i, f> in the RKHS
     expected = f - (psi * (1 - system.tail / system.values)) @ inner
-    found = f - laplace(X, X_s) @ Nystrom(system).correction(laplace(X_s, X_m) @ r)
+    found = f - laplace(X, X_s) @ NystromPreconditioner(system).correction(laplace(X_s, X_m) @ r)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -88,13 +88,13 @@ def test_its_matrix_is_that_of_equation_30():
     system = top_eigensystem(laplace(rows(30), rows(30)), 6)
     S, E = np.diag(system.values), system.vectors
     Q = E @ (np.eye(6) - system.tail * np.linalg.inv(S)) @ np.linalg.inv(S) @ E.T
-    np.testing.assert_allclose(Nystrom(system).correction(np.eye(30)), Q, atol=1e-12)
+    np.testing.assert_allclose(NystromPreconditioner(system).correction(np.eye(30)), Q, atol=1e-12)
 
 
 def test_on_its_own_rows_it_flattens_the_spectrum():
     """K − K Q K has σ_{q+1} where K had σ_1 .. σ_q."""
     K = laplace(rows(40), rows(40))
-    nystrom = Nystrom(top_eigensystem(K, 9))
+    nystrom = NystromPreconditioner(top_eigensystem(K, 9))
     values = np.linalg.eigvalsh(K - K @ nystrom.correction(K))[::-1]
     assert values[0] == pytest.approx(nystrom.eigensystem.tail)
     np.testing.assert_allclose(values[:10], nystrom.eigensystem.tail)

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from streamkern.data.stream import Raw
-from streamkern.registry.drift import NAMES, Drift, Profile, Tally, compare, count, edges_of, ks, label_psi, psi
+from streamkern.registry.drift import (
+    NAMES,
+    DataProfile,
+    Drift,
+    Tally,
+    count,
+    edges_of,
+    ks,
+    label_psi,
+    measure_drift,
+    psi,
+)
 
 
 def block(X: np.ndarray, y: np.ndarray | None = None) -> tuple[Raw, str]:
@@ -17,18 +28,18 @@ def block(X: np.ndarray, y: np.ndarray | None = None) -> tuple[Raw, str]:
     return Raw(X, y, ids, ids * 0), "here"
 
 
-def profile(X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None) -> Profile:
+def profile(X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None) -> DataProfile:
     edges = edges_of(X)
     n, counts, targets, labels = Tally(edges, None)(block(X, y), None)
-    made = Profile(n, edges, counts, np.zeros((0, 11)), targets, dict(labels), columns=tuple("abc"))
+    made = DataProfile(n, edges, counts, np.zeros((0, 11)), targets, dict(labels), columns=tuple("abc"))
     if scores is None:
         return made
     steps = edges_of(scores[:, None])
-    return Profile(**{**vars(made), "score_edges": steps, "score_counts": count(scores[:, None], steps)})
+    return DataProfile(**{**vars(made), "score_edges": steps, "score_counts": count(scores[:, None], steps)})
 
 
-def moved(before: Profile, X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None) -> Drift:
-    return compare(before, Tally(before.edges, None)(block(X, y), None), scores)
+def moved(before: DataProfile, X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None) -> Drift:
+    return measure_drift(before, Tally(before.edges, None)(block(X, y), None), scores)
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:
@@ -114,9 +125,9 @@ def test_targets_that_are_values_are_counted_like_a_column():
     y = np.random.default_rng(0).standard_normal(1000)
     edges, target_edges = edges_of(rows(1000)), edges_of(y[:, None])
     n, counts, targets, labels = Tally(edges, target_edges)(block(rows(1000), y), None)
-    before = Profile(n, edges, counts, target_edges, targets, dict(labels), columns=tuple("abc"))
+    before = DataProfile(n, edges, counts, target_edges, targets, dict(labels), columns=tuple("abc"))
     after = Tally(edges, target_edges)(block(rows(1000), y + 1), None)
-    assert compare(before, after).target_psi > 0.5
+    assert measure_drift(before, after).target_psi > 0.5
     assert labels == {}
 
 
@@ -127,6 +138,6 @@ def test_many_shifted_columns_are_told_in_short():
 
 def test_a_profile_comes_back_as_it_was():
     before = profile(rows(100), np.arange(100) % 2, scores=np.arange(100.0))
-    again = Profile.load(*before.dump())
+    again = DataProfile.load(*before.dump())
     for name, value in vars(before).items():
         np.testing.assert_array_equal(getattr(again, name), value)

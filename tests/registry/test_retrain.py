@@ -22,7 +22,7 @@ from scipy.stats import binomtest, ttest_rel
 import streamkern as sk
 from streamkern.cli import main
 from streamkern.registry.models import Registry
-from streamkern.registry.paired import compare
+from streamkern.registry.paired import compare_models
 from streamkern.registry.warm import warm
 from streamkern.report import read_run
 from streamkern.report.page import write_report
@@ -233,7 +233,7 @@ def test_rows_that_no_model_can_be_compared_on_are_an_error(place: Path):
     X, y = rows(300)
     X[7, 2] = np.nan
     with pytest.raises(sk.DataError, match="NaN"), sk.open_executor("threads") as executor:
-        compare(model, model, sk.from_arrays(X, y), executor)
+        compare_models(model, model, sk.from_arrays(X, y), executor)
 
 
 # ------------------------------------------------------------------------------------------------------ command line
@@ -379,7 +379,7 @@ def test_models_may_cut_the_rows_as_suits_them(place: Path, monkeypatch: pytest.
 
     with sk.open_executor("threads") as executor:
         monkeypatch.setattr(type(model), "stream_outputs", pieces)
-        found = compare(model, model, test, executor)
+        found = compare_models(model, model, test, executor)
     monkeypatch.undo()
     assert found.challenger == found.champion
     assert found.challenger["accuracy"] == model.score(test)["accuracy"]

@@ -16,11 +16,11 @@ import pytest
 import streamkern as sk
 from streamkern.cli import main
 from streamkern.report import read_run
-from streamkern.report.figures import bins, log_ticks, plain, short, ticks
+from streamkern.report.figures import bins, log_ticks, number_text, short, ticks
 from streamkern.report.markup import bar, png, table
 from streamkern.report.page import page, write_report
 from streamkern.report.verdict import baseline, mistakes, next_steps, verdict, wilson
-from streamkern.storage.artifact import load_artifact
+from streamkern.storage.serialize import load_value
 
 
 class Words(HTMLParser):
@@ -45,7 +45,8 @@ class Words(HTMLParser):
 def evaluation(folder: Path) -> tuple[dict, dict]:
     result = json.loads((folder / "result.json").read_text())
     (name,) = [stage["artifact"] for stage in result["stages"] if stage["name"] == "evaluate"]
-    return load_artifact(folder / "stages" / name, "evaluate")
+    facts = load_value(folder / "stages" / name, "evaluate")
+    return facts.pop("arrays"), facts
 
 
 def test_the_page_says_what_the_result_says(finished: Path):
@@ -292,7 +293,7 @@ def test_ticks_of_a_logarithmic_axis_are_at_least_two(low: float, high: float):
 
 
 def test_numbers_are_written_for_people():
-    assert [plain(v) for v in (0, 0.05, 1234.5, 1e-7, 2.5e9)] == ["0", "0.05", "1,234", "1e-7", "2.5e9"]
+    assert [number_text(v) for v in (0, 0.05, 1234.5, 1e-7, 2.5e9)] == ["0", "0.05", "1,234", "1e-7", "2.5e9"]
     assert [short(v) for v in (7, 20_000, 1.5e6, 2e9)] == ["7", "20k", "1.5M", "2G"]
 
 

@@ -14,7 +14,7 @@ from streamkern.data.targets import Classes
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.report.quality import Spread, shuffle_warning, stored_ratio, stream_ratio
 from streamkern.storage import ArraySource, layout
-from streamkern.sweep import Work, sweep
+from streamkern.sweep import ScanWork, sweep
 
 
 def dataset(y, rows: int = 100) -> sk.Dataset:
@@ -25,7 +25,7 @@ def ratio(y, batch: int, rows: int = 100, block_rows: int = 4096) -> float:
     pivot = None if y.dtype == object else np.asarray(y[0], dtype=np.float64).reshape(-1)
     scan = RawScan(Scan(Assembly(dataset(y, rows)), block_rows))
     with ThreadsExecutor(2) as executor:
-        return stored_ratio(sweep(executor, Work(scan, Spread(pivot, batch))))
+        return stored_ratio(sweep(executor, ScanWork(scan, Spread(pivot, batch))))
 
 
 def defined(y, batch: int, rows: int) -> float:

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.solvers.auto import choose, default_passes, nominal, resolved
+from streamkern.solvers.auto import choose_solver, default_passes, nominal, resolved
 from streamkern.solvers.metered import Bill, Size, sums_held
 
 
 def name(size: Size, **more: Any) -> str:
-    return type(choose(size, **more).solver).__name__
+    return type(choose_solver(size, **more).solver).__name__
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def name(size: Size, **more: Any) -> str:
     ids=str,
 )
 def test_the_least_work_is_chosen(size: Size, more: dict[str, Any], expected: str):
-    choice = choose(size, **more)
+    choice = choose_solver(size, **more)
     assert type(choice.solver).__name__ == expected
     assert choice.reason.startswith(expected)
 
@@ -54,13 +54,13 @@ sizes = st.builds(
 @given(sizes, st.integers(1, 20), st.booleans(), st.integers(1, 64))
 @settings(max_examples=200)
 def test_what_is_chosen_fits_and_threads_do_not_matter(size: Size, passes: int, features: bool, slots: int):
-    choice = choose(size, passes=passes, features=features)
-    assert choose(replace(size, slots=slots), passes=passes, features=features) == choice
+    choice = choose_solver(size, passes=passes, features=features)
+    assert choose_solver(replace(size, slots=slots), passes=passes, features=features) == choice
     if isinstance(choice.solver, sk.Direct):
         assert size.memory is not None
         assert sums_held(16, size.scanned) * Bill(choice.solver, size).memory.sums <= size.memory
         # More passes only make one pass of normal equations look better; less memory may rule it out.
-        assert isinstance(choose(size, passes=passes + 1, features=features).solver, sk.Direct)
+        assert isinstance(choose_solver(size, passes=passes + 1, features=features).solver, sk.Direct)
     else:
         assert choice.solver.epochs == passes
 
@@ -68,7 +68,7 @@ def test_what_is_chosen_fits_and_threads_do_not_matter(size: Size, passes: int, 
 def test_little_memory_rules_normal_equations_out():
     size = Size(60_000, 1000, 784, 10, memory=8 << 30)
     assert name(size, passes=5) == "Direct"
-    little = choose(replace(size, memory=100 << 20), passes=5)
+    little = choose_solver(replace(size, memory=100 << 20), passes=5)
     assert isinstance(little.solver, sk.EigenPro)
     assert "would hold" in little.reason
 

@@ -19,7 +19,7 @@ from streamkern.execute.dask import local
 from streamkern.solvers import Outcome, Problem, Solver
 from streamkern.storage import ArraySource
 from streamkern.storage.weighted import WeightedSource
-from streamkern.testing.solver import fit, small_data, small_problem
+from streamkern.testing.solver import small_data, small_problem, solve
 from tests.references import kernel_least_squares
 
 N, RIDGE = 1200, 1e-2
@@ -105,7 +105,7 @@ def test_it_converges_to_the_closed_form_from_any_chunks(name: str, threads: Exe
     whole = posed(case, threads, n=n, chunk=n)
     exact = closed_form(case, whole)
     for problem in (whole, posed(case, threads, n=n, chunk=137)):
-        outcome = fit(problem, case.solver)
+        outcome = solve(problem, case.solver)
         assert outcome.failure is None
         assert np.linalg.norm(predictions(problem, outcome) - exact) <= case.off * np.linalg.norm(exact)
 
@@ -125,7 +125,7 @@ def test_weights_lead_to_the_weighted_closed_form(name: str, threads: Executor):
     w = np.where(X[:, 0] > 0.5, most, np.where(X[:, 1] > 1, least, 1.0))
     problem = weighed(posed(case, threads, n=n, chunk=137), w)
     exact, plain = closed_form(case, problem, w[:, None] / w.mean()), closed_form(case, problem)
-    outcome = fit(problem, case.solver)
+    outcome = solve(problem, case.solver)
     assert outcome.failure is None
     taken = w > 0
     off = np.linalg.norm((predictions(problem, outcome) - exact)[taken])
@@ -139,7 +139,7 @@ def test_equal_weights_do_not_change_a_bit(name: str, threads: Executor):
     case = CASES[name]
     solver = case.solver if case.step is None else replace(case.solver, epochs=3)  # type: ignore[type-var]
     problem = posed(case, threads, n=300, chunk=70, dtype=np.float32)
-    plain, weighted = fit(problem, solver), fit(weighed(problem, np.full(300, 4.0)), solver)
+    plain, weighted = solve(problem, solver), solve(weighed(problem, np.full(300, 4.0)), solver)
     np.testing.assert_array_equal(weighted.weights, plain.weights)
 
 
@@ -147,14 +147,14 @@ def test_equal_weights_do_not_change_a_bit(name: str, threads: Executor):
 def test_every_executor_gives_the_same_bits(name: str, threads: Executor, cluster: Executor):
     case = CASES[name]
     solver = case.solver if case.step is None else replace(case.solver, epochs=3)  # type: ignore[type-var]
-    first = fit(posed(case, threads, n=300, chunk=70, dtype=np.float32), solver).weights
+    first = solve(posed(case, threads, n=300, chunk=70, dtype=np.float32), solver).weights
     assert np.abs(first).max() > 0
     for executor in (cluster, ThreadsExecutor(1), ThreadsExecutor(3)):
         if isinstance(executor, ThreadsExecutor):
             with executor:
-                again = fit(posed(case, executor, n=300, chunk=70, dtype=np.float32), solver).weights
+                again = solve(posed(case, executor, n=300, chunk=70, dtype=np.float32), solver).weights
         else:
-            again = fit(posed(case, executor, n=300, chunk=70, dtype=np.float32), solver).weights
+            again = solve(posed(case, executor, n=300, chunk=70, dtype=np.float32), solver).weights
         np.testing.assert_array_equal(again, first)
 
 
@@ -162,7 +162,7 @@ def test_every_executor_gives_the_same_bits(name: str, threads: Executor, cluste
 def test_a_step_that_is_too_long_is_a_failure_with_a_remedy(name: str, threads: Executor):
     case = CASES[name]
     solver = replace(case.solver, step=case.step, epochs=20)  # type: ignore[type-var]
-    failure = fit(posed(case, threads, n=400), solver).failure
+    failure = solve(posed(case, threads, n=400), solver).failure
     assert failure is not None
     assert failure.kind in ("diverged", "non-finite")
     assert "step" in failure.remedy

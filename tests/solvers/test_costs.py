@@ -21,7 +21,7 @@ from streamkern.kernels import features
 from streamkern.memory import release
 from streamkern.solvers import Problem, train
 from streamkern.solvers.metered import Bill, Effort, Size
-from tests.counting import CountingEngine, CountingSource, Counts, counted_rows
+from tests.counting import CountingEngine, CountingSource, OperationCounts, counted_rows
 
 FOURIER = sk.RandomFourier(sk.Gaussian(2.0), 96)
 
@@ -74,7 +74,7 @@ def problem(shape: tuple[int, ...], solver: Any, given: Any, executor: Any, **mo
 @functools.cache
 def counted(name: str, shape: tuple[int, ...]) -> Ran:
     solver, given = SOLVERS[name]
-    counts = Counts()
+    counts = OperationCounts()
     with ThreadsExecutor(1) as executor, pytest.MonkeyPatch.context() as patch:
         posed = problem(shape, solver, given, executor, engine=CountingEngine(counts))
         counted_rows(patch, counts)
@@ -205,4 +205,5 @@ def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shap
     assert setup <= said.setup + rows
     assert training <= said.training + rows
     assert said.setup <= 1.35 * setup + (3 << 20)
-    assert said.training <= 1.35 * training + (3 << 20)
+    spare = 2.0 if isinstance(solver, sk.Direct | sk.Falkon) else 1.35  # room that is seldom used
+    assert said.training <= spare * training + (3 << 20)

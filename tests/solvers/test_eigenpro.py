@@ -22,10 +22,10 @@ from streamkern.testing.solver import (
     P,
     SolverSuite,
     distance,
-    fit,
     least_squares,
     small_data,
     small_problem,
+    solve,
 )
 from tests import references
 
@@ -49,7 +49,7 @@ class EigenProSuite(SolverSuite):
     def test_a_step_too_large_is_a_failure_with_a_remedy(self, executor: Executor) -> None:
         problem = small_problem(executor)
         step = self.solver().setup(problem).report["step"]
-        outcome = fit(problem, self.solver(step=50 * step, epochs=50))
+        outcome = solve(problem, self.solver(step=50 * step, epochs=50))
         assert outcome.failure is not None
         assert outcome.failure.kind in ("diverged", "non-finite")
         assert "step" in outcome.failure.message
@@ -62,14 +62,14 @@ class EigenProSuite(SolverSuite):
         size = iteration.prepared.size
         assert size.beta <= size.peak
         assert size.top <= size.beta
-        outcome = fit(problem, self.solver(batch=FULL, epochs=60, step=4 / size.top, average=False))
+        outcome = solve(problem, self.solver(batch=FULL, epochs=60, step=4 / size.top, average=False))
         assert outcome.failure is not None
 
     @pytest.mark.parametrize("settings", [{}, {"average": False}, {"batch": 7}, {"q": 1}, {"q": 59}, {"s": 20}])
     def test_every_pass_gains(self, executor: Executor, settings: dict[str, Any]) -> None:
         """Whatever is set by hand, batch and step are measured for it."""
         problem = small_problem(executor, lanes=1)
-        outcome = fit(problem, self.solver(epochs=5, **settings))
+        outcome = solve(problem, self.solver(epochs=5, **settings))
         assert outcome.failure is None
         losses = [entry["loss"] for entry in outcome.history]
         assert losses[-1] < losses[0]
@@ -79,7 +79,7 @@ class EigenProSuite(SolverSuite):
         best = least_squares(X, y, X[:P])
         problem = small_problem(executor, X, y)
         apart = [
-            distance(problem, X, fit(problem, self.solver(epochs=20, batch=16, q=40, average=mean)).weights, best)
+            distance(problem, X, solve(problem, self.solver(epochs=20, batch=16, q=40, average=mean)).weights, best)
             for mean in (True, False)
         ]
         assert apart[0] < 0.5 * apart[1]
@@ -121,7 +121,7 @@ def test_full_gradients_with_exact_projection_are_algorithm_1_of_the_paper(execu
     values = np.linalg.eigvalsh(laplace(Z, Z))[::-1]
     step = 0.99 * len(X) / (1 + (len(X) - 1) * values[q] / P)
     solver = EigenPro(projection="exact", q=q, batch=FULL, step=step, epochs=epochs, average=False, momentum=0.0)
-    outcome = fit(small_problem(executor, X, y), solver)
+    outcome = solve(small_problem(executor, X, y), solver)
     np.testing.assert_allclose(outcome.weights, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 
@@ -241,7 +241,7 @@ def test_large_batches_get_momentum_and_few_centers_do_not(executor: Executor):
     exact = least_squares(X, y, X[:P])
     off = {
         gamma: distance(
-            problem, X, fit(problem, EigenPro(epochs=20, batch=FULL, momentum=gamma, average=False)).weights, exact
+            problem, X, solve(problem, EigenPro(epochs=20, batch=FULL, momentum=gamma, average=False)).weights, exact
         )
         for gamma in (0.0, 0.6)
     }
@@ -274,7 +274,7 @@ def assert_gains(
     """Five passes: no failure, and a loss that falls or is at its floor."""
     ids = np.random.default_rng(1).permutation(len(X))[:p]
     problem = small_problem(executor, X, y, centers=X[ids], kernel=kernel, dtype=dtype)
-    outcome = fit(problem, EigenPro(epochs=5, **settings))
+    outcome = solve(problem, EigenPro(epochs=5, **settings))
     assert outcome.failure is None
     assert np.isfinite(outcome.weights).all()
     losses = [entry["loss"] for entry in outcome.history]

@@ -132,3 +132,18 @@ def test_features_that_are_linear_in_rows_far_from_0_are_refused(tmp_path: Path)
         pipeline = sk.Pipeline(sk.from_arrays(U + 1.7e9, Y), features=features, solver=Direct(), task="regression")
         with pytest.raises(sk.PrecisionError, match="inner products"):
             sk.run(pipeline, tmp_path / type(features).__name__)
+
+
+@pytest.mark.filterwarnings("ignore:Direct has not reached")  # three features: K(Z, Z) has rank 3
+def test_a_linear_kernel_is_not_refused_where_float32_loses_nothing():
+    far = U.astype(np.float64) + 300.0
+    target = far @ np.arange(1.0, far.shape[1] + 1)
+    scores = [
+        sk.KernelRegressor(
+            kernel=sk.Linear(), centers=50, solver=sk.Direct(1e-9), dtype=dtype, memory="1GiB", threads=1
+        )
+        .fit(far.astype(np.float32).astype(dtype), target)
+        .score(far.astype(np.float32).astype(dtype), target)
+        for dtype in ("float32", "float64")
+    ]
+    assert abs(scores[0] - scores[1]) < 1e-3

@@ -107,14 +107,14 @@ def read_file(folder: Path) -> int:
 
 def ingested(name: str, **options: Any) -> User:
     def write(folder: Path, which: int) -> None:
-        X = np.arange(60, dtype="f4").reshape(20, 3) * which
+        X = np.arange(30, dtype="f4").reshape(10, 3) * which
         ingest(X, folder / name, overwrite=True, memory="8GiB", **options)
 
     def read(folder: Path) -> int:
-        X = read_all(open_source(writer.present(folder / name), format=name.rpartition(".")[2])).X
+        X = read_all(open_source(writer.target_or_previous(folder / name), format=name.rpartition(".")[2])).X
         X = X[np.argsort(X[:, 0])]
         which = round(float(X[1, 0] / 3))
-        np.testing.assert_array_equal(X, np.arange(60).reshape(20, 3) * which)
+        np.testing.assert_array_equal(X, np.arange(30).reshape(10, 3) * which)
         return which
 
     return User(write, read, True)
@@ -123,7 +123,7 @@ def ingested(name: str, **options: Any) -> User:
 def predicted(old: str, new: str) -> User:
     def write(folder: Path, which: int) -> None:
         columns = [Column("prediction", np.dtype("f4"))]
-        made = FORMATS[new if which == NEW else old](folder / "out", columns, 10, 4, {"fingerprint": which})
+        made = FORMATS[new if which == NEW else old](folder / "out", columns, 10, 5, {"fingerprint": which})
         if (record_at(folder / "out") or {}).get("fingerprint") == which:
             made.work.clear()
             return
@@ -134,7 +134,7 @@ def predicted(old: str, new: str) -> User:
             made.commit()
 
     def read(folder: Path) -> int:
-        place = writer.present(folder / "out")
+        place = writer.target_or_previous(folder / "out")
         assert place is not None
         which = record_at(place)["fingerprint"]
         inside = place if place.is_file() else place / "prediction"
@@ -253,7 +253,7 @@ def forked(work: Callable[[], int]) -> int:
 def attacked(name: str, folder: Path, kills: bool) -> int:
     """Replace OLD by NEW with an end at every step; how many steps there are."""
     user = USERS[name]
-    layout.CHUNK_BYTES, ingest_module.PART_CHUNKS = 60, 2  # five rows a chunk
+    layout.CHUNK_BYTES, ingest_module.PART_CHUNKS = 60, 1  # five rows a chunk
     if name.endswith("shuffled"):
         ingest_module.ROW_EXTRA = (8 << 30) // 10  # by way of runs on the disk
     if not user.exchange:

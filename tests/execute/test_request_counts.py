@@ -10,10 +10,10 @@ import pytest
 from distributed import Client, LocalCluster
 
 import streamkern as sk
-from streamkern.execute.asked import Asked, Told
 from streamkern.execute.dask import DaskExecutor
+from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
 from streamkern.storage.remote import COUNTS, Remote
-from streamkern.testing.executor import Rounding, expected_step
+from streamkern.testing.executor import OrderSensitive, expected_step
 from tests.faults import Fault, FaultyServer, one_in
 
 PATIENT = sk.Retry(timeout=20, deadline=120, first_wait=0.01)
@@ -22,8 +22,8 @@ KINDS = ("requests", "retries", "rereads")
 
 
 @dataclass
-class Fetching(Rounding):
-    """As `Rounding`, with a request to a store for every block."""
+class Fetching(OrderSensitive):
+    """As `OrderSensitive`, with a request to a store for every block."""
 
     url: str = ""
 
@@ -47,7 +47,7 @@ def folder(tmp_path):
 
 
 def total(executor):
-    workers = executor.asked.by_worker().values()
+    workers = executor.request_counts.by_worker().values()
     return {kind: sum(each[kind] for each in workers) for kind in KINDS}
 
 
@@ -64,7 +64,7 @@ def test_every_request_of_steps_and_tasks_is_counted_once(cluster, folder):
             for step in range(5):
                 ahead = [(0, step + 1)]  # the last is read for nothing, and told when the placement is closed
                 result = placement.step((0, step), 1.0, ahead)
-                np.testing.assert_array_equal(result.parts[0], expected_step(Rounding(), 4, (0, step), 1.0)[0])
+                np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 4, (0, step), 1.0)[0])
                 # Between steps, and in the middle of a placement: tasks of the same processes.
                 assert list(executor.imap(fetch, range(6), (url,))) == list(range(6))
             with pytest.raises(sk.DataError, match="A bad row"):
@@ -73,7 +73,7 @@ def test_every_request_of_steps_and_tasks_is_counted_once(cluster, folder):
             assert server.requests > 5 * (4 + 6)
             assert server.faults > 10
             assert total(executor) == seen(server)
-            assert executor.asked.by_worker().keys() == executor.workers.keys()
+            assert executor.request_counts.by_worker().keys() == executor.workers.keys()
             assert COUNTS.now() == here
 
 
@@ -82,14 +82,14 @@ def test_what_a_worker_has_told_stays_when_it_ends(cluster, folder):
     with FaultyServer(folder, REFUSE) as server, DaskExecutor(cluster.address, 1) as executor:
         placement = executor.place(Fetching(url=f"{server.url}/bytes"), 4)
         placement.step((0, 0), 1.0)
-        before = executor.asked.by_worker()
+        before = executor.request_counts.by_worker()
         assert len(before) == 2
         cluster.workers[0].kill()
         result = placement.step((0, 1), 1.0)
         assert (result.retries, executor.losses) == (1, 1)
         placement.close()
         (left,) = executor.workers
-        after = executor.asked.by_worker()
+        after = executor.request_counts.by_worker()
         assert {address: after[address] for address in before if address != left} == {
             address: counts for address, counts in before.items() if address != left
         }
@@ -106,20 +106,20 @@ def test_workers_in_this_process_are_not_counted_twice(folder):
         before = COUNTS.now()
         list(executor.imap(fetch, range(6), (f"{server.url}/bytes",)))
         assert COUNTS.now()["retries"] - before["retries"] == server.faults > 0
-        assert executor.asked.by_worker() == {}
+        assert executor.request_counts.by_worker() == {}
 
 
 def test_answers_in_any_order_and_twice_count_once():
     def counts(n):
         return dict.fromkeys(KINDS, n)
 
-    asked = Asked()
+    by_process = WorkerCounts()
     for before, now in ((7, 9), (5, 20), (7, 12), (5, 20)):
-        asked.note(Told("process", "tcp://worker", counts(before), counts(now)))
-    asked.note(Told("restarted", "tcp://worker", counts(0), counts(4)))
-    asked.note(Told("another", "tcp://other", counts(1), counts(1)))
-    asked.note(None)
-    assert asked.by_worker() == {"tcp://worker": counts(15 + 4), "tcp://other": counts(0)}
+        by_process.add(ProcessCounts("process", "tcp://worker", counts(before), counts(now)))
+    by_process.add(ProcessCounts("restarted", "tcp://worker", counts(0), counts(4)))
+    by_process.add(ProcessCounts("another", "tcp://other", counts(1), counts(1)))
+    by_process.add(None)
+    assert by_process.by_worker() == {"tcp://worker": counts(15 + 4), "tcp://other": counts(0)}
 
 
 def test_the_events_of_a_run_count_what_the_store_refused(cluster, tmp_path, monkeypatch):

@@ -1,0 +1,50 @@
+"""What a solver reached of the system that it states: measured, reported, and said where it is too little.
+
+Residuals are relative, and in the norm of the preconditioned system, in which they are errors of predictions: that of
+K w = b itself says little, because functions that differ hardly at all let w be far off where the residual is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from streamkern.types import Array
+
+FAR = 0.05
+"""Relative residual above which a better solve is tried, and a fit is said to be off."""
+
+
+def relative_residual(residual: Array, whole: Array) -> float:
+    """Return the largest ‖r_j‖/‖b_j‖ over outputs j; 0 for an output whose b_j is 0.
+
+    Args:
+        residual: r, shape (M, c), float64.
+        whole: b, shape (M, c), float64.
+    """
+    found, size = (np.sum(np.square(x), axis=0) for x in (residual, whole))
+    return float(np.sqrt(np.max(np.where(size > 0, found / np.where(size > 0, size, 1.0), 0.0))))
+
+
+def said(
+    report: dict[str, Any], solver: str, residual: float, causes: Sequence[str], remedies: Sequence[str], far: bool
+) -> None:
+    """Add a residual to a report, and a warning where the fit is off.
+
+    Args:
+        report: of the iteration; gets ``residual``, and ``warnings`` where there is one.
+        solver: its name.
+        residual: relative.
+        causes: why it is large, where that is known.
+        remedies: what would help.
+        far: whether the fit is off.
+    """
+    report["residual"] = residual
+    report.pop("warnings", None)
+    if far:
+        report["warnings"] = [
+            f"{solver} has not reached the exact solution, relative residual {residual:.2g}: {'; '.join(causes)}. "
+            f"What helps: {', or '.join(remedies)}."
+        ]

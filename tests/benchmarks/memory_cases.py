@@ -1,0 +1,404 @@
+"""What a process holds at its peak, against what was projected and what was allowed: sources x widths x commands.
+
+    python tests/benchmarks/memory_cases.py                 # every case, a table
+    python tests/benchmarks/memory_cases.py --only "text"   # those whose name has the word
+    python tests/benchmarks/memory_cases.py --size 0.1      # a tenth of the rows, and of the room
+
+Each case runs in a fresh process. ``base`` is what that process holds once the library is imported; the budget is the
+base and the room that the case names. An outcome is ``done``, or the first line of an error in words. A case is right
+where it held at most its budget and ended in one of these two ways; where it was done, the peak is at most what was
+projected as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MIB = 1 << 20
+LIBRARIES = 96  # MiB that compiled code and libraries take on first use, in every budget
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command on a source.
+
+    Attributes:
+        source: a function of this module that writes rows, and its arguments; ``n`` is multiplied by the size.
+        command: run, predict, evaluate, ingest or inspect.
+        room: MiB allowed beyond the base and the libraries, at size 1.
+        options: of the command.
+        outcome: ``done``, ``refused``, or ``any`` of the two: at small sizes it may fit.
+    """
+
+    source: tuple[str, dict[str, Any]]
+    command: str
+    room: int
+    options: dict[str, Any] = field(default_factory=dict)
+    outcome: str = "done"
+
+
+# ------------------------------------------------------------------------------------------------------------ sources
+
+
+def _blocks(n: int, d: int, c: int, dtype: str, step: int = 2000) -> Any:
+    rng = np.random.default_rng(0)
+    for start in range(0, n, step):
+        X = rng.integers(0, 256, (min(step, n - start), d)).astype(dtype)
+        y = X[:, :3].sum(axis=1, dtype=np.float32)
+        yield X, (np.repeat(y[:, None], c, axis=1) if c else y)
+
+
+def zarr(folder: Path, n: int, d: int, c: int = 0, dtype: str = "uint8", chunk_rows: int | None = None) -> str:
+    """The training layout."""
+    import streamkern as sk
+
+    names = [f"f{j}" for j in range(d)]
+    blocks = _blocks(n, d, c, dtype)
+    sk.write_zarr(str(folder / "d.zarr"), blocks, n_rows=n, target="y", columns=names, chunk_rows=chunk_rows)
+    return str(folder / "d.zarr")
+
+
+def parquet(folder: Path, n: int, d: int, c: int = 0, group: int = 100_000, text: int = 0, ids: int = 0) -> str:
+    """A column each, as data frames are written; ``text`` letters in a column, and ``ids`` in another."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, writer = folder / "d.parquet", None
+    for number, (X, y) in enumerate(_blocks(n, d, c, "float32", group)):
+        columns = {f"f{j}": X[:, j] for j in range(d)}
+        columns |= {f"y{j}": y[:, j] for j in range(c)} if c else {"y": y}
+        if text:  # few different texts: pages hold a dictionary of them, and the footer counts no letters
+            columns["text"] = pa.array([f"{int(v) % 20:02}" * (text // 2) for v in X[:, 0]])
+        if ids:
+            columns["id"] = pa.array([f"{number:04}{i:09}".ljust(ids, "x") for i in range(len(X))])
+        table = pa.table(columns)
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    writer.close()
+    return str(path)
+
+
+def hdf5(folder: Path, n: int, d: int, c: int = 0) -> str:
+    """Everything in one compressed chunk."""
+    import h5py
+
+    X, y = next(_blocks(n, d, c, "float32", n))
+    with h5py.File(folder / "d.h5", "w") as file:
+        file.create_dataset("X", data=X, chunks=X.shape, compression="gzip", compression_opts=1)
+        file.create_dataset("y", data=y)
+    return str(folder / "d.h5")
+
+
+def labels_in_one_chunk(folder: Path, n: int, d: int = 1) -> str:
+    """Features in small chunks, and all labels in one."""
+    import zarr as zarr_python
+
+    group = zarr_python.create_group(str(folder / "d.zarr"))
+    X = group.create_array("X", shape=(n, d), chunks=(200_000, d), dtype="uint8")
+    y = group.create_array("y", shape=(n,), chunks=(n,), dtype="int64")
+    for start in range(0, n, 200_000):
+        X[start : start + 200_000] = (np.arange(start, min(n, start + 200_000)) % 251).astype(np.uint8)[:, None]
+    y[:] = np.arange(n) % 10
+    return str(folder / "d.zarr")
+
+
+def csv(folder: Path, n: int, d: int, fault: str = "") -> str:
+    """A text table, with a fault after its first rows: a quote that is not closed, or one long field."""
+    path = folder / "d.csv"
+    with open(path, "w") as file:
+        file.write(",".join([*(f"f{j}" for j in range(d)), "y"]) + "\n")
+        row = ",".join(str(j % 7 / 4) for j in range(d))
+        for start in range(0, n, 1000):
+            file.write("".join(f"{i % 10}{row[1:]},{i % 3}\n" for i in range(start, min(n, start + 1000))))
+            if start == 1000 and fault == "quote":
+                file.write('"5 inch,' + row[2:] + ",1\n")
+            if start == 1000 and fault == "long":
+                file.write('"' + "x" * (20 * n) + '",' + row[2:] + ",1\n")
+    return str(path)
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+
+def _run(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tuple[int, int]:
+    import streamkern as sk
+
+    options = dict(options)
+    target = options.pop("target", "y")
+    columns, solver = options.pop("columns", None), options.pop("solver", "EigenPro")
+    data = sk.open_dataset(source, target=target, columns=columns)
+    data = data.augment(rows=options.pop("rows", None))
+    scheduler, p = options.pop("scheduler", "threads"), options.pop("p", 300)
+    arguments = options.pop("arguments", {})
+    pipeline = sk.Pipeline(
+        data, centers=sk.Uniform(p), kernel=sk.Laplace(300.0), solver=getattr(sk, solver)(**arguments),
+        task=options.pop("task", "regression"), preprocess=tuple(eval(options.pop("preprocess", "()"), {"sk": sk})),
+        **options,
+    )  # fmt: skip
+    result = sk.run(pipeline, folder / "run", memory=memory, threads=2, scheduler=scheduler)
+    return result["projected_memory_bytes"], result["peak_memory_bytes"]
+
+
+def _model(folder: Path, d: int, c: int, columns: list[str] | None) -> Path:
+    """A model of random weights."""
+    import streamkern as sk
+    from streamkern.data.targets import Continuous
+    from streamkern.model import KernelMachine
+
+    rng = np.random.default_rng(0)
+    Z, weights = rng.random((300, d), dtype=np.float32), rng.random((300, max(1, c)), dtype=np.float32)
+    encoding = Continuous(np.zeros(max(1, c)), flat=not c)
+    names = None if columns is None else tuple(columns)
+    machine = KernelMachine(sk.Laplace(1.0), Z, weights, encoding, columns=names, metadata={"dtype": "float32"})
+    return machine.save(folder / "model.zarr")
+
+
+def _predict(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tuple[int, int]:
+    import streamkern as sk
+
+    options = dict(options)
+    model = _model(folder, options.pop("d"), options.pop("c", 0), options.pop("columns"))
+    made = sk.predict(model, source, folder / "out.parquet", memory=memory, threads=2, **options)
+    return made.projected_memory_bytes, made.peak_memory_bytes
+
+
+def _command(*words: str) -> tuple[int, int]:
+    from streamkern.cli import main
+
+    status = main([str(word) for word in words])
+    if status:
+        raise SystemExit(status)
+    return 0, 0
+
+
+def _evaluate(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tuple[int, int]:
+    model = _model(folder, options["d"], options.get("c", 0), options["columns"])
+    target = options.get("target", ["y"])
+    return _command("evaluate", model, source, "--target", *target, "--memory", memory, "--threads", 2)
+
+
+def _ingest(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tuple[int, int]:
+    words = [word for name in options.get("target", ["y"]) for word in ("--target", name)]
+    words += ["--shuffle"] if options.get("shuffle") else []
+    columns = ["--columns", ",".join(options["columns"])] if "columns" in options else []
+    return _command("ingest", source, folder / "out.zarr", *words, *columns, "--memory", memory, "--threads", 2)
+
+
+def _inspect(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tuple[int, int]:
+    return _command("inspect", source, "--memory", memory, "--threads", 2)
+
+
+COMMANDS: dict[str, Callable[..., tuple[int, int]]] = {
+    "run": _run, "predict": _predict, "evaluate": _evaluate, "ingest": _ingest, "inspect": _inspect,
+}  # fmt: skip
+
+# --------------------------------------------------------------------------------------------------------------- cases
+
+_PLAIN = ("zarr", {"n": 20_000, "d": 100})
+_WIDE = [f"y{j}" for j in range(400)]
+_NAMES = [f"f{j}" for j in range(2000)]
+
+CASES: dict[str, Case] = {
+    **{
+        f"{solver}, plain": Case(_PLAIN, "run", 350, {"solver": solver, "arguments": {"epochs": 2}})
+        for solver in ("EigenPro", "EigenPro1", "SGD", "SVRG")
+    },
+    "Direct, plain": Case(_PLAIN, "run", 350, {"solver": "Direct"}),
+    "Falkon, plain": Case(_PLAIN, "run", 350, {"solver": "Falkon"}),
+    "1,500 centers": Case(_PLAIN, "run", 400, {"p": 1500}),
+    "float64": Case(_PLAIN, "run", 400, {"dtype": "float64"}),
+    "two workers": Case(_PLAIN, "run", 450, {"scheduler": "processes:2"}),
+    "wide targets, zarr": Case(("zarr", {"n": 100_000, "d": 10, "c": 400}), "run", 500, outcome="any"),
+    "wide targets, parquet": Case(
+        ("parquet", {"n": 100_000, "d": 10, "c": 400, "group": 25_000}), "run", 500, {"target": _WIDE}, outcome="any"
+    ),
+    "wide targets, workers": Case(
+        ("zarr", {"n": 100_000, "d": 10, "c": 400}), "run", 500, {"scheduler": "processes:2"}, outcome="any"
+    ),
+    "few columns of wide chunks, zarr": Case(
+        ("zarr", {"n": 40_000, "d": 2000, "dtype": "float32", "chunk_rows": 20_000}), "run", 300,
+        {"columns": _NAMES[:4]}, outcome="any",
+    ),
+    "few columns of wide chunks, room enough": Case(
+        ("zarr", {"n": 40_000, "d": 2000, "dtype": "float32", "chunk_rows": 20_000}), "run", 1300,
+        {"columns": _NAMES[:4]},
+    ),
+    "one chunk, hdf5, room enough": Case(("hdf5", {"n": 40_000, "d": 500}), "ingest", 700),
+    "one chunk, hdf5, ingest": Case(("hdf5", {"n": 40_000, "d": 500}), "ingest", 120, outcome="any"),
+    "one large chunk is not refused": Case(
+        ("zarr", {"n": 40_000, "d": 1000, "dtype": "float32", "chunk_rows": 40_000}), "run", 1200, {"rows": 3000}
+    ),
+    "long texts, run": Case(
+        ("parquet", {"n": 200_000, "d": 4, "text": 4000}), "run", 400,
+        {"columns": ["f0", "text"], "preprocess": "[sk.OneHot(['text'])]"}, outcome="any",
+    ),
+    "long texts, ingest": Case(
+        ("parquet", {"n": 200_000, "d": 4, "text": 4000}), "ingest", 400, {"columns": ["f0", "text"]}, outcome="any"
+    ),
+    "long texts, inspect": Case(("parquet", {"n": 200_000, "d": 4, "text": 4000}), "inspect", 400, outcome="any"),
+    "long labels, run": Case(
+        ("parquet", {"n": 200_000, "d": 4, "text": 1000}), "run", 400,
+        {"columns": ["f0", "f1"], "target": "text", "task": "classification"}, outcome="any",
+    ),
+    "quote that is not closed, ingest": Case(("csv", {"n": 400_000, "d": 20, "fault": "quote"}), "ingest", 250,
+                                             outcome="refused"),
+    "long field, ingest": Case(("csv", {"n": 3_000_000, "d": 2, "fault": "long"}), "ingest", 200, outcome="refused"),
+    "csv, ingest": Case(("csv", {"n": 400_000, "d": 20}), "ingest", 700),
+    "csv, inspect": Case(("csv", {"n": 400_000, "d": 20}), "inspect", 700),
+    "csv of 200,000 columns": Case(("csv", {"n": 2, "d": 200_000}), "ingest", 200, outcome="any"),
+    "predict 500 outputs": Case(
+        ("parquet", {"n": 400_000, "d": 4, "group": 100_000}), "predict", 1000,
+        {"d": 4, "c": 500, "columns": ["f0", "f1", "f2", "f3"]}, outcome="any",
+    ),
+    "predict, long ids": Case(
+        ("parquet", {"n": 200_000, "d": 4, "ids": 2000}), "predict", 500,
+        {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"}, outcome="any",
+    ),
+    "predict, long ids, room enough": Case(
+        ("parquet", {"n": 200_000, "d": 4, "ids": 2000}), "predict", 5000,
+        {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"},
+    ),
+    "predict": Case(
+        ("parquet", {"n": 400_000, "d": 4, "ids": 20}), "predict", 700,
+        {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"},
+    ),
+    "evaluate": Case(("parquet", {"n": 400_000, "d": 4}), "evaluate", 400,
+                     {"d": 4, "columns": ["f0", "f1", "f2", "f3"]}),
+    "evaluate, wide targets": Case(
+        ("parquet", {"n": 100_000, "d": 4, "c": 400}), "evaluate", 300,
+        {"d": 4, "c": 400, "columns": ["f0", "f1", "f2", "f3"], "target": _WIDE}, outcome="any",
+    ),
+    "labels in one chunk": Case(("labels_in_one_chunk", {"n": 30_000_000}), "run", 250, {"task": "classification"},
+                                outcome="any"),
+    "labels in one chunk, room enough": Case(
+        ("labels_in_one_chunk", {"n": 30_000_000}), "run", 4000, {"task": "classification"}
+    ),
+    "labels in one chunk, inspect": Case(("labels_in_one_chunk", {"n": 30_000_000}), "inspect", 250, outcome="any"),
+    "wide chunks, inspect": Case(
+        ("zarr", {"n": 40_000, "d": 2000, "dtype": "float32", "chunk_rows": 20_000}), "inspect", 300, outcome="any"
+    ),
+    "wide targets, room enough": Case(("zarr", {"n": 100_000, "d": 10, "c": 400}), "run", 2000),
+    "wide chunks, inspect, room enough": Case(
+        ("zarr", {"n": 40_000, "d": 2000, "dtype": "float32", "chunk_rows": 20_000}), "inspect", 2500
+    ),
+    "shuffle, wide targets, room enough": Case(
+        ("parquet", {"n": 100_000, "d": 10, "c": 400, "group": 25_000}), "ingest", 7000,
+        {"target": _WIDE, "shuffle": True},
+    ),
+    "shuffle, wide targets": Case(
+        ("parquet", {"n": 100_000, "d": 10, "c": 400, "group": 25_000}), "ingest", 300,
+        {"target": _WIDE, "shuffle": True}, outcome="any",
+    ),
+}  # fmt: skip
+
+
+def child(name: str, source: str, folder: str, room: int, hard: bool) -> None:
+    """Run a case in this process, and print what came of it as JSON; ``hard``: the system refuses more, too."""
+    import streamkern  # noqa: F401
+    from streamkern.errors import StreamkernError
+    from streamkern.memory import peak_resident, resident, share_heap
+
+    share_heap()
+    base, case = resident(), CASES[name]
+    memory = base + room
+    if hard:  # libraries map far more than they hold: what a run adds is bounded, as under ulimit -v
+        with open("/proc/self/statm") as file:
+            mapped = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + room + 1024 * MIB,) * 2)
+    said = {"outcome": "done", "projected": 0}
+    try:
+        said["projected"], _ = COMMANDS[case.command](source, Path(folder), memory, case.options)
+    except StreamkernError as error:
+        said |= {"outcome": f"{type(error).__name__}: {error.what}", "status": error.exit_status}
+    except SystemExit as error:
+        said |= {"outcome": "error in words", "status": error.code}
+    print(json.dumps({**said, "base": base, "budget": memory, "peak": peak_resident()}))
+
+
+def measured(name: str, folder: Path, size: float, hard: bool = False) -> dict[str, Any]:
+    """Write the rows of a case, and run it in a process of its own."""
+    case, words = CASES[name], [sys.executable, os.path.abspath(__file__)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    kind, arguments = case.source
+    if "n" in arguments and arguments["n"] > 100:
+        arguments = arguments | {"n": max(1000, int(arguments["n"] * size))}
+    for key in ("chunk_rows", "group"):
+        if key in arguments:
+            arguments = arguments | {key: max(500, int(arguments[key] * size))}
+    made = folder / (kind + "".join(f"-{key}{value}" for key, value in arguments.items()))
+    if not made.exists():
+        made.mkdir()
+        (made / "source").write_text(globals()[kind](made, **arguments))
+    source = (made / "source").read_text().strip()
+    room = int(LIBRARIES * MIB + case.room * MIB * max(size, 0.2))
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        program = [*words, "--child", name, source, place, str(room), str(int(hard))]
+        done = subprocess.run(program, env=env, capture_output=True, text=True, cwd=place, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        return {
+            "outcome": f"DIED {done.returncode}: {done.stderr[-600:]}",
+            "projected": 0,
+            "base": 0,
+            "budget": 0,
+            "peak": 0,
+        }
+    found: dict[str, Any] = json.loads(lines[-1])
+    if found["outcome"] == "error in words":
+        found["outcome"] = done.stderr.strip()
+    return found
+
+
+def faults(name: str, found: dict[str, Any]) -> list[str]:
+    """What is wrong with what came of a case."""
+    wanted, outcome = CASES[name].outcome, found["outcome"]
+    wrong = ["died, or a traceback"] * ("Traceback" in outcome or outcome.startswith("DIED"))
+    wrong += ["above the budget"] * (found["peak"] > found["budget"])
+    wrong += ["above the projection"] * (outcome == "done" and 0 < found["projected"] < found["peak"])
+    wrong += [f"not {wanted}"] * (wanted != "any" and (outcome == "done") != (wanted == "done"))
+    return wrong
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="part of a case's name")
+    parser.add_argument("--size", type=float, default=1.0, help="of the sources and the room")
+    parser.add_argument("--hard", action="store_true", help="under a limit of the address space, as ulimit -v sets it")
+    parser.add_argument("--folder", help="where sources are kept from run to run")
+    args = parser.parse_args()
+    print(f"{'case':<40}{'base':>7}{'budget':>8}{'projected':>10}{'measured':>9}  MiB; outcome")
+    wrong = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(args.folder or temporary)
+        folder.mkdir(exist_ok=True)
+        for name in CASES:
+            if args.only not in name:
+                continue
+            found = measured(name, folder, args.size, args.hard)
+            numbers = [f"{found[key] / MIB:.0f}" for key in ("base", "budget", "projected", "peak")]
+            outcome, bad = found["outcome"].replace("\n", " ")[:150], faults(name, found)
+            wrong += bool(bad)
+            print(f"{name:<40}{numbers[0]:>7}{numbers[1]:>8}{numbers[2]:>10}{numbers[3]:>9}  {outcome}"
+                  + (f"  <-- {', '.join(bad)}" if bad else ""), flush=True)  # fmt: skip
+    print(f"{wrong} of the cases wrong" if wrong else "no case above its budget")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(*sys.argv[2:5], int(sys.argv[5]), bool(int(sys.argv[6])))
+    else:
+        main()

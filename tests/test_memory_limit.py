@@ -1,0 +1,229 @@
+"""A budget in force: what outgrows it stops in words, with its checkpoint; and what sources say that reading takes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+import streamkern as sk
+from streamkern.cli import main
+from streamkern.data.reader import reading_bytes
+from streamkern.data.split import ranges, runs
+from streamkern.data.statistics import Moments
+from streamkern.data.stream import Assembly, Raw, Stream
+from streamkern.data.targets import Classes, distinct
+from streamkern.errors import MemoryLimitError
+from streamkern.execute.base import Allowance
+from streamkern.memory import check, limited, resident
+from streamkern.rng import generator
+from streamkern.solvers.footprint import loaded
+from streamkern.storage.tables import open_tables
+
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+import memory_cases
+
+MIB = 1 << 20
+
+
+# ------------------------------------------------------------------------------------------------------- the watcher
+
+
+def test_what_outgrows_its_budget_is_told_in_words() -> None:
+    check()
+    with limited(resident() + 64 * MIB):
+        check()
+        kept = np.ones(16 * MIB)
+        with pytest.raises(MemoryLimitError, match=r"its budget is [0-9.]+ [MG]iB"):
+            check()
+    check()
+    assert len(kept)
+    assert MemoryLimitError.exit_status == 1
+
+
+def test_what_will_not_fit_is_told_before_it_is_read() -> None:
+    with limited(resident() + 64 * MIB):
+        check(32 * MIB, "rows.zarr")
+        with pytest.raises(MemoryLimitError, match=r"(?s)80.0 MiB more are needed.*where: rows.zarr, chunk 3"):
+            check(80 * MIB, "rows.zarr, chunk 3")
+
+
+def test_of_several_budgets_the_largest_counts() -> None:
+    with limited(1 << 40), limited(1):
+        check()
+    with limited(1), pytest.raises(MemoryLimitError):
+        check()
+
+
+@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 1 TiB"), RuntimeError("can't start new thread")])
+def test_memory_that_the_system_refuses_is_told_in_words(error: Exception) -> None:
+    with pytest.raises(MemoryLimitError, match=r"(?s)The system gave no more memory: .*ulimit -v"), limited(1 << 40):
+        raise error
+    with pytest.raises(RuntimeError, match="another"), limited(1 << 40):
+        raise RuntimeError("another")
+
+
+def test_pages_of_mapped_files_do_not_count(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones(16 * MIB))
+    with limited(resident() + 32 * MIB):
+        total = np.load(tmp_path / "x.npy", mmap_mode="r").sum()
+        check()
+    assert total == 16 * MIB
+
+
+def job(folder: Path) -> sk.Pipeline:
+    X = np.random.default_rng(0).normal(size=(2000, 10)).astype(np.float32)
+    return sk.Pipeline(
+        sk.from_arrays(X, X[:, 0] + X[:, 1]), kernel=sk.Laplace(5.0), centers=sk.Uniform(50), task="regression",
+        solver=sk.EigenPro(epochs=5, batch=100),
+    )  # fmt: skip
+
+
+def test_a_run_that_outgrows_its_budget_stops_with_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
+    whole = sk.run(job(tmp_path), tmp_path / "whole", threads=1)
+    kept: list[Any] = []
+
+    def another(kind: str, fields: dict[str, Any]) -> None:  # code in the same process that takes memory meanwhile
+        if kind == "step" and fields["rows"] >= 5000 and not kept:
+            kept.append(np.ones(50 * MIB))
+
+    budget = loaded() + 300 * MIB
+    with pytest.raises(MemoryLimitError, match="the same command then goes on"):
+        sk.run(job(tmp_path), tmp_path / "run", memory=budget, threads=1, listeners=(another,))
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+    assert list((tmp_path / "run" / "checkpoints").glob("*/[0-9]*"))
+    kept.clear()
+    result = sk.run(job(tmp_path), tmp_path / "run", memory=budget, threads=1)
+    assert result["resumed_rows"] >= 5000
+    assert result["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_a_worker_may_hold_the_budget_or_what_was_projected_for_it() -> None:
+    assert Allowance(1000, 10, 5).bytes(before=50, threads=3) == 1000
+    assert Allowance(60, 10, 5).bytes(before=50, threads=3) == 70
+
+
+# --------------------------------------------------------------------------------------------------------- the sources
+
+
+def test_texts_of_labels_are_shared_and_stay_a_dictionary(tmp_path: Path) -> None:
+    rows = pa.table({"a": np.arange(2000.0), "y": ["one" * 500, "two" * 500] * 1000})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    rows.to_pandas().to_csv(tmp_path / "rows.csv", index=False)
+    for name in ("rows.parquet", "rows.csv"):
+        source = open_tables([str(tmp_path / name)], "y", ["a"])
+        y = source.read(0).y
+        assert y is not None
+        assert y[0] == "one" * 500
+        assert y[0] is y[2]
+    assert reading_bytes(open_tables([str(tmp_path / "rows.parquet")], "y", ["a"]), 2) < 42 * MIB
+    # Those that name rows are all different, and as long as they are.
+    named = open_tables([str(tmp_path / "rows.parquet")], columns=["a"], id="y")
+    assert named.reading().row >= 64
+
+
+def test_long_names_of_rows_are_counted(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": np.arange(1000.0), "id": [f"{i:03}" * 500 for i in range(1000)]}), tmp_path / "r.pq")
+    assert open_tables([str(tmp_path / "r.pq")], columns=["a"], id="id").reading().row > 1500
+
+
+def test_all_columns_of_a_chunk_count_though_few_are_used(tmp_path: Path) -> None:
+    X, y = np.ones((2000, 500), dtype=np.float32), np.zeros((2000, 40), dtype=np.float32)
+    names = [f"f{j}" for j in range(500)]
+    sk.write_zarr(str(tmp_path / "wide.zarr"), X, y, columns=names)
+    sk.write_parquet(tmp_path / "wide.parquet", X, y[:, 0], columns=names)
+    with h5py.File(tmp_path / "one.h5", "w") as file:
+        file.create_dataset("X", data=X, chunks=X.shape, compression="gzip")
+    few = open_tables([str(tmp_path / "wide.zarr")], "target", names[:2])
+    assert few.reading().row == 2 * 4 + 40 * 4
+    assert few.reading().decoding >= 2 * X.nbytes
+    assert open_tables([str(tmp_path / "wide.parquet")], "target", names[:2]).reading().decoding >= 2 * X.nbytes
+    assert open_tables([str(tmp_path / "one.h5")]).reading().once >= 2 * X.nbytes
+
+
+def test_labels_in_one_chunk_are_decoded_once_and_counted(tmp_path: Path) -> None:
+    group = zarr.create_group(str(tmp_path / "rows.zarr"))
+    group.create_array("X", data=np.ones((9000, 100)), chunks=(1000, 100))
+    y = group.create_array("y", shape=(9000,), dtype="int64", chunks=(9000,))
+    y[:] = np.arange(9000) % 3
+    source = open_tables([str(tmp_path / "rows.zarr")], "y")
+    assert source.reading().once >= 9000 * 8
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(source.read, [0, 1] * 4))
+    assert len({id(rows.y.base) for rows in found if rows.y is not None}) == 1
+
+
+def test_one_chunk_is_projected_once_whatever_the_threads() -> None:
+    X = np.ones((1000, 100), dtype=">f4")  # not a view: it is decoded
+    source = open_tables([(X, np.ones(1000))])
+    assert not source.in_memory
+    assert len(source.bounds) == 2
+    assert reading_bytes(source, 8) == reading_bytes(source, 1)
+
+
+def test_long_labels_take_no_array_of_wide_texts() -> None:
+    labels = ["a" * 10_000, "b"]
+    y = np.array(labels * 1000, dtype=object)
+    raw = Raw(np.random.default_rng(0).random((2000, 1)), y, np.arange(2000), np.zeros(2000, dtype=np.int64))
+    tracemalloc.start()
+    sums = Moments(np.zeros(1), None, lambda values: -1)((raw, "rows"), None)
+    codes = Classes(np.array(labels)).encode(y, raw.ids, "rows")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sums[4] == dict.fromkeys(labels, 1000)
+    assert codes.tolist() == [0, 1] * 1000
+    assert distinct(y)[0] == labels
+    assert peak < 2 * MIB  # 76 as NumPy's texts
+
+
+def test_single_rows_are_ordered_as_runs_of_one() -> None:
+    data = sk.from_arrays(np.ones((50, 2)), np.ones(50))
+    stream = Stream(Assembly(data), 2, 4, run_rows=1)
+    (ids,) = stream._group((0, 0), stream._full, np.array([0]))
+    starts, stops = runs(data.source.bounds[:1], data.source.bounds[1:2], 1)
+    order = generator("runs", 0, 0, 0).permutation(50)
+    assert np.array_equal(ids, ranges(starts[order], stops[order]))
+
+
+# -------------------------------------------------------------------------------------------------------- the commands
+
+
+@pytest.mark.parametrize("command", ["inspect", "evaluate"])
+def test_commands_have_a_budget(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    X = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    sk.write_zarr(str(tmp_path / "rows.zarr"), X, X[:, 0])
+    model = sk.KernelRegressor(centers=20).fit(X, X[:, 0]).save(tmp_path / "m.zarr")
+    words = [str(tmp_path / "rows.zarr")] if command == "inspect" else [
+        str(model), str(tmp_path / "rows.zarr"), "--target", "target"
+    ]  # fmt: skip
+    assert main([command, *words, "--memory", "64GiB"]) == 0
+    assert main([command, *words, "--memory", "10MB"]) == 2
+    assert "may use 9.5 MiB" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------------------- a soak
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sources")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["wide targets, parquet", "labels in one chunk", "long labels, run", "long texts, inspect", "predict, long ids",
+     "few columns of wide chunks, zarr", "one chunk, hdf5, ingest"],
+)  # fmt: skip
+def test_under_a_limit_of_the_system_cases_end_in_words_within_their_budget(name: str, sources: Path) -> None:
+    found = memory_cases.measured(name, sources, size=0.05, hard=True)
+    assert memory_cases.faults(name, found) == [], found
