@@ -110,6 +110,8 @@ def test_importing_the_library_does_not_import_what_is_optional():
 # ------------------------------------------------------------------------------------------------- cycles of imports
 
 LATE = {
+    "rich": "a tenth of a second that only a bar needs",
+    "streamkern.report.live": "needs Bokeh",
     "h5py": "optional",
     "mlflow": "optional",
     "streamkern.backends.cupy": "needs CuPy",

@@ -42,6 +42,7 @@ class LivePage:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                """Answer with the page."""
                 host = self.headers.get("Host", "")
                 if host not in (f"127.0.0.1:{port}", f"localhost:{port}") or self.path != f"/{word}/":
                     self.send_error(404)
