@@ -93,8 +93,13 @@ class Kernelled(Protocol):
         """Kind and parameters of a radial kernel that the loops know; None for all others."""
         ...
 
+    @property
+    def norm(self) -> int:
+        """1 where values are made from L1 distances, 2 where they are made from inner products."""
+        ...
+
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Inner products to kernel values, in place."""
+        """Inner products, or L1 distances, to kernel values, in place."""
         ...
 
     def diag(self, X: Array) -> Array:

@@ -179,7 +179,11 @@ class DeviceEngine(HostEngine):
     def _values(self, expansion: Centered, X: Any) -> Any:
         """k(X, Z) of rows of the device, on the device: one matrix product and one pass over it."""
         Z, norms = self._centers(expansion)
-        S = X @ Z.T
+        if expansion.kernel.norm == 1:
+            S = self.device.loops.empty((X.shape[0], expansion.p), expansion.dtype)
+            self.device.loops.manhattan(X, Z, S)
+        else:
+            S = X @ Z.T
         expansion.kernel.apply(S, self.device.loops.row_norms(X), norms, self.device.loops)
         return S
 

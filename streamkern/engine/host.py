@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends import lapack
+from streamkern.backends.manhattan import packed_for_manhattan
 from streamkern.backends.numba import NumbaBackend
 from streamkern.backends.product import Factor, inner, pack, packed_bytes
 from streamkern.backends.thin import add_transposed, laid_out, room, times
@@ -52,13 +53,20 @@ class HostEngine(NumpyEngine):
         K = np.empty((len(X), expansion.p), dtype=expansion.dtype) if out is None else out
         kernel, (z_norms, packed), x_norms = expansion.kernel, expansion.resident, self.loops.row_norms(X)
         profile = kernel.profile
+        if kernel.norm == 1 and profile is not None:
+            self.loops.manhattan_products(
+                X, packed_for_manhattan(expansion.Z) if packed is None else packed, K, *profile
+            )
+            return K
         if packed is not None and profile is not None:
             self.loops.radial_products(X, packed, K, x_norms, z_norms, *profile)
             return K
         for rows in cuts(len(X), ROW_TILE):
             for cols in cuts(expansion.p, CENTER_TILE):
                 S = K[rows, cols]
-                if packed is None:
+                if kernel.norm == 1:
+                    self.loops.manhattan(X[rows], expansion.Z[cols], S)
+                elif packed is None:
                     np.matmul(X[rows], expansion.Z[cols].T, out=S)
                 else:
                     inner(X[rows], packed, cols, S)

@@ -142,7 +142,10 @@ class NumpyEngine:
         for rows in cuts(len(X), ROW_TILE):
             for cols in cuts(expansion.p, CENTER_TILE):
                 S = K[rows, cols]
-                np.matmul(X[rows], expansion.Z[cols].T, out=S)
+                if expansion.kernel.norm == 1:
+                    self.loops.manhattan(X[rows], expansion.Z[cols], S)
+                else:
+                    np.matmul(X[rows], expansion.Z[cols].T, out=S)
                 expansion.kernel.apply(S, x_norms[rows], z_norms[cols], self.loops)
         return K
 

@@ -37,9 +37,14 @@ class Kernel(ABC):
         """Whether k(x + a, z + a) = k(x, z): then rows may be centred, which float32 distances need."""
         return False
 
+    @property
+    def norm(self) -> int:
+        """What values are made from: 2 for inner products and so distances in the L2 norm, 1 for L1 distances."""
+        return 2
+
     @abstractmethod
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Turn inner products S = X Zᵀ, shape (b, p), into k(X, Z) in place.
+        """Turn inner products S = X Zᵀ, shape (b, p), into k(X, Z) in place; L1 distances where the norm is 1.
 
         Args:
             S: inner products, float32 or float64; may be a row-strided view.
@@ -121,7 +126,7 @@ class Sum(Kernel):
         parts: the kernels added, at least one.
 
     Raises:
-        UsageError: there is none, or one is not a kernel.
+        UsageError: there is none, one is not a kernel, or some have norm 1 and others not.
     """
 
     parts: tuple[Kernel, ...]
@@ -133,6 +138,11 @@ class Sum(Kernel):
     def translation_invariant(self) -> bool:
         """Whether every part is."""
         return all(part.translation_invariant for part in self.parts)
+
+    @property
+    def norm(self) -> int:
+        """That of every part."""
+        return self.parts[0].norm
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
@@ -164,7 +174,7 @@ class Product(Kernel):
         parts: the kernels multiplied, at least one.
 
     Raises:
-        UsageError: there is none, or one is not a kernel.
+        UsageError: there is none, one is not a kernel, or some have norm 1 and others not.
     """
 
     parts: tuple[Kernel, ...]
@@ -176,6 +186,11 @@ class Product(Kernel):
     def translation_invariant(self) -> bool:
         """Whether every part is."""
         return all(part.translation_invariant for part in self.parts)
+
+    @property
+    def norm(self) -> int:
+        """That of every part."""
+        return self.parts[0].norm
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
@@ -222,6 +237,11 @@ class Scaled(Kernel):
     def translation_invariant(self) -> bool:
         """Whether k_0 is."""
         return self.kernel.translation_invariant
+
+    @property
+    def norm(self) -> int:
+        """That of k_0."""
+        return self.kernel.norm
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
@@ -429,6 +449,13 @@ def _parts(kernel: Kernel, kind: type[Sum] | type[Product]) -> tuple[Kernel, ...
 def _check_parts(whole: Sum | Product) -> None:
     object.__setattr__(whole, "parts", tuple(whole.parts))
     _check_kernels(whole, *whole.parts)
+    if len({part.norm for part in whole.parts}) > 1:
+        raise UsageError(
+            f"The parts {whole.parts!r} are kernels of different norms.",
+            where=type(whole).__name__,
+            expected="kernels that all have norm=1, or none of them",
+            remedy="give every part the same norm",
+        )
 
 
 def _check_kernels(whole: Kernel, *parts: Any) -> None:

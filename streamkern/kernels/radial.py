@@ -1,17 +1,17 @@
-"""Radial kernels: functions of the distance r = ‖x − z‖."""
+"""Radial kernels: functions of the distance r = ‖x − z‖, in the L2 norm or, for two of them, in the L1 norm."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 
 from streamkern.backends.base import Backend, Profile
 from streamkern.errors import UsageError
-from streamkern.kernels.base import Kernel, set_number
+from streamkern.kernels.base import Kernel, set_integer, set_number
 from streamkern.types import Array
 from streamkern.user_code import in_words, users_place
 
@@ -96,8 +96,33 @@ class Radial(Kernel):
 
 
 @dataclass(frozen=True)
-class Laplace(Radial):
-    """k(x, z) = exp(−‖x − z‖/σ)."""
+class _Normed(Radial):
+    """A radial kernel of the L2 or the L1 distance."""
+
+    norm: int = field(default=2, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_integer(self, "norm", 1, 2)
+
+    def to_json(self) -> dict[str, Any]:
+        """The parameters; the norm where it is 1, so that what is made from a kernel of the L2 norm keeps its name."""
+        found = super().to_json()
+        return {name: value for name, value in found.items() if (name, value) != ("norm", 2)}
+
+
+@dataclass(frozen=True)
+class Laplace(_Normed):
+    """k(x, z) = exp(−‖x − z‖/σ).
+
+    Args:
+        bandwidth: σ > 0, or ``"median"``, see ``Radial``: the median of distances in the kernel's norm.
+        norm: 2, or 1 for r = Σ_k |x_k − z_k|: a product of kernels of one feature each. It suits tables, whose columns
+            mean different things; it takes about three times the arithmetic.
+
+    Raises:
+        UsageError: as for ``Radial``, or another norm.
+    """
 
     @property
     def kind(self) -> str:
@@ -160,15 +185,16 @@ class Matern(Radial):
 
 
 @dataclass(frozen=True)
-class ExponentialPower(Radial):
+class ExponentialPower(_Normed):
     """k(x, z) = exp(−(‖x − z‖/σ)^γ): Laplace at γ = 1; at γ = 2 a Gaussian of bandwidth σ/√2.
 
     Args:
-        bandwidth: σ > 0.
-        exponent: γ, above 0 and at most 2: beyond 2 the function is not positive definite.
+        bandwidth: σ > 0, or ``"median"``.
+        exponent: γ, above 0 and at most the norm: beyond it the function is not positive definite.
+        norm: 2, or 1 for the distance Σ_k |x_k − z_k|, see ``Laplace``.
 
     Raises:
-        UsageError: the bandwidth is not a positive finite number, or γ is out of range.
+        UsageError: the bandwidth is not a positive finite number, or γ or the norm is out of range.
     """
 
     exponent: float = 1.0
@@ -176,9 +202,11 @@ class ExponentialPower(Radial):
     def __post_init__(self) -> None:
         super().__post_init__()
         set_number(self, "exponent", positive=True)
-        if self.exponent > 2:
+        if self.exponent > self.norm:
             raise UsageError(
-                f"The exponent is {self.exponent}.", where="ExponentialPower(exponent=...)", expected="at most 2"
+                f"The exponent is {self.exponent}.",
+                where="ExponentialPower(exponent=...)",
+                expected=f"at most {self.norm}, the norm",
             )
 
     @property

@@ -186,7 +186,7 @@ def priced(pipeline: Pipeline, slots: int) -> Prices:
     """
     data = planned(pipeline)
     count = 0 if pipeline.centers is None else pipeline.centers.count(data)
-    known = at_median(pipeline, 1.0)  # a value takes as long at any bandwidth
+    known = at_median(pipeline, {1: 1.0, 2: 1.0})  # a value takes as long at any bandwidth
     shapes = Shapes(
         known.kernel, known.features, count, data.n_features, _outputs(pipeline), np.dtype(pipeline.dtype),
         pipeline.lanes,

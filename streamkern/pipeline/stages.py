@@ -160,20 +160,27 @@ class Stages:
 
     def settled(self, dataset: Dataset) -> Pipeline:
         """The pipeline with a number for each bandwidth that is the median distance of two rows."""
-        if bandwidth.asks_median(self.pipeline):
-            distance = self.run(
-                "bandwidth",
-                _key(_stored_rows(dataset), self.pipeline.dtype),
-                lambda: bandwidth.median_distance(dataset, self.executor, np.dtype(self.pipeline.dtype)),
-                lambda distance: ({}, {"median": distance}),
-                lambda _, facts: float(facts["median"]),
-            )
-            self.median = distance
-            self.pipeline = bandwidth.at_median(self.pipeline, distance)
+        found: dict[int, float] = {}
+        for norm in bandwidth.norms(self.pipeline):
+            self.median = found[norm] = self._median(dataset, norm)
+            in_norm = "" if norm == 2 else f" in the L{norm} norm"
             self.events.emit(
-                "choice", reason=f"bandwidth {distance:.6g}: the median distance of two rows", median=distance
+                "choice",
+                reason=f"bandwidth {found[norm]:.6g}: the median distance of two rows{in_norm}",
+                median=found[norm],
             )
+        self.pipeline = bandwidth.at_median(self.pipeline, found)
         return self.pipeline
+
+    def _median(self, dataset: Dataset, norm: int) -> float:
+        dtype = np.dtype(self.pipeline.dtype)
+        return self.run(
+            "bandwidth",
+            _key(_stored_rows(dataset), self.pipeline.dtype, *([] if norm == 2 else [norm])),
+            lambda: bandwidth.median_distance(dataset, self.executor, dtype, norm),
+            lambda distance: ({}, {"median": distance}),
+            lambda _, facts: float(facts["median"]),
+        )
 
     def centers(self, dataset: Dataset) -> CenterSet:
         """The centers; those that stay where the rows are stored are not kept again."""

@@ -271,8 +271,12 @@ class AtOnce:
     def settled(self, dataset: Dataset) -> Recipe:
         """The recipe with a number for each bandwidth that is a median."""
         if bandwidth.asks_median(self.recipe):
-            distance = bandwidth.median_distance(dataset, self.executor, np.dtype(self.recipe.dtype))
-            self.recipe = bandwidth.at_median(self.recipe, distance)
+            dtype = np.dtype(self.recipe.dtype)
+            found = {
+                norm: bandwidth.median_distance(dataset, self.executor, dtype, norm)
+                for norm in bandwidth.norms(self.recipe)
+            }
+            self.recipe = bandwidth.at_median(self.recipe, found)
         return self.recipe
 
     def centers(self, dataset: Dataset) -> CenterSet:
