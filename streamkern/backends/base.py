@@ -144,6 +144,20 @@ class Backend(Protocol):
         """
         ...
 
+    def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
+        """Gradients of L1 distances, summed: ``out[i, k] = Σ_j P[i, j] sign(X[i, k] − Z[j, k])``.
+
+        Args:
+            P: shape (b, p), in the dtype of the rows.
+            X: shape (b, d), float32 or float64.
+            Z: shape (p, d), in the dtype of X.
+            out: shape (b, d), in the dtype of X, overwritten.
+
+        Raises:
+            UsageError: shapes or dtypes that disagree.
+        """
+        ...
+
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
@@ -364,7 +378,7 @@ def check_manhattan(X: Array, Z: Array, out: Array) -> None:
     """
     if X.shape[1:] != Z.shape[1:] or out.shape != (len(X), len(Z)) or not X.dtype == Z.dtype == out.dtype:
         raise UsageError(
-            f"Distances of {X.dtype} rows {X.shape} and {Z.dtype} centers {Z.shape} do not fit {out.dtype} {out.shape}.",
+            f"{X.dtype} rows {X.shape} and {Z.dtype} centers {Z.shape} do not fit distances {out.dtype} {out.shape}.",
             where="out",
             expected=f"rows of one width and dtype, and an output of shape ({len(X)}, {len(Z)})",
         )

@@ -264,6 +264,22 @@ def _cosines(S: Any, phases: Any, scale: Any, half: Any, turn: Any) -> None:
 # ------------------------------------------------------------------------------------------- the fused narrow product
 
 
+@cuda.jit
+def _signed_sums(P: Any, X: Any, Z: Any, out: Any, zero: Any) -> None:
+    first, start = cuda.grid(2)
+    across, down = cuda.gridsize(2)
+    for i in range(start, out.shape[0], down):
+        for k in range(first, out.shape[1], across):
+            x, total = X[i, k], zero
+            for j in range(Z.shape[0]):
+                difference = x - Z[j, k]
+                if difference > zero:
+                    total += P[i, j]
+                elif difference < zero:
+                    total -= P[i, j]
+            out[i, k] = total
+
+
 @cache
 def _narrow(d: int, outputs: int, kind: int, threads: int, absolute: bool = False) -> Any:
     """out[split] = k(A, B[split]) W[split] for rows of width d: a thread a row of A, B in tiles of shared memory.
@@ -433,6 +449,11 @@ class CudaBackend:
                 min(most, -(-size // self.side)) for most, size in zip(self.grid, out.shape[::-1], strict=True)
             )
             self._launch(_manhattan(number, self.side), grid, (self.side, self.side), X, Z, out, X.dtype.type(0))
+
+    def signed_sums(self, P: Any, X: Any, Z: Any, out: Any) -> None:
+        """Sums of signs; see ``Backend.signed_sums``."""
+        check_manhattan(X, Z, P)
+        self._over(_signed_sums, out.shape, P, X, Z, out, X.dtype.type(0))
 
     def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str | Profile, params: Mapping[str, float]) -> None:
         """Turn inner products into kernel values in place; see ``Backend.radial``."""

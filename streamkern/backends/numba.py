@@ -123,6 +123,11 @@ class NumbaBackend:
         check_written(out, np.float32, np.float64)
         manhattan.distances(dense(X, out.dtype), packed_for_manhattan(Z), out)
 
+    def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
+        """Sums of signs; see ``Backend.signed_sums``."""
+        check_manhattan(X, Z, P)
+        manhattan.signed_sums(dense(P, out.dtype), dense(X, out.dtype), dense(Z, out.dtype), out)
+
     def manhattan_products(self, X: Array, packed: Array, out: Array, kind: str, params: Mapping[str, float]) -> None:
         """Values of a radial kernel of the L1 norm in one compiled call, the bits of ``manhattan`` and ``radial``.
 

@@ -96,6 +96,12 @@ class NumpyBackend:
         for x, z in zip(X.T, Z.T, strict=True):
             out += np.abs(x[:, None] - z)
 
+    def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
+        """Sums of signs; see ``Backend.signed_sums``."""
+        check_manhattan(X, Z, P)
+        for k, (x, z) in enumerate(zip(X.T, Z.T, strict=True)):
+            out[:, k] = np.einsum("ij,ij->i", P, np.sign(x[:, None] - z))
+
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:

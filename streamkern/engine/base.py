@@ -102,6 +102,10 @@ class Kernelled(Protocol):
         """Inner products, or L1 distances, to kernel values, in place."""
         ...
 
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> tuple[Array, Array | None]:
+        """P and Q of ∇_x k(x, z) = P z + Q x; or of P sign(x − z) where the norm is 1."""
+        ...
+
     def diag(self, X: Array) -> Array:
         """k(x, x) of every row of X."""
         ...
@@ -241,6 +245,22 @@ class Engine(Protocol):
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
         """φ(X)ᵀ r with r = respond(φ(X) W), shape (M, outputs): φ(X) is evaluated once, by panels."""
+        ...
+
+    def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
+        """Gradients ∇ Σ_l s_l f_l(x) of f(x) = Σ_j w_j k(x, z_j) by x, at each row of X.
+
+        Terms of a center nearer than 1e-4 count as 0: a Laplace kernel has no derivative there.
+
+        Args:
+            expansion: kernel and centers.
+            X: rows, shape (b, d).
+            W: weights, shape (p, c), in the dtype of the centers.
+            signs: s of each row and output, shape (b, c); None for ones.
+
+        Returns:
+            shape (b, d), in the dtype of the centers.
+        """
         ...
 
     def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:

@@ -172,6 +172,28 @@ class NumpyEngine:
             g += phi.T @ respond(phi @ W, rows)
         return g
 
+    def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
+        """∇ Σ_l s_l f_l at each row; see ``Engine.gradients``."""
+        Z, kernel, loops = expansion.Z, expansion.kernel, self.loops
+        out = np.empty((len(X), Z.shape[1]), dtype=expansion.dtype)
+        x_norms, z_norms = loops.row_norms(X), loops.row_norms(Z)
+        centers, features = (None, None) if kernel.norm == 1 else (self.right_factor(Z), self.right_factor(Z.T.copy()))
+        weights = self.right_factor(W)
+        for rows in cuts(len(X), expansion.row_tile):
+            x = X[rows]
+            V = W.sum(axis=1)[None, :] if signs is None else weights.times(signs[rows].astype(W.dtype))
+            if centers is None:
+                S = np.empty((len(x), len(Z)), dtype=expansion.dtype)
+                loops.manhattan(x, Z, S)
+                P, _ = kernel.slopes(S, x_norms[rows], z_norms, loops)
+                loops.signed_sums(P * V, x, Z, out[rows])
+                continue
+            P, Q = kernel.slopes(centers.times(x), x_norms[rows], z_norms, loops)
+            out[rows] = features.times(P * V)
+            if Q is not None:
+                out[rows] += np.einsum("ij,ij->i", Q, np.broadcast_to(V, Q.shape))[:, None] * x
+        return out
+
     def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
         """φ(X) by tiles; see ``Engine.values``."""
 

@@ -22,6 +22,7 @@ from streamkern.backends.base import Backend
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
 from streamkern.errors import UsageError
+from streamkern.kernels.derivatives import Slopes, added, numerical_slopes
 from streamkern.types import Array
 
 _STRIP = 32  # rows of a tile that a sum or product of kernels copies
@@ -52,6 +53,22 @@ class Kernel(ABC):
             z_norms: squared norms of Z, shape (p,).
             backend: where the elementwise arithmetic runs.
         """
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """P and Q of ∇_x k(x, z) = P z + Q x; or of P sign(x − z) where the norm is 1: see ``kernels.derivatives``.
+
+        By default they are differences of ``apply`` in float64.
+
+        Args:
+            S: as for ``apply``; it is not changed.
+            x_norms: as for ``apply``.
+            z_norms: as for ``apply``.
+            backend: as for ``apply``.
+
+        Returns:
+            P, shape (b, p), and Q, the same or None where it is 0.
+        """
+        return numerical_slopes(self.apply, S, x_norms, z_norms, backend)
 
     @property
     def profile(self) -> tuple[str, Mapping[str, float]] | None:
@@ -148,6 +165,14 @@ class Sum(Kernel):
         """Inner products to kernel values, in place."""
         _fold(self.parts, np.add, S, x_norms, z_norms, backend)
 
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """Sums of those of the parts."""
+        P, Q = self.parts[0].slopes(S, x_norms, z_norms, backend)
+        for part in self.parts[1:]:
+            more = part.slopes(S, x_norms, z_norms, backend)
+            P, Q = P + more[0], added(Q, more[1])
+        return P, Q
+
     def diag(self, X: Array) -> Array:
         """Σ_i k_i(x, x)."""
         return np.asarray(np.sum([part.diag(X) for part in self.parts], axis=0))
@@ -195,6 +220,17 @@ class Product(Kernel):
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
         _fold(self.parts, np.multiply, S, x_norms, z_norms, backend)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """By the product rule."""
+        value: Any = 1.0
+        P, Q = S * 0, None
+        for part in self.parts:
+            own, here = part.slopes(S, x_norms, z_norms, backend), S.copy()
+            part.apply(here, x_norms, z_norms, backend)
+            P, Q = P * here + value * own[0], None if Q is None else Q * here
+            Q, value = added(Q, None if own[1] is None else value * own[1]), value * here
+        return P, Q
 
     def diag(self, X: Array) -> Array:
         """Π_i k_i(x, x)."""
@@ -247,6 +283,11 @@ class Scaled(Kernel):
         """Inner products to kernel values, in place."""
         self.kernel.apply(S, x_norms, z_norms, backend)
         S *= S.dtype.type(self.scale)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """Those of k_0, times c."""
+        P, Q = self.kernel.slopes(S, x_norms, z_norms, backend)
+        return P * self.scale, None if Q is None else Q * self.scale
 
     def diag(self, X: Array) -> Array:
         """The diagonal of k_0, times c."""

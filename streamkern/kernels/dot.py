@@ -10,6 +10,7 @@ import numpy as np
 from streamkern.backends import NumpyBackend
 from streamkern.backends.base import Backend, Profile, magnitudes
 from streamkern.kernels.base import Kernel, set_integer, set_number, tiles
+from streamkern.kernels.derivatives import Slopes, angular_slopes, dot_slopes
 from streamkern.kernels.radial import check_profile, name_of, profile_values
 from streamkern.types import Array
 
@@ -36,6 +37,10 @@ class Linear(Kernel):
         """Inner products to kernel values, in place."""
         if self.offset:
             S += S.dtype.type(self.offset)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """1."""
+        return np.ones_like(S), None
 
     def diag(self, X: Array) -> Array:
         """‖x‖² + c."""
@@ -79,6 +84,10 @@ class Polynomial(Kernel):
                 if bit == "1":
                     strip *= base
 
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """Degree γ (γ ⟨x, z⟩ + c)^(degree − 1)."""
+        return self.degree * self.gamma * (self.gamma * S + self.offset) ** (self.degree - 1), None
+
     def diag(self, X: Array) -> Array:
         """(γ ‖x‖² + c)^degree."""
         return _rounded((self.gamma * _squared_norms(X) + self.offset) ** self.degree, X)
@@ -112,6 +121,10 @@ class ArcCosine(Kernel):
         """Inner products to kernel values, in place."""
         backend.angular(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
 
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """By the derivative of a layer; see ``Kernel.slopes``."""
+        return angular_slopes(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
+
     def diag(self, X: Array) -> Array:
         """k(x, x): m(x)². A row of zeros is at a right angle to everything, itself too."""
         norms = _squared_norms(X)
@@ -144,6 +157,10 @@ class NTK(Kernel):
         """Inner products to kernel values, in place."""
         backend.angular(S, x_norms, z_norms, "ntk", self.depth)
 
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """By the derivative of a layer; see ``Kernel.slopes``."""
+        return angular_slopes(S, x_norms, z_norms, "ntk", self.depth)
+
     def diag(self, X: Array) -> Array:
         """(depth + 1) ‖x‖²."""
         return _rounded((self.depth + 1) * _squared_norms(X), X)
@@ -171,6 +188,10 @@ class DotProfile(Kernel):
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
         S[...] = profile_values(self, S)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """By differences of the function in float64; see ``Kernel.slopes``."""
+        return dot_slopes(lambda inner: profile_values(self, inner), S)
 
     def diag(self, X: Array) -> Array:
         """g(‖x‖²)."""

@@ -12,6 +12,7 @@ import numpy as np
 from streamkern.backends.base import Backend, Profile
 from streamkern.errors import UsageError
 from streamkern.kernels.base import Kernel, set_integer, set_number
+from streamkern.kernels.derivatives import Slopes, profile_slopes, radial_slopes
 from streamkern.types import Array
 from streamkern.user_code import in_words, users_place
 
@@ -89,6 +90,10 @@ class Radial(Kernel):
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
         backend.radial(S, x_norms, z_norms, *self.profile)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """By the formula of the kind's derivative; see ``Kernel.slopes``."""
+        return radial_slopes(S, x_norms, z_norms, *self.profile)
 
     def diag(self, X: Array) -> Array:
         """k(x, x) = 1."""
@@ -243,6 +248,10 @@ class RadialProfile(Kernel):
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         """Inner products to kernel values, in place."""
         backend.radial(S, x_norms, z_norms, lambda squared: profile_values(self, squared), {})
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """By differences of the function in float64; see ``Kernel.slopes``."""
+        return profile_slopes(lambda squared: profile_values(self, squared), S, x_norms, z_norms)
 
     def diag(self, X: Array) -> Array:
         """k(x, x) = g(0)."""

@@ -98,14 +98,22 @@ class BackendSuite:
     def test_l1_distances_and_their_kernels_are_the_reference_s(self, backend: Backend, dtype: type) -> None:
         """Of rows and centers that fill no tile; a row is at distance 0 from itself, and a NaN stays one."""
         rng = np.random.default_rng(2)
-        X, Z = rng.normal(size=(9, 19)).astype(dtype), rng.normal(size=(37, 19)).astype(dtype)
+        X: Array = rng.normal(size=(9, 19)).astype(dtype)
+        Z: Array = rng.normal(size=(37, 19)).astype(dtype)
         Z[5], X[8, 3] = X[2], np.nan
-        S, expected = np.empty((9, 37), dtype), np.empty((9, 37), dtype)
+        S: Array = np.empty((9, 37), dtype)
+        expected: Array = S.copy()
         backend.manhattan(X, Z, S)
         _REFERENCE.manhattan(X, Z, expected)
         np.testing.assert_allclose(S, expected, rtol=1e-5 if dtype == np.float32 else 1e-13)
         assert S[2, 5] == 0
-        norms = np.zeros(9, dtype), np.zeros(37, dtype)
+        P: Array = rng.normal(size=(9, 37)).astype(dtype)
+        sums: Array = np.empty((9, 19), dtype)
+        wanted: Array = sums.copy()
+        backend.signed_sums(P, X, Z, sums)
+        _REFERENCE.signed_sums(P, X, Z, wanted)
+        np.testing.assert_allclose(sums[:8], wanted[:8], atol=1e-5 if dtype == np.float32 else 1e-13)
+        norms: tuple[Array, Array] = (np.zeros(9, dtype), np.zeros(37, dtype))
         for kind in ("laplace", "exponential_power"):
             K, values = S.copy(), expected.copy()
             backend.radial(K, *norms, kind, _PARAMS | {"norm": 1})

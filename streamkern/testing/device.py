@@ -185,6 +185,11 @@ class _StrictLoops(PlainLoops):
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.device.put(np.empty(shape, dtype))
 
+    def signed_sums(self, P: Any, X: Any, Z: Any, out: Any) -> None:
+        take, found = self.device.take, self.device.take(out)
+        super().signed_sums(take(P), take(X), take(Z), found)
+        out[...] = self.device.put(found)
+
     def manhattan(self, X: Any, Z: Any, out: Any) -> None:
         found = self.device.take(out)
         super().manhattan(self.device.take(X), self.device.take(Z), found)

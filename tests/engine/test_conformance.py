@@ -44,6 +44,8 @@ def of_l1(engine: Engine, dtype: Any, kernel: Any = None, d: int = 7) -> Expansi
     return Expansion(kernel or sk.Laplace(9.0, norm=1), wide.astype(dtype), engine)
 
 
+SIGNS = np.where(rng.random((90, 3)) < 0.5, -1.0, 1.0)
+
 VERBS: dict[str, Any] = {
     "block of L1": lambda e, k, t: e.block(of_l1(e, t), X.astype(t)),
     "predict of L1": lambda e, k, t: e.predict(of_l1(e, t), X.astype(t), W.astype(t)),
@@ -51,6 +53,10 @@ VERBS: dict[str, Any] = {
         of_l1(e, t, sk.Laplace(90.0, norm=1), 70), np.tile(X, (1, 10)).astype(t), W.astype(t)
     ),
     "pull of L1": lambda e, k, t: e.pull(of_l1(e, t), X.astype(t), W.astype(t), lambda F, rows: F[:, :2], 2),
+    "gradients": lambda e, k, t: e.gradients(k, X.astype(t), W.astype(t), SIGNS),
+    "gradients of the sum of outputs": lambda e, k, t: e.gradients(k, X.astype(t), W.astype(t)),
+    "gradients of L1": lambda e, k, t: e.gradients(of_l1(e, t), X.astype(t), W.astype(t), SIGNS),
+    "gradients of angles": lambda e, k, t: e.gradients(of_l1(e, t, sk.NTK(2)), X.astype(t), W.astype(t), SIGNS),
     "kernel_matrix of L1": lambda e, k, t: e.kernel_matrix(of_l1(e, t), 200),
     "block": lambda e, k, t: e.block(k, X.astype(t)),
     "predict": lambda e, k, t: e.predict(k, X.astype(t), W.astype(t)),
