@@ -51,6 +51,7 @@ from streamkern.pipeline.predict import PredictionResult, predict
 from streamkern.report.mlflow import log_to_mlflow
 from streamkern.serving import Predictor
 from streamkern.solvers import (
+    AGOP,
     SGD,
     SVRG,
     Direct,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
 __version__ = version("streamkern")
 
 __all__ = [
+    "AGOP",
     "NTK",
     "SGD",
     "SVRG",

@@ -29,6 +29,7 @@ from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL
 from streamkern.solvers.fit import Fitted, fit
+from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
@@ -52,6 +53,7 @@ class _Recipe:
     lanes: int
     dtype: str
     features: FeatureMap | None = None
+    metric: AGOP | None = None
     preprocess: tuple[Step, ...] = ()
 
 
@@ -67,6 +69,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         solver: Solver | str | None = None,
         *,
         memory: str | int | None = None,
+        metric: AGOP | None = None,
         scaling: str | None = None,
         preprocess: Sequence[Step] | None = None,
         validation: float | Dataset | None = None,
@@ -81,6 +84,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.centers = centers
         self.solver = solver
         self.memory = memory
+        self.metric = metric
         self.scaling = scaling
         self.preprocess = preprocess
         self.validation = validation
@@ -122,6 +126,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.model_ = KernelMachine.of(fitted, **reason)
         self.outcome_ = fitted.outcome
         self.report_ = fitted.report | reason
+        if fitted.metric is not None:
+            self.report_ |= {"metric": fitted.metric.summary(fitted.columns)}
         self.footprint_ = fitted.footprint
         return self
 
@@ -142,6 +148,20 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """
         outputs = self._outputs(X)
         return self.model_.decide(outputs)
+
+    @property
+    def feature_importances_(self) -> Array:
+        """Share of each feature in the squared gradient of the outputs, in units of its standard deviation: shape (d,).
+
+        Features are those after ``preprocess``, in the order of ``report_["metric"]["columns"]``. They sum to 1.
+
+        Raises:
+            AttributeError: the model was fitted without a metric.
+        """
+        check_is_fitted(self)
+        if "metric" not in self.model_.metadata:
+            raise AttributeError("feature_importances_ comes with a metric: fit with metric=sk.AGOP()")
+        return np.array(self.model_.metadata["metric"]["importances"])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fitted model, to be read by ``load_model``. See ``KernelMachine.save``.
@@ -211,6 +231,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         require(right, "kernel", 'a kernel such as sk.Laplace(10) or sk.Laplace("median"), or "auto"')
         known = self.solver in (None, AUTO) if isinstance(self.solver, str | None) else hasattr(self.solver, "setup")
         require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
+        require(isinstance(self.metric, AGOP | None), "metric", "sk.AGOP(), or None")
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
         require_steps(self.preprocess or (), f"{type(self).__name__}(preprocess=...)")
         require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
@@ -249,6 +270,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             seed,
             int(self.lanes),
             dtype if self.dtype == "auto" else self.dtype,
+            metric=self.metric,
             preprocess=tuple(self.preprocess or ()),
         )
 
@@ -265,6 +287,8 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
+        metric: what is learned about the features before the kernel, such as ``AGOP()``; None for nothing. With a
+            metric ``feature_importances_`` says what it found.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None takes rows as they are.
         preprocess: steps such as ``Impute("mean")`` or ``OneHot((3,))``, fitted to the training rows in this order,
@@ -321,6 +345,7 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         centers: see there.
         solver: see there.
         memory: see there.
+        metric: see there.
         scaling: see there.
         preprocess: see there.
         validation: see there.

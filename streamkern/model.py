@@ -105,6 +105,8 @@ class KernelMachine:
             "data": problem.train.fingerprint,
             "dtype": problem.train.source.dtype.str,
         }
+        if fitted.metric is not None:
+            facts["metric"] = fitted.metric.summary(fitted.columns)
         return cls(
             problem.kernel,
             problem.centers.Z,

@@ -182,7 +182,7 @@ class NumpyEngine:
         for rows in cuts(len(X), expansion.row_tile):
             x = X[rows]
             V = W.sum(axis=1)[None, :] if signs is None else weights.times(signs[rows].astype(W.dtype))
-            if centers is None:
+            if centers is None or features is None:
                 S = np.empty((len(x), len(Z)), dtype=expansion.dtype)
                 loops.manhattan(x, Z, S)
                 P, _ = kernel.slopes(S, x_norms[rows], z_norms, loops)

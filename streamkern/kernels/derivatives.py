@@ -63,7 +63,7 @@ def radial_slopes(S: Array, x_norms: Array, z_norms: Array, kind: str, params: M
 
 
 def angular_slopes(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> Slopes:
-    """P and Q of a kernel of ``ANGULAR_KINDS``, in float64: k is m(x) m(z) κ(u) with u = cos θ, see ``Backend.angular``.
+    """P and Q of a kernel of ``ANGULAR_KINDS``, in float64: k is m(x) m(z) κ(cos θ), see ``Backend.angular``.
 
     κ_0' = 1/(π sin θ), κ_1' = κ_0 and κ_2' = 4/3 κ_1. Where k is homogeneous of degree h in x, Euler's theorem has
     ⟨∇_x k, x⟩ = h k, which gives Q. At an angle of 0, where κ_0 has no derivative, it is taken at 1e-5.

@@ -20,6 +20,7 @@ from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.fit import OUTPUTS_GUESS, centers_bytes, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint
 from streamkern.solvers.metered import Bill, Size
+from streamkern.solvers.metric import bill as metric_bill
 from streamkern.solvers.placement import device_for, require_room
 
 LIKELY_CLASSES = 10
@@ -146,6 +147,7 @@ def plan(
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
+        agop=pipeline.metric,
     )  # fmt: skip
     bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
     if prices is None:
@@ -157,12 +159,23 @@ def plan(
         *([reason] if reason else []),
         *_on_device(pipeline, device, fits, bill.size),
         *bill.reasons,
+        *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
         *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
         f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
     )
     return Plan(stages, choices, fits, budget, solver.to_json()["name"])
+
+
+def _metric_choice(pipeline: Pipeline) -> str:
+    """What the metric will try."""
+    agop = pipeline.metric
+    assert agop is not None
+    data = planned(pipeline)
+    sample, p = agop.sizes(data.base_rows)
+    kinds = " and ".join(agop.kinds(data.n_features))
+    return f"metric: {kinds}, at most {agop.rounds} round(s) each on {sample:,} rows and {p:,} centers"
 
 
 def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: Size) -> list[str]:
@@ -241,11 +254,17 @@ def _stages(pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices) -> 
     pairs = Operations(numbers=0.5 * size.d * looked**2)
     distances = stage("bandwidth", looked, 1, pairs, whole, seconds(pairs, looked, whole) + stored * _HASHED, "centers")
     learnt = [step.to_json()["name"].lower() for step in steps(pipeline) if isinstance(step, Learning)]
+    metrics = []
+    if pipeline.metric is not None:
+        costs = metric_bill(pipeline.metric, size, data.base_rows)
+        took = seconds(costs.work, costs.rows, whole) + stored * _HASHED
+        metrics = [stage("metric", costs.sample, costs.rounds, costs.work, whole, took)]
     prepared = seconds(takes.setup, sweeps * n, whole * (1 + sweeps)) + bill.memory.setup * prices.page
     evaluated = seconds(float(scored) * predicting, scored, looked_up)
     return (
         *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
         stage("statistics", stored, 1, scanning, whole, scanned),
+        *metrics,
         *([] if not asks_median(pipeline) else [distances]),
         stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
         stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),

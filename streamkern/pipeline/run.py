@@ -234,7 +234,8 @@ def _train(
             events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
 
         besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
-        problem, outcome, report, projected = fitted = fit(pipeline, executor, budget, stages, on_plan, computing)
+        fitted = fit(pipeline, executor, budget, stages, on_plan, computing)
+        problem, outcome, report, projected = fitted[:4]
         settled = {} if stages.median is None else {"median_distance": stages.median}
         model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
         metrics = stages.evaluate(model, problem.train)
@@ -259,6 +260,7 @@ def _train(
             "n_centers": len(problem.centers.Z),
             "kernel": problem.kernel.to_json() if problem.features is None else None,
             **settled,
+            **({} if fitted.metric is None else {"metric": fitted.metric.summary(fitted.columns)}),
             "solver": pipeline.solver.to_json()["name"],
             "solver_report": report,
             "history": outcome.history,
@@ -325,6 +327,7 @@ def _manifest(
         "kernel": None if pipeline.kernel is None else pipeline.kernel.to_json(),
         "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
         "features": None if pipeline.features is None else pipeline.features.to_json(),
+        "metric": None if pipeline.metric is None else pipeline.metric.to_json(),
         "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
         "preprocess": [step.to_json() for step in steps(pipeline)],
         "code": {
@@ -344,7 +347,19 @@ def _manifest(
     }
 
 
-_TRAINING = ("train", "kernel", "centers", "features", "solver", "preprocess", "code", "seed", "lanes", "dtype")
+_TRAINING = (
+    "train",
+    "kernel",
+    "centers",
+    "features",
+    "metric",
+    "solver",
+    "preprocess",
+    "code",
+    "seed",
+    "lanes",
+    "dtype",
+)
 
 
 def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ from streamkern.data.transforms import Transform, dump, load
 from streamkern.errors import StorageError
 from streamkern.events import EventLog
 from streamkern.execute.base import Executor
+from streamkern.kernels import Kernel
 from streamkern.model import KernelMachine
 from streamkern.pipeline.checkpoints import INTERVAL, Checkpoints
 from streamkern.pipeline.examples import examples
@@ -33,8 +34,10 @@ from streamkern.solvers import Outcome, Problem, bandwidth, train
 from streamkern.solvers.diagnostics import diagnose
 from streamkern.solvers.fit import choose_centers, learn, require_success, statistics, steps
 from streamkern.solvers.footprint import Footprint
+from streamkern.solvers.metric import Metric, learn_metric
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
+from streamkern.storage.records import pack, unpack
 from streamkern.types import Array
 from streamkern.user_code import described
 
@@ -157,6 +160,29 @@ class Stages:
             _dump_statistics,
             _load_statistics,
         )
+
+    def metric(self, problem: Problem, kernel: Kernel) -> Metric:
+        """The metric of training rows."""
+        agop = self.pipeline.metric
+        assert agop is not None
+        key = _key(
+            _stored_rows(problem.train), described(agop), described(kernel), encoding_to_json(problem.encoding),
+            [self.pipeline.dtype, platform.machine()],
+        )  # fmt: skip
+
+        def dump_metric(found: Metric) -> tuple[dict[str, Array], dict[str, Any]]:
+            tree, arrays = pack(found)
+            return arrays, {"metric": tree}
+
+        found = self.run(
+            "metric",
+            key,
+            lambda: learn_metric(agop, kernel, problem),
+            dump_metric,
+            lambda arrays, facts: cast(Metric, unpack(facts["metric"], arrays)),
+        )
+        self.events.emit("choice", reason=found.reason(), metric=found.kind)
+        return found
 
     def settled(self, dataset: Dataset) -> Pipeline:
         """The pipeline with a number for each bandwidth that is the median distance of two rows."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.device import Device
-from streamkern.centers import Centers, CenterSet
+from streamkern.centers import Centers, CenterSet, Given
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import (
     Learning,
@@ -34,6 +34,7 @@ from streamkern.solvers import bandwidth
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.footprint import Footprint, footprint, scan_rows
 from streamkern.solvers.loop import Outcome, Progress, train
+from streamkern.solvers.metric import AGOP, Metric, learn_metric
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
 from streamkern.sweep import Work, sweep
@@ -202,6 +203,11 @@ class Recipe(Protocol):
         ...
 
     @property
+    def metric(self) -> AGOP | None:
+        """What is learned about the features before the kernel; None for nothing."""
+        ...
+
+    @property
     def standardise(self) -> bool:
         """Whether every feature is then scaled to mean 0 and variance 1 over the training rows."""
         ...
@@ -231,6 +237,10 @@ class Stages(Protocol):
 
     def statistics(self, dataset: Dataset) -> Statistics:
         """Ranges, moments and labels of the training rows."""
+        ...
+
+    def metric(self, problem: Problem, kernel: Kernel) -> Metric:
+        """The metric of training rows; a problem that has no centers yet."""
         ...
 
     def settled(self, dataset: Dataset) -> Recipe:
@@ -268,6 +278,11 @@ class AtOnce:
         """Ranges, moments and labels of the training rows."""
         return statistics(dataset, self.executor, self.recipe.task)
 
+    def metric(self, problem: Problem, kernel: Kernel) -> Metric:
+        """The metric of training rows."""
+        assert self.recipe.metric is not None
+        return learn_metric(self.recipe.metric, kernel, problem)
+
     def settled(self, dataset: Dataset) -> Recipe:
         """The recipe with a number for each bandwidth that is a median."""
         if bandwidth.asks_median(self.recipe):
@@ -300,12 +315,16 @@ class Fitted(NamedTuple):
         outcome: weights, and how training ended.
         report: what the solver found out about its problem.
         footprint: projected memory.
+        metric: what was learned about the features, or None.
+        columns: names of the features that the metric is of, or None.
     """
 
     problem: Problem
     outcome: Outcome
     report: dict[str, Any]
     footprint: Footprint
+    metric: Metric | None = None
+    columns: tuple[str, ...] | None = None
 
 
 def fit(
@@ -353,21 +372,28 @@ def fit(
             centers_bytes=centers_bytes(recipe, executor.slots, rows),
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
+            agop=recipe.metric,
         )  # fmt: skip
 
+    require_metric(recipe)
     guess = planned(recipe)
     projected = project(guess, OUTPUTS_GUESS)
     on_plan(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = prepare(recipe, stages)
+    learned, columns = None, scaled.columns
+    if recipe.metric is not None:
+        scaled, facts, learned = _through_metric(recipe, scaled, facts, stages, executor, device)
+        release()
     basis = recipe.features or recipe.kernel
     scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
     basis = recipe.features or recipe.kernel
     require_range(scaled, facts, np.dtype(recipe.dtype), centred=basis is None or basis.translation_invariant)
     release()
-    if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features:
+    turned = learned is not None and learned.kind == "full"
+    if facts.encoding.outputs > OUTPUTS_GUESS or scaled.n_features != guess.n_features or turned:
         projected = project(scaled, max(facts.encoding.outputs, OUTPUTS_GUESS))
         on_plan(projected)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled)
@@ -395,7 +421,46 @@ def fit(
     )
     outcome, report = stages.fit(problem, projected)
     release()
-    return Fitted(problem, outcome, report, projected)
+    return Fitted(problem, outcome, report, projected, learned, columns)
+
+
+def require_metric(recipe: Recipe) -> None:
+    """Refuse a metric where rows or centers do not allow one.
+
+    Raises:
+        UsageError: rows are augmented, the model is linear in features, or the centers are given.
+    """
+    if recipe.metric is None:
+        return
+    for wrong, what, remedy in (
+        (recipe.train.augmentations, "augmented rows", "leave the augmentations out"),
+        (recipe.features is not None, f"a model on features, {recipe.features!r}", "use kernel values at centers"),
+        (isinstance(recipe.centers, Given), "given centers", "draw centers, such as sk.Uniform(1000)"),
+    ):
+        if wrong:
+            raise UsageError(
+                f"There is a metric to learn, and {what}.",
+                where="metric=AGOP(...)",
+                expected="a kernel at centers that are drawn from rows without augmentations",
+                remedy=f"{remedy}; or leave the metric out",
+            )
+
+
+def _through_metric(
+    recipe: Recipe, scaled: Dataset, facts: Statistics, stages: Stages, executor: Executor, device: Device | None
+) -> tuple[Dataset, Statistics, Metric]:
+    """Training rows through the metric that they teach, and their statistics."""
+    dtype, kernel = np.dtype(recipe.dtype), recipe.kernel or default_kernel(facts, scaled)
+    assert facts.encoding is not None
+    nothing = CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None)
+    rows = relative(scaled, facts, kernel.translation_invariant, dtype)
+    problem = Problem(
+        rows, facts.encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes, engine=engine_on(device)
+    )
+    learned = stages.metric(problem, kernel)
+    scaled = learned.applied(scaled)
+    # A scale of features is part of how statistics are read; a turn makes other features.
+    return scaled, stages.statistics(scaled) if learned.kind == "full" else facts, learned
 
 
 def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
