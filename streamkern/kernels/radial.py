@@ -100,7 +100,7 @@ class Radial(Kernel):
         return np.ones(len(X), dtype=X.dtype if X.dtype.kind == "f" else np.float64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Normed(Radial):
     """A radial kernel of the L2 or the L1 distance."""
 
@@ -110,13 +110,17 @@ class _Normed(Radial):
         super().__post_init__()
         set_integer(self, "norm", 1, 2)
 
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if (name, value) != ("norm", 2))
+        return f"{type(self).__name__}({given})"
+
     def to_json(self) -> dict[str, Any]:
         """The parameters; the norm where it is 1, so that what is made from a kernel of the L2 norm keeps its name."""
         found = super().to_json()
         return {name: value for name, value in found.items() if (name, value) != ("norm", 2)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Laplace(_Normed):
     """k(x, z) = exp(−‖x − z‖/σ).
 
@@ -189,7 +193,7 @@ class Matern(Radial):
         return "matern32" if self.nu == 1.5 else "matern52"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExponentialPower(_Normed):
     """k(x, z) = exp(−(‖x − z‖/σ)^γ): Laplace at γ = 1; at γ = 2 a Gaussian of bandwidth σ/√2.
 

@@ -49,6 +49,9 @@ HELD_OUT = 0.2
 RIDGES = tuple(10.0**-e for e in range(9, 0, -1))
 """Ridges of a round: one decomposition gives them all."""
 
+LEAST = 40
+"""Rows below which nothing is learned about features."""
+
 WIDEST = 1000
 """Features up to which ``kind="auto"`` tries a full matrix, whose square root takes d³ operations."""
 
@@ -304,11 +307,11 @@ class _Rounds:
         encoding: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
         base = from_arrays(X, y, sample_weight=w)
         train, held = base.split(HELD_OUT, agop.seed)
-        if held.base_rows < 2 or train.base_rows < p:
+        if rows < LEAST or held.base_rows < 2 or train.base_rows < p:
             raise UsageError(
                 f"A metric is learned from {rows:,} rows here.",
                 where="metric=AGOP(...)",
-                expected="at least some dozens of rows",
+                expected=f"at least {LEAST} rows",
                 remedy="leave the metric out",
             )
         wide = X.astype(np.float64)

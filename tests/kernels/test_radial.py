@@ -41,6 +41,10 @@ def test_the_norm_is_part_of_a_kernel_and_of_what_is_saved_only_where_it_is_1():
     assert kernel_from_json(json.loads(json.dumps(kernel.to_json()))) == kernel
     assert kernel.at_median(3.0) == ExponentialPower(3.0, 0.5, norm=1)
     assert Laplace(2.0) != Laplace(2.0, norm=1)
+    assert (repr(Laplace(2.0)), repr(Laplace(2.0, norm=1))) == (
+        "Laplace(bandwidth=2.0)",
+        "Laplace(bandwidth=2.0, norm=1)",
+    )
 
 
 def rows(seed: int, n: int, d: int, dtype: type = np.float64) -> np.ndarray:
