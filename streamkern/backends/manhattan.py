@@ -14,7 +14,7 @@ import numpy as np
 from numba.core import types
 
 from streamkern.backends.compiled import OPTIONS, loop, rows, vector
-from streamkern.backends.loops import dense_row, radial, widest
+from streamkern.backends.loops import radial, widest
 from streamkern.backends.product import DEPTH, MANY_ROWS, WIDTH, microkernel, packed_by
 from streamkern.types import Array
 
@@ -111,23 +111,6 @@ def products(X: Any, packed: Any, out: Any, kind: Any, coefficients: Any) -> Non
             tile = out[i : i + _ROWS, j : j + _COLUMNS]
             _tile(X[i : i + _ROWS], packed, j // packed.shape[2], tile)
             _radial(tile, unread, unread, kind, coefficients, True)
-
-
-@loop(lambda dtype: types.void(*[rows(dtype, readonly=True)] * 3, rows(dtype)), types.float32, types.float64)
-def signed_sums(P: Any, X: Any, Z: Any, out: Any) -> None:
-    """Sums over centers of P times the sign of each difference."""
-    widest()
-    d = X.shape[1]
-    zero = out.dtype.type(0)
-    for i in range(X.shape[0]):
-        x, total = dense_row(X[i]), dense_row(out[i])
-        for k in range(d):
-            total[k] = zero
-        for j in range(Z.shape[0]):
-            z, weight = dense_row(Z[j]), P[i, j]
-            for k in range(d):
-                up = weight if x[k] > z[k] else zero
-                total[k] += up - (weight if x[k] < z[k] else zero)
 
 
 def packed_for_manhattan(Z: Array) -> Array:

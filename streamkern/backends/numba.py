@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkern.backends import loops, manhattan
+from streamkern.backends import loops, manhattan, slopes
 from streamkern.backends.base import (
     ANGULAR_KINDS,
     RADIAL_KINDS,
@@ -126,7 +126,27 @@ class NumbaBackend:
     def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
         """Sums of signs; see ``Backend.signed_sums``."""
         check_manhattan(X, Z, P)
-        manhattan.signed_sums(dense(P, out.dtype), dense(X, out.dtype), dense(Z, out.dtype), out)
+        slopes.signed_sums(dense(P, out.dtype), X, np.ascontiguousarray(Z.T), out)
+
+    def radial_slopes(
+        self, S: Array, V: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float], near: float
+    ) -> None:
+        """Inner products, or L1 distances, to φ'(r)/r, or φ'(r), times V, in place: see ``kernels.derivatives``.
+
+        Args:
+            S: as for ``radial``.
+            V: shape (b, p), in the dtype of S.
+            x_norms: as for ``radial``.
+            z_norms: as for ``radial``.
+            kind: one of ``RADIAL_KINDS``.
+            params: as for ``radial``.
+            near: distance up to which a derivative counts as 0.
+        """
+        check_tile(S, x_norms, z_norms)
+        code, numbers, ready = _radial_numbers(kind, params, S.dtype)
+        numbers[3] = near if ready else near**2
+        norms = (_contiguous(v, S.dtype) for v in (x_norms, z_norms))
+        slopes.radial_slopes(S, dense(V, S.dtype), *norms, code, numbers, ready)
 
     def manhattan_products(self, X: Array, packed: Array, out: Array, kind: str, params: Mapping[str, float]) -> None:
         """Values of a radial kernel of the L1 norm in one compiled call, the bits of ``manhattan`` and ``radial``.

@@ -46,6 +46,9 @@ SUMS, SLAB = 8, 32
 MANY = 64
 """Columns from which packing the right factor of a product pays."""
 
+NEAR = 1e-4
+"""Distance up to which a derivative counts as 0: that of a Laplace kernel does not exist at r = 0."""
+
 KERNEL_TILE = 128
 """Rows of a kernel matrix that are one task, of which a thread has two in flight."""
 

@@ -13,7 +13,7 @@ from streamkern.backends.numba import NumbaBackend
 from streamkern.backends.product import Factor, inner, pack, packed_bytes
 from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.engine import dense
-from streamkern.engine.base import CENTER_TILE, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
+from streamkern.engine.base import CENTER_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
 from streamkern.engine.numpy import NumpyEngine, one_by_one
 from streamkern.engine.triangle import cuts, packed_panels
 from streamkern.types import Array
@@ -106,6 +106,17 @@ class HostEngine(NumpyEngine):
         for rows, phi in basis.panels(X, begun):
             add_transposed(phi, respond(times(phi, right)[:, :c], rows), g)
         return np.ascontiguousarray(g)
+
+    def slopes(self, kernel: Any, S: Array, V: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array | None]:
+        """P V and Q V of a tile, of radial kernels in one compiled pass; see ``NumpyEngine.slopes``."""
+        profile = kernel.profile
+        if profile is None:
+            return super().slopes(kernel, S, V, x_norms, z_norms)
+        kind, params = profile
+        self.loops.radial_slopes(S, V, x_norms, z_norms, kind, params, NEAR)
+        if kernel.norm == 2:
+            np.negative(S, out=S)
+        return S, None
 
     # ------------------------------------------------------------------------------ matrices
 

@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends.base import Backend, magnitudes
+from streamkern.engine.base import NEAR
 from streamkern.types import Array
 
 Slopes = tuple[Array, Array | None]
 """P, and Q or None where it is 0: shape (b, p) each."""
-
-NEAR = 1e-4
-"""Distance below which a derivative counts as 0: that of a Laplace kernel does not exist at r = 0."""
 
 _STEP = 1e-5  # of a difference, relative: rounding and truncation are both about 1e-10 in float64
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.engine import NumpyEngine
+from streamkern.engine import Engine, NumpyEngine, default_engine
 from streamkern.kernels import Expansion, Kernel
 
 
@@ -42,13 +44,14 @@ KERNELS = [
 ]
 
 
+@pytest.mark.parametrize("engine", [NumpyEngine(), default_engine()], ids=lambda engine: engine.name)
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: repr(kernel)[:40])
-def test_a_gradient_is_the_central_difference(kernel: Kernel):
+def test_a_gradient_is_the_central_difference(kernel: Kernel, engine: Engine):
     rng = np.random.default_rng(0)
     Z, X, W = rng.normal(size=(40, 4)), rng.normal(size=(7, 4)), rng.normal(size=(40, 2))
     X[0] = Z[3] + 1e-3 * rng.normal(size=4)  # near a center, and not nearer than differences can see
     signs = np.where(rng.random((7, 2)) < 0.5, -1.0, 1.0)
-    expansion = Expansion(kernel, Z, NumpyEngine())
+    expansion = Expansion(kernel, Z, engine)
     found = expansion.engine.gradients(expansion, X, W, signs)
     step, expected = 1e-6, np.empty_like(X)
     for k in range(4):
@@ -65,8 +68,9 @@ def test_a_row_that_is_a_center_counts_for_nothing():
     """Where a Laplace kernel has no derivative: the other centers' terms are left."""
     Z = np.random.default_rng(1).normal(size=(5, 3))
     W = np.ones((5, 1))
-    for kernel in (sk.Laplace(2.0), sk.Laplace(2.0, norm=1), sk.ExponentialPower(2.0, 0.5)):
-        whole, rest = Expansion(kernel, Z, NumpyEngine()), Expansion(kernel, Z[1:], NumpyEngine())
+    kernels = sk.Laplace(2.0), sk.Laplace(2.0, norm=1), sk.ExponentialPower(2.0, 0.5)
+    for kernel, engine in itertools.product(kernels, (NumpyEngine(), default_engine())):
+        whole, rest = Expansion(kernel, Z, engine), Expansion(kernel, Z[1:], engine)
         found = whole.engine.gradients(whole, Z[:1], W)
         np.testing.assert_allclose(found, rest.engine.gradients(rest, Z[:1], W[1:]), atol=1e-12)
         assert np.isfinite(found).all()
