@@ -132,3 +132,16 @@ def test_features_that_are_linear_in_rows_far_from_0_are_refused(tmp_path: Path)
         pipeline = sk.Pipeline(sk.from_arrays(U + 1.7e9, Y), features=features, solver=Direct(), task="regression")
         with pytest.raises(sk.PrecisionError, match="inner products"):
             sk.run(pipeline, tmp_path / type(features).__name__)
+
+
+def test_a_kernel_of_the_l1_norm_is_held_to_the_rounding_of_its_distances():
+    """Nothing cancels in them but what rows are rounded by: they stand offsets that inner products do not."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 5)) + np.where(rng.random(400) < 0.5, -1.0, 1.0)[:, None] * 1e3
+    shares = {
+        (norm, far): rounding(sk.Laplace(3.0, norm=norm), sizes(far * X, True, norm), np.dtype(np.float32)).share
+        for norm in (1, 2)
+        for far in (1.0, 1e4)
+    }
+    assert shares[1, 1.0] <= TOLERANCE < shares[2, 1.0]
+    assert shares[1, 1e4] > TOLERANCE
