@@ -55,6 +55,7 @@ from streamkern.report.mlflow import log_to_mlflow
 from streamkern.serving import Predictor
 from streamkern.serving.predict import PredictionResult, predict
 from streamkern.solvers import (
+    AGOP,
     SGD,
     SVRG,
     Direct,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 __version__ = version("streamkern")
 
 __all__ = [
+    "AGOP",
     "NTK",
     "SGD",
     "SVRG",

@@ -31,6 +31,7 @@ from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.fit import Fitted, Stages, fit
+from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
 from streamkern.storage.convert import is_mixed, is_table
 from streamkern.storage.dask import is_dask_array
@@ -57,6 +58,7 @@ class _Recipe:
     dtype: str
     features: FeatureMap | None = None
     preprocess: tuple[Step, ...] | str = ()
+    metric: AGOP | None = None
     test: Dataset | None = None
 
 
@@ -72,6 +74,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         solver: Solver | str | None = None,
         *,
         memory: str | int | None = None,
+        metric: AGOP | None = None,
         scaling: str | None = None,
         preprocess: Sequence[Step] | str | None = AUTOMATIC,
         validation: float | Dataset | None = None,
@@ -87,6 +90,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.centers = centers
         self.solver = solver
         self.memory = memory
+        self.metric = metric
         self.scaling = scaling
         self.preprocess = preprocess
         self.validation = validation
@@ -171,6 +175,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.model_ = KernelMachine.of(fitted, **reason)
         self.outcome_ = fitted.outcome
         self.report_ = fitted.report | {"seed": seed} | reason
+        if fitted.metric is not None:
+            self.report_ |= {"metric": fitted.metric.summary(fitted.columns)}
         self.footprint_ = fitted.footprint
         return self
 
@@ -215,6 +221,20 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """
         outputs = self._outputs(X)
         return self.model_.decide(outputs)
+
+    @property
+    def feature_importances_(self) -> Array:
+        """Share of each feature in the squared gradient of the outputs, in units of its standard deviation: shape (d,).
+
+        Features are those after ``preprocess``, in the order of ``report_["metric"]["columns"]``. They sum to 1.
+
+        Raises:
+            AttributeError: the model was fitted without a metric.
+        """
+        check_is_fitted(self)
+        if "metric" not in self.model_.metadata:
+            raise AttributeError("feature_importances_ comes with a metric: fit with metric=sk.AGOP()")
+        return np.array(self.model_.metadata["metric"]["importances"])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fitted model, to be read by ``load_model``: a zarr group with JSON attributes.
@@ -311,6 +331,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         kernel = named_kernel(self.kernel, self._where("kernel"))
         known = self.solver in (None, AUTO) if isinstance(self.solver, str | None) else hasattr(self.solver, "setup")
         require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
+        require(isinstance(self.metric, AGOP | None), "metric", "sk.AGOP(), or None")
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
         require_steps(self.preprocess or (), f"{type(self).__name__}(preprocess=...)")
         require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
@@ -351,6 +372,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             int(self.lanes),
             dtype if self.dtype == "auto" else self.dtype,
             preprocess=self.preprocess if isinstance(self.preprocess, str) else tuple(self.preprocess or ()),
+            metric=self.metric,
         )
 
 
@@ -368,6 +390,8 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
+        metric: what is learned about the features before the kernel, such as ``AGOP()``; None for nothing. With a
+            metric ``feature_importances_`` says what it found.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None: as ``preprocess`` says.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy

@@ -122,6 +122,8 @@ class KernelMachine:
         }
         if "preprocess" in fitted.report:
             facts["preprocess"] = fitted.report["preprocess"]
+        if fitted.metric is not None:
+            facts["metric"] = fitted.metric.summary(fitted.columns)
         return cls(
             problem.kernel,
             problem.centers.Z,

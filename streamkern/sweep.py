@@ -191,7 +191,7 @@ def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: in
     Raises:
         DataError: a row id that the source does not have, or no row id.
     """
-    X, y, _ = _gathered(executor, assembly, ids, block_rows)
+    X, y, _ = gathered(executor, assembly, ids, block_rows)
     return X, y
 
 
@@ -199,13 +199,14 @@ def gather_weighted(
     executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096
 ) -> tuple[Array, Array | None]:
     """Features (k, d) of rows by id and their sample weights (k,), None where they have none; see ``gather``."""
-    X, _, w = _gathered(executor, assembly, ids, block_rows)
+    X, _, w = gathered(executor, assembly, ids, block_rows)
     return X, w
 
 
-def _gathered(
-    executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int
+def gathered(
+    executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096
 ) -> tuple[Array, Array | None, Array | None]:
+    """Features (k, d), encoded targets and sample weights (k,) of rows by id; see ``gather``."""
     n = int(assembly.dataset.source.bounds[-1])
     if len(ids) and not 0 <= ids.min() <= ids.max() < n:
         raise DataError(

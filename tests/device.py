@@ -16,7 +16,7 @@ import scipy.linalg
 from numpy.typing import ArrayLike
 
 from streamkern.backends import NumpyBackend
-from streamkern.backends.base import radial_coefficients
+from streamkern.backends.base import radial_formula
 from streamkern.backends.cuda import CudaBackend
 from streamkern.backends.device import DeviceLoops
 from streamkern.errors import NumericalError
@@ -27,6 +27,7 @@ class SimulatedLoops(CudaBackend):
     """The CUDA kernels, a few threads at a time: NUMBA_ENABLE_CUDASIM=1 must be set before Numba is imported."""
 
     threads = 2
+    side = 2
     tile = (2, 2)
     grid = (2, 2)
     _alone: ClassVar[threading.Lock] = threading.Lock()  # the simulator keeps the thread's place in a global
@@ -45,11 +46,16 @@ class SimulatedLoops(CudaBackend):
 class PlainLoops(NumpyBackend):
     """The reference, with the fused product by its definition."""
 
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An array of the host."""
+        return np.empty(shape, dtype)
+
     def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
-        """k(A, B) W of squared differences."""
-        a, b, c = radial_coefficients(kind, params)
-        s = a * np.square(A[:, None, :].astype(np.float64) - B).sum(axis=2)
-        match kind:
+        """k(A, B) W of differences."""
+        formula, (a, b, c), absolute = radial_formula(kind, params)
+        differences = A[:, None, :].astype(np.float64) - B
+        s = a * (np.abs(differences) if absolute else np.square(differences)).sum(axis=2)
+        match formula:
             case "gaussian":
                 K = np.exp(-s)
             case "cauchy":
@@ -175,6 +181,19 @@ class _StrictLoops(PlainLoops):
         K = self.device.take(S)
         super().radial(K, self.device.take(x_norms), self.device.take(z_norms), kind, params)
         S[...] = self.device.put(K)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self.device.put(np.empty(shape, dtype))
+
+    def signed_sums(self, P: Any, X: Any, Z: Any, out: Any) -> None:
+        take, found = self.device.take, self.device.take(out)
+        super().signed_sums(take(P), take(X), take(Z), found)
+        out[...] = self.device.put(found)
+
+    def manhattan(self, X: Any, Z: Any, out: Any) -> None:
+        found = self.device.take(out)
+        super().manhattan(self.device.take(X), self.device.take(Z), found)
+        out[...] = self.device.put(found)
 
     def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
         take = self.device.take

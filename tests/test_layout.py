@@ -26,7 +26,10 @@ DOORS = {
     "h5py": {"storage/hdf5.py"},
     "mlflow": {"report/mlflow.py"},
     "numba": {
-        *(f"backends/{name}.py" for name in ("compiled", "cuda", "lapack", "loops", "product", "thin")),
+        *(
+            f"backends/{name}.py"
+            for name in ("compiled", "cuda", "lapack", "loops", "manhattan", "product", "slopes", "thin")
+        ),
     },
     "numcodecs": {"storage/artifact_arrays.py"},
     "pyarrow": {

@@ -30,6 +30,8 @@ RADIAL_KINDS = ("laplace", "matern32", "matern52", "gaussian", "cauchy", "expone
 ``cauchy``              1/(1 + r²/σ²)
 ``exponential_power``   exp(−(r/σ)^γ)
 ======================  ==========================================
+
+Where ``norm`` is 1, which ``laplace`` and ``exponential_power`` allow, r = Σ_k |x_k − z_k|.
 """
 
 ANGULAR_KINDS = ("arccos0", "arccos1", "arccos2", "ntk")
@@ -123,10 +125,40 @@ class Backend(Protocol):
             UsageError: another dtype.
         """
 
+    def manhattan(self, X: Array, Z: Array, out: Array) -> None:
+        """Distances in the L1 norm: ``out[i, j] = Σ_k |X[i, k] − Z[j, k]|``, summed in the dtype of the rows.
+
+        Args:
+            X: shape (b, d), float32 or float64.
+            Z: shape (p, d), in the dtype of X.
+            out: shape (b, p), in the dtype of X, overwritten.
+
+        Raises:
+            UsageError: shapes or dtypes that disagree, or an output that cannot be written.
+        """
+        ...
+
+    def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
+        """Gradients of L1 distances, summed: ``out[i, k] = Σ_j P[i, j] sign(X[i, k] − Z[j, k])``.
+
+        Args:
+            P: shape (b, p), in the dtype of the rows.
+            X: shape (b, d), float32 or float64.
+            Z: shape (p, d), in the dtype of X.
+            out: shape (b, d), in the dtype of X, overwritten.
+
+        Raises:
+            UsageError: shapes or dtypes that disagree.
+        """
+        ...
+
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
         """Turn inner products into kernel values in place: S holds X Zᵀ on entry and k(X, Z) on exit.
+
+        With ``norm`` 1 among the parameters S holds L1 distances on entry, as ``manhattan`` gives them, and the norms
+        are not read.
 
         Squared distances are x_norms[:, None] + z_norms − 2 S, and 0 where that is below ``coincident`` of the sum of
         the norms, a NaN staying a NaN. In float32 they carry a rounding error of a few 1e-7 of the squared norms, which
@@ -139,8 +171,8 @@ class Backend(Protocol):
             x_norms: squared norms of X, shape (b,).
             z_norms: squared norms of Z, shape (p,).
             kind: one of ``RADIAL_KINDS``, or a NumPy function of squared distances.
-            params: ``bandwidth`` σ > 0, and ``exponent`` γ in (0, 2] for ``exponential_power``. A function
-                reads neither.
+            params: ``bandwidth`` σ > 0, ``exponent`` γ in (0, 2] for ``exponential_power``, and ``norm``, 1 or 2 (the
+                default). A function reads none of them.
 
         Raises:
             UsageError: unknown kind, a parameter that is missing or out of range, or shapes that disagree.
@@ -244,6 +276,27 @@ def radial_coefficients(kind: str, params: Mapping[str, float]) -> tuple[float, 
             return inverse, 0.0, 0.0
 
 
+def radial_formula(kind: str, params: Mapping[str, float]) -> tuple[str, tuple[float, float, float], bool]:
+    """Return a kind's formula: its name among ``RADIAL_KINDS``, its numbers, and whether S holds distances already.
+
+    In the L1 norm no square is taken: with s the distance itself, ``laplace`` is exp(−a s), the formula of
+    ``gaussian``, and ``exponential_power`` is exp(−(a s)^γ) with a = 1/σ.
+
+    Raises:
+        UsageError: as ``radial_coefficients``, or a kind that has no L1 norm.
+    """
+    a, b, c = radial_coefficients(kind, params)
+    if params.get("norm", 2) == 2:
+        return kind, (a, b, c), False
+    if kind not in ("laplace", "exponential_power") or params["norm"] != 1 or 2 * b > 1:
+        raise UsageError(
+            f"Unknown radial kernel {kind!r} of the norm {params['norm']}.",
+            where="kind, norm",
+            expected="laplace, or exponential_power with an exponent of at most 1, for the norm 1; or the norm 2",
+        )
+    return ("gaussian", (a**0.5, 0.0, 0.0), True) if kind == "laplace" else (kind, (a**0.5, 2 * b, 0.0), True)
+
+
 def _parameter(params: Mapping[str, float], name: str, upper: float) -> float:
     value = params.get(name)
     if value is None or not 0.0 < value <= upper or not np.isfinite(value):
@@ -275,7 +328,7 @@ def check_gather(raw: Array, index: IntArray, out: Array) -> None:
             where="index",
             expected=f"indices in [0, {len(raw)})",
         )
-    _check_written(out, np.float32)
+    check_written(out, np.float32)
 
 
 def check_angular(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
@@ -305,7 +358,21 @@ def check_cosines(S: Array, phases: Array) -> None:
             where="phases",
             expected="shape (S.shape[1],)",
         )
-    _check_written(S, np.float32, np.float64)
+    check_written(S, np.float32, np.float64)
+
+
+def check_manhattan(X: Array, Z: Array, out: Array) -> None:
+    """Check that rows, centers and distances fit.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if X.shape[1:] != Z.shape[1:] or out.shape != (len(X), len(Z)) or not X.dtype == Z.dtype == out.dtype:
+        raise UsageError(
+            f"{X.dtype} rows {X.shape} and {Z.dtype} centers {Z.shape} do not fit distances {out.dtype} {out.shape}.",
+            where="out",
+            expected=f"rows of one width and dtype, and an output of shape ({len(X)}, {len(Z)})",
+        )
 
 
 def check_tile(S: Array, x_norms: Array, z_norms: Array) -> None:
@@ -320,10 +387,15 @@ def check_tile(S: Array, x_norms: Array, z_norms: Array) -> None:
             where="x_norms, z_norms",
             expected="S of shape (len(x_norms), len(z_norms))",
         )
-    _check_written(S, np.float32, np.float64)
+    check_written(S, np.float32, np.float64)
 
 
-def _check_written(X: Array, *dtypes: type[np.floating]) -> None:
+def check_written(X: Array, *dtypes: type[np.floating]) -> None:
+    """Check that a loop can write to an array row by row.
+
+    Raises:
+        UsageError: it cannot, or the array has another dtype.
+    """
     if X.dtype not in dtypes or not has_dense_rows(X) or not X.flags.writeable:
         raise UsageError(
             f"Cannot write to an array of {X.dtype} with strides {X.strides}, writeable: {X.flags.writeable}.",

@@ -21,9 +21,10 @@ from streamkern.backends.base import (
     ANGULAR_KINDS,
     RADIAL_KINDS,
     Profile,
+    check_manhattan,
     coincident,
     magnitudes,
-    radial_coefficients,
+    radial_formula,
     wide,
 )
 from streamkern.backends.device import NARROW, NARROW_OUTPUTS
@@ -155,14 +156,14 @@ def _first_bad_row(X: Any, first: Any) -> None:
 
 # ------------------------------------------------------------------------------------------- profiles, angles, waves
 
-_SQUARED_DISTANCES = -1
+sideD_DISTANCES = -1
 _GAUSSIAN, _CAUCHY, _EXPONENTIAL_POWER = (RADIAL_KINDS.index(k) for k in ("gaussian", "cauchy", "exponential_power"))
 
 
 @cuda.jit(device=True)
 def _profile(s: Any, kind: Any, a: Any, b: Any, c: Any, zero: Any, one: Any, tiny: Any) -> Any:
     """A radial kernel of a squared distance, see ``radial_coefficients``; 0 where it would be subnormal."""
-    if kind == _SQUARED_DISTANCES:
+    if kind == sideD_DISTANCES:
         return s
     if kind == _GAUSSIAN:
         value = math.exp(-(a * s))
@@ -178,16 +179,46 @@ def _profile(s: Any, kind: Any, a: Any, b: Any, c: Any, zero: Any, one: Any, tin
 
 @cuda.jit
 def _radial(
-    S: Any, x_norms: Any, z_norms: Any, kind: Any, floor: Any, a: Any, b: Any, c: Any, zero: Any, one: Any, tiny: Any
-) -> None:
+    S: Any, x_norms: Any, z_norms: Any, kind: Any, ready: Any, floor: Any, a: Any, b: Any, c: Any, zero: Any, one: Any,
+    tiny: Any,
+) -> None:  # fmt: skip
     first, start = cuda.grid(2)
     across, down = cuda.gridsize(2)
     for i in range(start, S.shape[0], down):
         for j in range(first, S.shape[1], across):
-            size = x_norms[i] + z_norms[j]
-            squared = size - (S[i, j] + S[i, j])
-            squared = zero if squared < floor * size else squared  # this way round, a NaN stays a NaN
-            S[i, j] = _profile(squared, kind, a, b, c, zero, one, tiny)
+            s = S[i, j]
+            if not ready:
+                size = x_norms[i] + z_norms[j]
+                squared = size - (s + s)
+                s = zero if squared < floor * size else squared  # this way round, a NaN stays a NaN
+            S[i, j] = _profile(s, kind, a, b, c, zero, one, tiny)
+
+
+@cache
+def _manhattan(number: Any, side: int) -> Any:
+    """A thread a pair, in square blocks that share ``side`` rows, centers and features at a time."""
+
+    @cuda.jit
+    def manhattan(X: Any, Z: Any, out: Any, zero: Any) -> None:
+        of_x = cuda.shared.array((side, side + 1), number)
+        of_z = cuda.shared.array((side, side + 1), number)
+        across, down = cuda.threadIdx.x, cuda.threadIdx.y
+        n, d = X.shape
+        for row in range(cuda.blockIdx.y * side, n, cuda.gridDim.y * side):
+            for column in range(cuda.blockIdx.x * side, Z.shape[0], cuda.gridDim.x * side):
+                total = zero
+                for start in range(0, d, side):
+                    k = start + across
+                    of_x[down, across] = X[row + down, k] if row + down < n and k < d else zero
+                    of_z[down, across] = Z[column + down, k] if column + down < Z.shape[0] and k < d else zero
+                    cuda.syncthreads()
+                    for k in range(side):
+                        total += abs(of_x[down, k] - of_z[across, k])
+                    cuda.syncthreads()
+                if row + down < n and column + across < Z.shape[0]:
+                    out[row + down, column + across] = total
+
+    return manhattan
 
 
 _ARCCOS_0, _ARCCOS_1, _ARCCOS_2, _NTK = range(len(ANGULAR_KINDS))
@@ -233,11 +264,27 @@ def _cosines(S: Any, phases: Any, scale: Any, half: Any, turn: Any) -> None:
 # ------------------------------------------------------------------------------------------- the fused narrow product
 
 
+@cuda.jit
+def _signed_sums(P: Any, X: Any, Z: Any, out: Any, zero: Any) -> None:
+    first, start = cuda.grid(2)
+    across, down = cuda.gridsize(2)
+    for i in range(start, out.shape[0], down):
+        for k in range(first, out.shape[1], across):
+            x, total = X[i, k], zero
+            for j in range(Z.shape[0]):
+                difference = x - Z[j, k]
+                if difference > zero:
+                    total += P[i, j]
+                elif difference < zero:
+                    total -= P[i, j]
+            out[i, k] = total
+
+
 @cache
-def _narrow(d: int, outputs: int, kind: int, threads: int) -> Any:
+def _narrow(d: int, outputs: int, kind: int, threads: int, absolute: bool = False) -> Any:
     """out[split] = k(A, B[split]) W[split] for rows of width d: a thread a row of A, B in tiles of shared memory.
 
-    Distances are sums of squared differences: nothing cancels, and no value of the block is ever written.
+    Distances are sums of squared, or ``absolute``, differences: nothing cancels. No value of the block is written.
     """
 
     @cuda.jit
@@ -268,7 +315,7 @@ def _narrow(d: int, outputs: int, kind: int, threads: int) -> Any:
                 squared = zero
                 for k in range(d):
                     difference = mine[k] - rows[j, k]
-                    squared += difference * difference
+                    squared += abs(difference) if absolute else difference * difference
                 value = _profile(squared, kind, a, b, c, zero, one, tiny)
                 for o in range(outputs):
                     sums[o] += value * weights[j, o]
@@ -291,6 +338,8 @@ class CudaBackend:
     name = "cuda"
     threads = 128
     """Of a block in which threads work together: a power of two."""
+    side = 16
+    """Threads along each axis of a block that takes L1 distances."""
     tile = (32, 4)
     """Columns and rows of a block whose threads work alone."""
     grid = (65535, 65535)
@@ -391,14 +440,30 @@ class CudaBackend:
             self._launch(_row_norms(self.threads), min(len(X), self.grid[0]), self.threads, X, out)
         return out
 
+    def manhattan(self, X: Any, Z: Any, out: Any) -> None:
+        """Distances in the L1 norm; see ``Backend.manhattan``."""
+        check_manhattan(X, Z, out)
+        if out.shape[0] and out.shape[1]:
+            number = float32 if X.dtype == np.float32 else float64
+            grid = tuple(
+                min(most, -(-size // self.side)) for most, size in zip(self.grid, out.shape[::-1], strict=True)
+            )
+            self._launch(_manhattan(number, self.side), grid, (self.side, self.side), X, Z, out, X.dtype.type(0))
+
+    def signed_sums(self, P: Any, X: Any, Z: Any, out: Any) -> None:
+        """Sums of signs; see ``Backend.signed_sums``."""
+        check_manhattan(X, Z, P)
+        self._over(_signed_sums, out.shape, P, X, Z, out, X.dtype.type(0))
+
     def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str | Profile, params: Mapping[str, float]) -> None:
         """Turn inner products into kernel values in place; see ``Backend.radial``."""
         _require_fit(S, x_norms, z_norms)
-        code, coefficients = _SQUARED_DISTANCES, (0.0, 0.0, 0.0)
+        code, coefficients, ready = sideD_DISTANCES, (0.0, 0.0, 0.0), False
         if isinstance(kind, str):
-            coefficients, code = radial_coefficients(kind, params), RADIAL_KINDS.index(kind)
+            formula, coefficients, ready = radial_formula(kind, params)
+            code = RADIAL_KINDS.index(formula)
         floor = S.dtype.type(coincident(S.dtype))
-        self._over(_radial, S.shape, S, x_norms, z_norms, code, floor, *_numbers(S, *coefficients))
+        self._over(_radial, S.shape, S, x_norms, z_norms, code, ready, floor, *_numbers(S, *coefficients))
         if not isinstance(kind, str):
             S[...] = kind(S)
 
@@ -449,9 +514,10 @@ class CudaBackend:
         share = -(-share // _TILE) * _TILE
         splits = max(1, -(-n // share))
         out = self.empty((splits, m, c), np.float32)
-        numbers = _numbers(A, *radial_coefficients(kind, params))
+        formula, coefficients, absolute = radial_formula(kind, params)
+        numbers = _numbers(A, *coefficients)
         if m:
-            kernel = _narrow(d, c, RADIAL_KINDS.index(kind), self.threads)
+            kernel = _narrow(d, c, RADIAL_KINDS.index(formula), self.threads, absolute)
             self._launch(kernel, (across, splits), self.threads, A, B, W, out, share, *numbers)
         return out.sum(axis=0)
 

@@ -32,6 +32,10 @@ NARROW_OUTPUTS = 16
 class DeviceLoops(Backend, Protocol):
     """The loops of ``Backend`` on arrays of a device, and the fused product of narrow rows."""
 
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An array of the device whose numbers are not set."""
+        ...
+
     def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
         """k(A, B) W without writing a kernel value, for rows and outputs up to ``NARROW`` and ``NARROW_OUTPUTS``."""
 

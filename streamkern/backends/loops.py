@@ -425,22 +425,24 @@ def _overload_power(x: Any, y: Any) -> Any:
 
 
 @loop(
-    lambda dtype: types.void(rows(dtype), vector(dtype), vector(dtype), types.int64, vector(dtype)),
+    lambda dtype: types.void(rows(dtype), vector(dtype), vector(dtype), types.int64, vector(dtype), types.boolean),
     types.float32,
     types.float64,
 )
-def radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any) -> None:
-    """Inner products to values of a radial kernel, in place."""
+def radial(S: Any, x_norms: Any, z_norms: Any, kind: Any, coefficients: Any, ready: Any) -> None:
+    """Inner products, or distances where those are ``ready``, to values of a radial kernel, in place."""
     widest()
     zero, one = S.dtype.type(0), S.dtype.type(1)
     a, b, c, floor = coefficients[0], coefficients[1], coefficients[2], coefficients[3]
     for i in range(S.shape[0]):
-        row, x_norm = dense_row(S[i]), x_norms[i]
+        row = dense_row(S[i])
         # Two passes over a row that is in the first-level cache cost less than a compiled loop for every kind.
-        for j in range(S.shape[1]):
-            size = x_norm + z_norms[j]
-            squared = size - (row[j] + row[j])
-            row[j] = zero if squared < floor * size else squared  # this way round, a NaN stays a NaN
+        if not ready:
+            x_norm = x_norms[i]
+            for j in range(S.shape[1]):
+                size = x_norm + z_norms[j]
+                squared = size - (row[j] + row[j])
+                row[j] = zero if squared < floor * size else squared  # this way round, a NaN stays a NaN
         if kind == SQUARED_DISTANCES:
             continue
         if kind == _GAUSSIAN:
@@ -482,7 +484,7 @@ def radial_products(X: Any, packed: Any, out: Any, x_norms: Any, z_norms: Any, k
         for j in range(0, p, columns):
             tile = out[i : i + many, j : j + columns]
             _inner(X[i : i + many], packed, j // packed.shape[2], tile, False)
-            _radial(tile, x_norms[i : i + many], z_norms[j : j + columns], kind, coefficients)
+            _radial(tile, x_norms[i : i + many], z_norms[j : j + columns], kind, coefficients, False)
 
 
 # ----------------------------------------------------------------------------------------------- angles and features

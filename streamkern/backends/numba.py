@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkern.backends import loops
+from streamkern.backends import loops, manhattan, slopes
 from streamkern.backends.base import (
     ANGULAR_KINDS,
     RADIAL_KINDS,
@@ -16,13 +16,16 @@ from streamkern.backends.base import (
     check_angular,
     check_cosines,
     check_gather,
+    check_manhattan,
     check_tile,
+    check_written,
     coincident,
     has_dense_rows,
     magnitudes,
-    radial_coefficients,
+    radial_formula,
     wide,
 )
+from streamkern.backends.manhattan import packed_for_manhattan
 from streamkern.backends.product import dense
 from streamkern.errors import UsageError
 from streamkern.rng import seed_words
@@ -114,13 +117,57 @@ class NumbaBackend:
         loops.row_norms(_dense_rows(X), out)
         return out
 
+    def manhattan(self, X: Array, Z: Array, out: Array) -> None:
+        """Distances in the L1 norm; see ``Backend.manhattan``."""
+        check_manhattan(X, Z, out)
+        check_written(out, np.float32, np.float64)
+        manhattan.distances(dense(X, out.dtype), packed_for_manhattan(Z), out)
+
+    def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
+        """Sums of signs; see ``Backend.signed_sums``."""
+        check_manhattan(X, Z, P)
+        slopes.signed_sums(dense(P, out.dtype), X, np.ascontiguousarray(Z.T), out)
+
+    def radial_slopes(
+        self, S: Array, V: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float], near: float
+    ) -> None:
+        """Inner products, or L1 distances, to φ'(r)/r, or φ'(r), times V, in place: see ``kernels.derivatives``.
+
+        Args:
+            S: as for ``radial``.
+            V: shape (b, p), in the dtype of S.
+            x_norms: as for ``radial``.
+            z_norms: as for ``radial``.
+            kind: one of ``RADIAL_KINDS``.
+            params: as for ``radial``.
+            near: distance up to which a derivative counts as 0.
+        """
+        check_tile(S, x_norms, z_norms)
+        code, numbers, ready = _radial_numbers(kind, params, S.dtype)
+        numbers[3] = near if ready else near**2
+        norms = (_contiguous(v, S.dtype) for v in (x_norms, z_norms))
+        slopes.radial_slopes(S, dense(V, S.dtype), *norms, code, numbers, ready)
+
+    def manhattan_products(self, X: Array, packed: Array, out: Array, kind: str, params: Mapping[str, float]) -> None:
+        """Values of a radial kernel of the L1 norm in one compiled call, the bits of ``manhattan`` and ``radial``.
+
+        Args:
+            X: rows, shape (b, d), in the dtype of the centers.
+            packed: centers as ``packed_for_manhattan`` gives them.
+            out: k(X, Z), shape (b, p), is written here; its rows are contiguous.
+            kind: ``laplace`` or ``exponential_power``.
+            params: parameters of the kernel, by name, with ``norm`` 1.
+        """
+        code, numbers, _ = _radial_numbers(kind, params, out.dtype)
+        manhattan.products(dense(X, out.dtype), packed, out, code, numbers)
+
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
         """Turn inner products into kernel values in place; see ``Backend.radial``."""
         check_tile(S, x_norms, z_norms)
-        code, numbers = _radial_numbers(kind, params, S.dtype)
-        loops.radial(S, _contiguous(x_norms, S.dtype), _contiguous(z_norms, S.dtype), code, numbers)
+        code, numbers, ready = _radial_numbers(kind, params, S.dtype)
+        loops.radial(S, _contiguous(x_norms, S.dtype), _contiguous(z_norms, S.dtype), code, numbers, ready)
         if not isinstance(kind, str):
             S[...] = kind(S)
 
@@ -146,7 +193,7 @@ class NumbaBackend:
             params: parameters of the kernel, by name.
         """
         check_tile(out, x_norms, z_norms)
-        code, numbers = _radial_numbers(kind, params, out.dtype)
+        code, numbers, _ = _radial_numbers(kind, params, out.dtype)
         norms = (_contiguous(norms, out.dtype) for norms in (x_norms, z_norms))
         loops.radial_products(dense(X, out.dtype), packed, out, *norms, code, numbers)
 
@@ -166,12 +213,12 @@ class NumbaBackend:
         loops.cosines(S, _contiguous(phases, S.dtype), scale)
 
 
-def _radial_numbers(kind: str | Profile, params: Mapping[str, float], dtype: Any) -> tuple[int, Array]:
+def _radial_numbers(kind: str | Profile, params: Mapping[str, float], dtype: Any) -> tuple[int, Array, bool]:
+    code, coefficients, ready = loops.SQUARED_DISTANCES, (0.0, 0.0, 0.0), False
     if isinstance(kind, str):
-        coefficients, code = radial_coefficients(kind, params), RADIAL_KINDS.index(kind)
-    else:
-        code, coefficients = loops.SQUARED_DISTANCES, (0.0, 0.0, 0.0)
-    return code, np.array((*coefficients, coincident(dtype)), dtype)
+        formula, coefficients, ready = radial_formula(kind, params)
+        code = RADIAL_KINDS.index(formula)
+    return code, np.array((*coefficients, coincident(dtype)), dtype), ready
 
 
 def _contiguous(vector: Array, dtype: Any) -> Array:

@@ -12,10 +12,12 @@ from streamkern.backends.base import (
     check_angular,
     check_cosines,
     check_gather,
+    check_manhattan,
     check_tile,
+    check_written,
     coincident,
     magnitudes,
-    radial_coefficients,
+    radial_formula,
     wide,
 )
 from streamkern.errors import UsageError
@@ -86,21 +88,36 @@ class NumpyBackend:
         with np.errstate(over="ignore"):
             return squared.astype(X.dtype)
 
+    def manhattan(self, X: Array, Z: Array, out: Array) -> None:
+        """Distances in the L1 norm; see ``Backend.manhattan``."""
+        check_manhattan(X, Z, out)
+        check_written(out, np.float32, np.float64)
+        out[...] = 0
+        for x, z in zip(X.T, Z.T, strict=True):
+            out += np.abs(x[:, None] - z)
+
+    def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
+        """Sums of signs; see ``Backend.signed_sums``."""
+        check_manhattan(X, Z, P)
+        for k, (x, z) in enumerate(zip(X.T, Z.T, strict=True)):
+            out[:, k] = np.einsum("ij,ij->i", P, np.sign(x[:, None] - z))
+
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
         """Turn inner products into kernel values in place; see ``Backend.radial``."""
         check_tile(S, x_norms, z_norms)
-        sizes = x_norms[:, None] + z_norms
-        S[...] = sizes - 2 * S
-        S[np.less(S, coincident(S.dtype) * sizes)] = 0  # this way round, a NaN stays a NaN
+        formula, (a, b, c), ready = (None, (0, 0, 0), False) if callable(kind) else radial_formula(kind, params)
+        if not ready:
+            sizes = x_norms[:, None] + z_norms
+            S[...] = sizes - 2 * S
+            S[np.less(S, coincident(S.dtype) * sizes)] = 0  # this way round, a NaN stays a NaN
         if callable(kind):
             S[...] = kind(S)
             return
-        a, b, c = radial_coefficients(kind, params)
         with np.errstate(under="ignore"):
             S *= S.dtype.type(a)
-            match kind:
+            match formula:
                 case "gaussian":
                     np.exp(-S, out=S)
                 case "cauchy":

@@ -11,6 +11,7 @@ not on the rows beside it, on tiles, on threads or on the width of vectors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -54,8 +55,22 @@ WIDEST = 1 << 20 if _WIDE else 64
 """Features, at most, of rows whose inner products are taken here: at narrower vectors a library is as fast on more."""
 
 
-def _microkernel(M: int, V: int, size: int = _SIZE) -> Any:
-    """C (M, V vectors) = or += A B, for M rows of scalars and rows of V vectors: the accumulators stay in registers."""
+def _fused(builder: Any, fma: Any, left: Any, right: Any, total: Any) -> Any:
+    return builder.call(fma, [left, right, total])
+
+
+def microkernel(
+    M: int, V: int, size: int = _SIZE, function: str = "llvm.fma", combine: Callable[..., Any] = _fused
+) -> Any:
+    """C (M, V vectors) = or += A B, for M rows of scalars and rows of V vectors: the accumulators stay in registers.
+
+    Args:
+        M: rows.
+        V: vectors of a row.
+        size: bytes of a number, 4 or 8.
+        function: LLVM's function of vectors that ``combine`` calls.
+        combine: emits the new sum from (builder, function, left, right, sum): a term of the product joins it.
+    """
     number: Any = ir.FloatType() if size == _SIZE else ir.DoubleType()
     count = _BYTES // size
     vector = ir.VectorType(number, count)
@@ -63,8 +78,9 @@ def _microkernel(M: int, V: int, size: int = _SIZE) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         C, c_row, A, a_row, a_term, B, b_term, depth, fresh = args
-        name = f"llvm.fma.v{count}f{8 * size}"
-        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
+        name = f"{function}.v{count}f{8 * size}"
+        operands = 3 if combine is _fused else 1
+        called = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * operands), name)
 
         def at(base: Any, offset: Any, kind: Any) -> Any:
             address = builder.add(base, builder.mul(offset, _INDEX(size)))
@@ -89,7 +105,7 @@ def _microkernel(M: int, V: int, size: int = _SIZE) -> Any:
                 )
                 left = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), lanes)
                 for total, values in zip(row, right, strict=True):
-                    builder.store(builder.call(fma, [left, values, builder.load(total)]), total)
+                    builder.store(combine(builder, called, left, values, builder.load(total)), total)
         first = builder.icmp_signed("!=", fresh, _INDEX(0))
         for m, row in enumerate(sums):
             for v, total in enumerate(row):
@@ -112,9 +128,9 @@ def _microkernel(M: int, V: int, size: int = _SIZE) -> Any:
 
 
 # Eight rows of accumulators fill the registers of the widest vectors, four those of the others.
-_MANY = 8 if _WIDE else 4
-_many1, _one1, _many2, _one2 = (_microkernel(M, V) for V in (1, 2) for M in (_MANY, 1))
-_many64, _one64 = (_microkernel(M, 2, 2 * _SIZE) for M in (_MANY, 1))
+MANY_ROWS = 8 if _WIDE else 4
+_many1, _one1, _many2, _one2 = (microkernel(M, V) for V in (1, 2) for M in (MANY_ROWS, 1))
+_many64, _one64 = (microkernel(M, 2, 2 * _SIZE) for M in (MANY_ROWS, 1))
 
 
 @numba.njit(**OPTIONS)
@@ -124,15 +140,15 @@ def _panel(
     """Rows of C, n of them, against one panel of B: addresses, and distances in numbers."""
     i = 0
     if two:
-        while i + _MANY <= n:
+        while i + MANY_ROWS <= n:
             _many2(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-            i += _MANY
+            i += MANY_ROWS
         while i < n:
             _one2(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
             i += 1
-    while i + _MANY <= n:
+    while i + MANY_ROWS <= n:
         _many1(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
-        i += _MANY
+        i += MANY_ROWS
     while i < n:
         _one1(C + _SIZE * c_row * i, c_row, A + _SIZE * a_row * i, a_row, a_term, B, b_term, depth, fresh)
         i += 1
@@ -143,9 +159,9 @@ def _panel64(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth:
     """``_panel`` of float64, against two vectors."""
     size = 2 * _SIZE
     i = 0
-    while i + _MANY <= n:
+    while i + MANY_ROWS <= n:
         _many64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
-        i += _MANY
+        i += MANY_ROWS
     while i < n:
         _one64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, b_term, depth, fresh)
         i += 1
@@ -237,6 +253,11 @@ def pack(Z: Array) -> Array | None:
     width = _width(Z.dtype.itemsize, Z.shape[1]) if Z.dtype.kind == "f" and isinstance(Z, np.ndarray) else 0
     if not width:
         return None
+    return packed_by(Z, width)
+
+
+def packed_by(Z: Array, width: int) -> Array:
+    """Z (p, d) in panels of ``width`` rows, shape (⌈p/width⌉, d, width), with zeros after the last row."""
     packed = np.empty((-(-len(Z) // width), Z.shape[1], width), Z.dtype)
     _pack(dense(Z, Z.dtype), packed)
     return packed

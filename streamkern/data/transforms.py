@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
 
 from streamkern.data.encoders import Encode, Encoder, Lookup, Names, TargetMeans, load_encoder
+from streamkern.engine import default_engine
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.storage.base import Source
@@ -204,6 +205,48 @@ class Project:
         return {"name": "Project", **vars(self)}, {}
 
 
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """Rows times a matrix, such as the square root of a learned metric.
+
+    Args:
+        matrix: shape (d, k), float64.
+    """
+
+    matrix: Array
+
+    @property
+    def n_in(self) -> int:
+        """D."""
+        return int(self.matrix.shape[0])
+
+    @property
+    def n_out(self) -> int:
+        """K."""
+        return int(self.matrix.shape[1])
+
+    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+        """Multiply: the bits of a row do not depend on the rows beside it."""
+        if X.dtype not in self._factors:
+            self._factors[X.dtype] = default_engine().right_factor(np.ascontiguousarray(self.matrix.T, X.dtype))
+        return np.asarray(self._factors[X.dtype].times(X))
+
+    @cached_property
+    def _factors(self) -> dict[Any, Any]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"matrix": self.matrix}
+
+    def names(self, names: Names) -> Names:
+        """None: a feature that goes out is a sum over those that come in."""
+        return None
+
+    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Its matrix."""
+        return {"name": "LinearMap"}, {"matrix": self.matrix}
+
+
 @dataclass(frozen=True)
 class Expected:
     """Stands for a transform that is not fitted yet, in a projection of what a fit will hold.
@@ -289,6 +332,8 @@ def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple
             made.append(Fill(own["values"], tuple(facts.get("indicators", ()))))
         elif (encoder := load_encoder(kind, facts, own)) is not None:
             made.append(encoder)
+        elif kind == "LinearMap":
+            made.append(LinearMap(own["matrix"]))
         elif kind == "UnitRows":
             made.append(UnitRows(**facts))
         elif kind == "Project":
@@ -312,6 +357,8 @@ def _require_sound(made: Transform, width: int, number: int) -> None:
         width: of the rows that come in; 0 if not known.
         number: of the transform in its chain.
     """
+    if isinstance(made, LinearMap) and (made.matrix.ndim != 2 or made.matrix.dtype != np.float64):
+        raise ValueError(f"transform {number}, LinearMap, cannot be applied")
     sound = type(made.n_in) is int and 0 < made.n_in < _WIDEST and width in (0, made.n_in)
     if isinstance(made, Affine | Fill):
         arrays = [made.values] if isinstance(made, Fill) else [made.factor, made.shift]

@@ -46,6 +46,9 @@ SUMS, SLAB = 8, 32
 MANY = 64
 """Columns from which packing the right factor of a product pays."""
 
+NEAR = 1e-4
+"""Distance up to which a derivative counts as 0: that of a Laplace kernel does not exist at r = 0."""
+
 KERNEL_TILE = 128
 """Rows of a kernel matrix that are one task, of which a thread has two in flight."""
 
@@ -196,6 +199,22 @@ class Engine(Protocol):
 
         With W in float64, products are taken in float64, whatever the dtype of the values.
         """
+
+    def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
+        """Gradients ∇ Σ_l s_l f_l(x) of f(x) = Σ_j w_j k(x, z_j) by x, at each row of X.
+
+        Terms of a center nearer than 1e-4 count as 0: a Laplace kernel has no derivative there.
+
+        Args:
+            expansion: kernel and centers.
+            X: rows, shape (b, d).
+            W: weights, shape (p, c), in the dtype of the centers.
+            signs: s of each row and output, shape (b, c); None for ones.
+
+        Returns:
+            shape (b, d), in the dtype of the centers.
+        """
+        ...
 
     def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
         """φ(X), shape (n, M), by tiles in threads of this process; or of each tile what ``then`` makes of it."""

@@ -120,6 +120,36 @@ class DeviceEngine(HostEngine):
                 total = g if total is None else total + g
             return np.zeros((basis.p, outputs), dtype=basis.dtype) if total is None else device.take(total)
 
+    def gradients(self, expansion: Centered, X: Any, W: Array, signs: Array | None = None) -> Array:
+        """∇ Σ_l s_l f_l at each row, on the host; computed on the device for the kernels whose loops are there."""
+        if expansion.kernel.profile is None:
+            here = expansion.at(np.asarray(expansion.Z), self.host)
+            return self.host.gradients(here, self.device.take(self.device.put(X)), W, signs)
+        device, kernel = self.device, expansion.kernel
+        out = np.empty((X.shape[0], W.shape[0] and expansion.Z.shape[1]), dtype=expansion.dtype)
+        with device.turn():
+            Z, z_norms = self._centers(expansion)
+            rows, weights = device.put(X), device.put(np.ascontiguousarray(W, dtype=expansion.dtype))
+            summed = device.put(np.ascontiguousarray(W.sum(axis=1)[None, :], dtype=expansion.dtype))
+            for part in cuts(X.shape[0], max(1, _panels(expansion, X.shape[0])[0].stop // 4)):
+                x, V = rows[part, :], summed
+                if signs is not None:
+                    V = device.put(np.ascontiguousarray(signs[part], dtype=expansion.dtype)) @ weights.T
+                if kernel.norm == 1:
+                    S = device.loops.empty((x.shape[0], expansion.p), expansion.dtype)
+                    device.loops.manhattan(x, Z, S)
+                    P, _ = kernel.slopes(S, z_norms, z_norms, device.loops)
+                    found = device.loops.empty((x.shape[0], Z.shape[1]), expansion.dtype)
+                    device.loops.signed_sums(P * V, x, Z, found)
+                else:
+                    _, Q = kernel.slopes(x @ Z.T, device.loops.row_norms(x), z_norms, device.loops)
+                    assert Q is not None
+                    Q = Q * V
+                    ones = device.put(np.ones((expansion.p, 1), dtype=expansion.dtype))
+                    found = (Q @ ones) * x - Q @ Z
+                out[part] = device.take(found)
+        return out
+
     # ------------------------------------------------------------------------------ set-up
 
     def kernel_matrix(self, expansion: Centered, s: int) -> Array:
@@ -172,7 +202,11 @@ class DeviceEngine(HostEngine):
     def _values(self, expansion: Centered, X: Any) -> Any:
         """k(X, Z) of rows of the device, on the device: one matrix product and one pass over it."""
         Z, norms = self._centers(expansion)
-        S = X @ Z.T
+        if expansion.kernel.norm == 1:
+            S = self.device.loops.empty((X.shape[0], expansion.p), expansion.dtype)
+            self.device.loops.manhattan(X, Z, S)
+        else:
+            S = X @ Z.T
         expansion.kernel.apply(S, self.device.loops.row_norms(X), norms, self.device.loops)
         return S
 

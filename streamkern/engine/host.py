@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends import lapack
+from streamkern.backends.manhattan import packed_for_manhattan
 from streamkern.backends.numba import NumbaBackend
 from streamkern.backends.product import Factor, inner, pack, packed_bytes
 from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.engine import dense
-from streamkern.engine.base import CENTER_TILE, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
+from streamkern.engine.base import CENTER_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
 from streamkern.engine.numpy import NumpyEngine, one_by_one
 from streamkern.engine.triangle import cuts, packed_panels
 from streamkern.types import Array
@@ -50,13 +51,20 @@ class HostEngine(NumpyEngine):
         K = np.empty((len(X), expansion.p), dtype=expansion.dtype) if out is None else out
         kernel, (z_norms, packed), x_norms = expansion.kernel, expansion.resident, self.loops.row_norms(X)
         profile = kernel.profile
+        if kernel.norm == 1 and profile is not None:
+            self.loops.manhattan_products(
+                X, packed_for_manhattan(expansion.Z) if packed is None else packed, K, *profile
+            )
+            return K
         if packed is not None and profile is not None:
             self.loops.radial_products(X, packed, K, x_norms, z_norms, *profile)
             return K
         for rows in cuts(len(X), ROW_TILE):
             for cols in cuts(expansion.p, CENTER_TILE):
                 S = K[rows, cols]
-                if packed is None:
+                if kernel.norm == 1:
+                    self.loops.manhattan(X[rows], expansion.Z[cols], S)
+                elif packed is None:
                     np.matmul(X[rows], expansion.Z[cols].T, out=S)
                 else:
                     inner(X[rows], packed, cols, S)
@@ -96,6 +104,17 @@ class HostEngine(NumpyEngine):
         for rows, phi in basis.panels(X, begun):
             add_transposed(phi, respond(times(phi, right)[:, :c], rows), g)
         return np.ascontiguousarray(g)
+
+    def slopes(self, kernel: Any, S: Array, V: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array | None]:
+        """P V and Q V of a tile, of radial kernels in one compiled pass; see ``NumpyEngine.slopes``."""
+        profile = kernel.profile
+        if profile is None:
+            return super().slopes(kernel, S, V, x_norms, z_norms)
+        kind, params = profile
+        self.loops.radial_slopes(S, V, x_norms, z_norms, kind, params, NEAR)
+        if kernel.norm == 2:
+            np.negative(S, out=S)
+        return S, None
 
     # ------------------------------------------------------------------------------ matrices
 

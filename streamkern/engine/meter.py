@@ -173,6 +173,16 @@ class MeterEngine:
                 phi.T @ respond(phi @ W, rows)
         return g
 
+    def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
+        """A value and its slope for each row and center, and a product of slopes with centers."""
+        n, p, d, itemsize = len(X), expansion.p, expansion.Z.shape[1], expansion.dtype.itemsize
+        self.meter.count("values", n * p)
+        self.meter.count("numbers", 10.0 * n * p / self.slots)
+        self.meter.count("gemm", 2.0 * n * p * (d + (0 if signs is None else W.shape[1])))
+        held = 2 * p * d * itemsize + 10 * min(n, expansion.row_tile) * p * itemsize
+        with self.meter.scratch(held + W.nbytes):
+            return self._new((n, d), expansion.dtype)
+
     def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
         """φ(X), as tiles that are joined."""
         tile = min(len(X), ROW_TILE)

@@ -142,7 +142,10 @@ class NumpyEngine:
         for rows in cuts(len(X), ROW_TILE):
             for cols in cuts(expansion.p, CENTER_TILE):
                 S = K[rows, cols]
-                np.matmul(X[rows], expansion.Z[cols].T, out=S)
+                if expansion.kernel.norm == 1:
+                    self.loops.manhattan(X[rows], expansion.Z[cols], S)
+                else:
+                    np.matmul(X[rows], expansion.Z[cols].T, out=S)
                 expansion.kernel.apply(S, x_norms[rows], z_norms[cols], self.loops)
         return K
 
@@ -168,6 +171,37 @@ class NumpyEngine:
         for rows, phi in basis.panels(X, begun):
             g += phi.T @ respond(phi @ W, rows)
         return g
+
+    def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
+        """∇ Σ_l s_l f_l at each row; see ``Engine.gradients``."""
+        Z, kernel, loops = expansion.Z, expansion.kernel, self.loops
+        out = np.empty((len(X), Z.shape[1]), dtype=expansion.dtype)
+        x_norms, z_norms = loops.row_norms(X), loops.row_norms(Z)
+        centers, weights = self.right_factor(Z), self.right_factor(W)
+        features = self.right_factor(np.concatenate([Z, np.ones((len(Z), 1), Z.dtype)], axis=1).T.copy())
+        for rows in cuts(len(X), expansion.row_tile):
+            x = X[rows]
+            V = np.broadcast_to(W.sum(axis=1), (len(x), len(Z)))
+            if signs is not None:
+                V = weights.times(signs[rows].astype(W.dtype))
+            if kernel.norm == 1:
+                S = np.empty((len(x), len(Z)), dtype=expansion.dtype)
+                loops.manhattan(x, Z, S)
+                P, _ = self.slopes(kernel, S, V, x_norms[rows], z_norms)
+                loops.signed_sums(P, x, Z, out[rows])
+                continue
+            P, Q = self.slopes(kernel, centers.times(x), V, x_norms[rows], z_norms)
+            sums = features.times(P)
+            out[rows] = sums[:, :-1]
+            if Q is not None:  # None where it is −P, whose sum is there
+                sums[:, -1] = -Q.sum(axis=1)
+            out[rows] -= sums[:, -1:] * x
+        return out
+
+    def slopes(self, kernel: Any, S: Array, V: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array | None]:
+        """P V and Q V of a tile S of inner products or L1 distances, which is used up; Q is None where it is −P."""
+        P, Q = kernel.slopes(S, x_norms, z_norms, self.loops)
+        return P * V, V * (0.0 if Q is None else Q)
 
     def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
         """φ(X) by tiles; see ``Engine.values``."""

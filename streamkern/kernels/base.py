@@ -22,6 +22,7 @@ from streamkern.backends.base import Backend
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
 from streamkern.errors import UsageError
+from streamkern.kernels.derivatives import Slopes, added, numerical_slopes
 from streamkern.types import Array, Parameters
 
 _STRIP = 32  # rows of a tile that a sum or product of kernels copies
@@ -37,9 +38,14 @@ class Kernel(Parameters, ABC):
         """Whether k(x + a, z + a) = k(x, z): then rows may be centred, which float32 distances need."""
         return False
 
+    @property
+    def norm(self) -> int:
+        """What values are made from: 2 for inner products and so distances in the L2 norm, 1 for L1 distances."""
+        return 2
+
     @abstractmethod
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        """Turn inner products S = X Zᵀ, shape (b, p), into k(X, Z) in place.
+        """Turn inner products S = X Zᵀ, shape (b, p), into k(X, Z) in place; L1 distances where the norm is 1.
 
         Args:
             S: inner products, float32 or float64; may be a row-strided view.
@@ -47,6 +53,22 @@ class Kernel(Parameters, ABC):
             z_norms: squared norms of Z, shape (p,).
             backend: where the elementwise arithmetic runs.
         """
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """P and Q of ∇_x k(x, z) = P z + Q x; or of P sign(x − z) where the norm is 1: see ``kernels.derivatives``.
+
+        By default they are differences of ``apply`` in float64.
+
+        Args:
+            S: as for ``apply``; it is not changed.
+            x_norms: as for ``apply``.
+            z_norms: as for ``apply``.
+            backend: as for ``apply``.
+
+        Returns:
+            P, shape (b, p), and Q, the same or None where it is 0.
+        """
+        return numerical_slopes(self.apply, S, x_norms, z_norms, backend)
 
     @property
     def profile(self) -> tuple[str, Mapping[str, float]] | None:
@@ -156,10 +178,21 @@ class _Combined(Kernel):
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(self.parts))
         _check_kernels(self, *self.parts)
+        if len({part.norm for part in self.parts}) > 1:
+            raise UsageError(
+                f"The parts {self.parts!r} are kernels of different norms.",
+                where=type(self).__name__,
+                expected="kernels that all have norm=1, or none of them",
+                remedy="give every part the same norm",
+            )
 
     @property
     def translation_invariant(self) -> bool:
         return all(part.translation_invariant for part in self.parts)
+
+    @property
+    def norm(self) -> int:
+        return self.parts[0].norm
 
     def to_json(self) -> dict[str, Any]:
         return {"name": type(self).__name__, "parts": [part.to_json() for part in self.parts]}
@@ -180,11 +213,19 @@ class Sum(_Combined):
         parts: the kernels added, at least one.
 
     Raises:
-        UsageError: there is none, or one is not a kernel.
+        UsageError: there is none, one is not a kernel, or some have norm 1 and others not.
     """
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         _fold(self.parts, np.add, S, x_norms, z_norms, backend)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """Sums of those of the parts."""
+        P, Q = self.parts[0].slopes(S, x_norms, z_norms, backend)
+        for part in self.parts[1:]:
+            more = part.slopes(S, x_norms, z_norms, backend)
+            P, Q = P + more[0], added(Q, more[1])
+        return P, Q
 
     def diag(self, X: Array) -> Array:
         return np.asarray(np.sum([part.diag(X) for part in self.parts], axis=0))
@@ -198,11 +239,22 @@ class Product(_Combined):
         parts: the kernels multiplied, at least one.
 
     Raises:
-        UsageError: there is none, or one is not a kernel.
+        UsageError: there is none, one is not a kernel, or some have norm 1 and others not.
     """
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         _fold(self.parts, np.multiply, S, x_norms, z_norms, backend)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """By the product rule."""
+        value: Any = 1.0
+        P, Q = S * 0, None
+        for part in self.parts:
+            own, here = part.slopes(S, x_norms, z_norms, backend), S.copy()
+            part.apply(here, x_norms, z_norms, backend)
+            P, Q = P * here + value * own[0], None if Q is None else Q * here
+            Q, value = added(Q, None if own[1] is None else value * own[1]), value * here
+        return P, Q
 
     def diag(self, X: Array) -> Array:
         return np.asarray(np.prod([part.diag(X) for part in self.parts], axis=0))
@@ -231,9 +283,19 @@ class Scaled(Kernel):
     def translation_invariant(self) -> bool:
         return self.kernel.translation_invariant
 
+    @property
+    def norm(self) -> int:
+        """That of k_0."""
+        return self.kernel.norm
+
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         self.kernel.apply(S, x_norms, z_norms, backend)
         S *= S.dtype.type(self.scale)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """Those of k_0, times c."""
+        P, Q = self.kernel.slopes(S, x_norms, z_norms, backend)
+        return P * self.scale, None if Q is None else Q * self.scale
 
     def diag(self, X: Array) -> Array:
         K = self.kernel.diag(X)

@@ -10,6 +10,7 @@ import numpy as np
 from streamkern.backends import NumpyBackend
 from streamkern.backends.base import Backend, Profile, magnitudes
 from streamkern.kernels.base import Kernel, set_integer, set_number, tiles
+from streamkern.kernels.derivatives import Slopes, angular_slopes, dot_slopes
 from streamkern.kernels.radial import check_profile, name_of, profile_values
 from streamkern.types import Array
 
@@ -35,6 +36,10 @@ class Linear(Kernel):
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         if self.offset:
             S += S.dtype.type(self.offset)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """1."""
+        return np.ones_like(S), None
 
     def diag(self, X: Array) -> Array:
         return _rounded(_squared_norms(X) + self.offset, X)
@@ -76,6 +81,10 @@ class Polynomial(Kernel):
                 if bit == "1":
                     strip *= base
 
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """Degree γ (γ ⟨x, z⟩ + c)^(degree − 1)."""
+        return self.degree * self.gamma * (self.gamma * S + self.offset) ** (self.degree - 1), None
+
     def diag(self, X: Array) -> Array:
         return _rounded((self.gamma * _squared_norms(X) + self.offset) ** self.degree, X)
 
@@ -106,6 +115,10 @@ class ArcCosine(Kernel):
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         backend.angular(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """By the derivative of a layer; see ``Kernel.slopes``."""
+        return angular_slopes(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
 
     def diag(self, X: Array) -> Array:
         """k(x, x): m(x)². A row of zeros is at a right angle to everything, itself too."""
@@ -138,6 +151,10 @@ class NTK(Kernel):
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         backend.angular(S, x_norms, z_norms, "ntk", self.depth)
 
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """By the derivative of a layer; see ``Kernel.slopes``."""
+        return angular_slopes(S, x_norms, z_norms, "ntk", self.depth)
+
     def diag(self, X: Array) -> Array:
         return _rounded((self.depth + 1) * _squared_norms(X), X)
 
@@ -163,6 +180,10 @@ class DotProfile(Kernel):
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         S[...] = profile_values(self, S)
+
+    def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
+        """By differences of the function in float64; see ``Kernel.slopes``."""
+        return dot_slopes(lambda inner: profile_values(self, inner), S)
 
     def diag(self, X: Array) -> Array:
         return _rounded(profile_values(self, _squared_norms(X)), X)

@@ -123,11 +123,11 @@ class RandomFourier(_Map):
         set_integer(self, "M", 1)
         set_integer(self, "seed", 0)
         require_types(self)
-        if not isinstance(self.kernel, Gaussian | Laplace | Matern):
+        if not isinstance(self.kernel, Gaussian | Laplace | Matern) or self.kernel.norm != 2:
             raise UsageError(
                 f"No Fourier features of {self.kernel!r}.",
                 where="RandomFourier(kernel=...)",
-                expected="Gaussian, Laplace or Matern",
+                expected="Gaussian, Laplace or Matern, of norm 2",
                 remedy="use Nystrom(kernel), which takes any kernel",
             )
 

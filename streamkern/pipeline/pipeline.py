@@ -25,6 +25,7 @@ from streamkern.redaction import keep_setting_secrets
 from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import TASKS
+from streamkern.solvers.metric import AGOP
 from streamkern.user_code import in_words, unknown_code, users_place
 
 
@@ -46,6 +47,7 @@ class Pipeline:
             tails, numbers standardised); and rows of plain numbers standardised where their units differ, if kernel and
             centers follow the rows. Or steps such as ``Impute``, ``OneHot`` or ``UnitRange``, fitted to the training
             rows in this order and applied to test rows and in prediction; augmentations come after. None for none.
+        metric: what is learned about the features before the kernel, such as ``AGOP()``; None for nothing.
         standardise: True: then scale every feature to mean 0 and variance 1 over the training rows, so that noise is in
             units of standard deviations: short for ``Standardise()`` as the last step. False: leave plain numbers as
             they are. None: as ``preprocess`` says.
@@ -79,6 +81,7 @@ class Pipeline:
     name: str = ""
     file: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
+    metric: AGOP | None = None
 
     def __post_init__(self) -> None:
         if self.preprocess is None:
@@ -105,6 +108,7 @@ class Pipeline:
                 self.features is None or _made(self.features, "basis"),
                 "a map such as sk.ReLUFeatures(1000)",
             ),
+            ("metric", isinstance(self.metric, AGOP | None), "sk.AGOP(), or None"),
             ("solver", self.solver == AUTO or _made(self.solver, "setup"), 'a solver such as sk.EigenPro(), or "auto"'),
             ("lanes", hasattr(self.lanes, "__index__") and self.lanes >= 1, "a whole number, at least 1"),
             ("seed", hasattr(self.seed, "__index__"), "a whole number"),

@@ -23,6 +23,7 @@ from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.metered import Bill, Size
+from streamkern.solvers.metric import bill as metric_bill
 from streamkern.solvers.placement import device_for, require_room
 
 LIKELY_CLASSES = 10
@@ -152,6 +153,7 @@ def plan(
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
+        agop=pipeline.metric,
     )  # fmt: skip
     bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
     doubt = _unlike(pipeline) if prices is None else None
@@ -165,6 +167,7 @@ def plan(
         *planned_note(pipeline.train, steps(pipeline)),
         *_on_device(pipeline, device, fits, bill.size),
         *bill.reasons,
+        *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
         *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
@@ -182,6 +185,16 @@ def _unlike(pipeline: Pipeline) -> str | None:
     rows = Scan(Assembly(pipeline.train.plain()), _LOOKED_AT).block((0,)).X.astype(np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     return unlike_scales(rows.var(axis=0), pipeline.train.columns) if len(rows) else None
+
+
+def _metric_choice(pipeline: Pipeline) -> str:
+    """What the metric will try."""
+    agop = pipeline.metric
+    assert agop is not None
+    data = planned(pipeline)
+    sample, p = agop.sizes(data.base_rows)
+    kinds = " and ".join(agop.kinds(data.n_features))
+    return f"metric: {kinds}, at most {agop.rounds} round(s) each on {sample:,} rows and {p:,} centers"
 
 
 def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: Size) -> list[str]:
@@ -205,7 +218,7 @@ def priced(pipeline: Pipeline, slots: int) -> Prices:
     """
     data = planned(pipeline)
     count = 0 if pipeline.centers is None else pipeline.centers.count(data)
-    known = at_median(pipeline, 1.0)  # a value takes as long at any bandwidth
+    known = at_median(pipeline, {1: 1.0, 2: 1.0})  # a value takes as long at any bandwidth
     shapes = Shapes(
         known.kernel, known.features, count, data.n_features, _outputs(pipeline), np.dtype(pipeline.dtype),
         pipeline.lanes,
@@ -260,6 +273,11 @@ def _stages(pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices) -> 
     pairs = Operations(numbers=0.5 * size.d * looked**2)
     distances = stage("bandwidth", looked, 1, pairs, whole, seconds(pairs, looked, whole) + stored * _HASHED, "centers")
     learnt = [step.to_json()["name"].lower() for step in steps(pipeline) if isinstance(step, Learning)]
+    metrics = []
+    if pipeline.metric is not None:
+        costs = metric_bill(pipeline.metric, size, data.base_rows)
+        took = seconds(costs.work, costs.rows, whole) + stored * _HASHED
+        metrics = [stage("metric", costs.sample, costs.rounds, costs.work, whole, took)]
     prepared = seconds(takes.setup, sweeps * n, whole * (1 + sweeps)) + bill.memory.setup * prices.page
     evaluated = seconds(float(scored) * predicting, scored, looked_up)
     return (
@@ -278,6 +296,7 @@ def _stages(pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices) -> 
             for name, rows in (("validation", pipeline.validation), ("test", pipeline.test))
             if rows is not None
         ),
+        *metrics,
         *([] if not asks_median(pipeline) else [distances]),
         stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
         stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),

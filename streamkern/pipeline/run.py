@@ -259,9 +259,8 @@ def _train(
             events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
 
         besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
-        problem, outcome, report, projected, median = fitted = fit(
-            pipeline, executor, budget, stages, on_plan, computing
-        )
+        fitted = fit(pipeline, executor, budget, stages, on_plan, computing)
+        problem, outcome, report, projected, median = fitted[:5]
         settled = {} if median is None else {"median_distance": median}
         model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
         for each in report.get("preprocess", []):
@@ -283,6 +282,7 @@ def _train(
             "n_centers": len(problem.centers.Z),
             "kernel": problem.kernel.to_json() if problem.features is None else None,
             **settled,
+            **({} if fitted.metric is None else {"metric": fitted.metric.summary(fitted.columns)}),
             "solver": pipeline.solver.to_json()["name"],
             "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
             "preprocess": report.get("preprocess", []),
@@ -363,6 +363,7 @@ def _manifest(
         "kernel": None if pipeline.kernel is None else pipeline.kernel.to_json(),
         "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
         "features": None if pipeline.features is None else pipeline.features.to_json(),
+        "metric": None if pipeline.metric is None else pipeline.metric.to_json(),
         "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
         "preprocess": [step.to_json() for step in steps(pipeline)],
         "code": {
@@ -382,7 +383,19 @@ def _manifest(
     }
 
 
-_TRAINING = ("train", "kernel", "centers", "features", "solver", "preprocess", "code", "seed", "lanes", "dtype")
+_TRAINING = (
+    "train",
+    "kernel",
+    "centers",
+    "features",
+    "metric",
+    "solver",
+    "preprocess",
+    "code",
+    "seed",
+    "lanes",
+    "dtype",
+)
 
 
 def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:

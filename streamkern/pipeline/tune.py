@@ -95,7 +95,7 @@ class Tuning:
         curve: the chosen kernel with the best ridge at each number of centers, ascending.
         choice: the trial that the choice goes by.
         pipeline: the pipeline with the choice in it: ``sk.run(tuning.pipeline)``.
-        median: the median distance of two rows.
+        medians: the median distance of two rows, by the norm that it is taken in.
         rows: rows that trials were fitted to.
         held_out: rows they were scored on.
         metric: what ``score`` is: ``accuracy`` or ``r2``.
@@ -107,7 +107,7 @@ class Tuning:
     curve: tuple[Trial, ...]
     choice: Trial
     pipeline: Pipeline
-    median: float
+    medians: Mapping[int, float]
     rows: int
     held_out: int
     metric: str
@@ -118,6 +118,11 @@ class Tuning:
     def kernel(self) -> Kernel:
         """The chosen kernel."""
         return self.choice.kernel
+
+    @property
+    def median(self) -> float:
+        """The median distance of two rows, in the norm of the chosen kernel."""
+        return self.medians[self.kernel.norm]
 
     @property
     def centers(self) -> Any:
@@ -141,6 +146,7 @@ class Tuning:
         """All of it but the pipeline, as JSON-serialisable data."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return given | {
+            "median": self.median,
             "trials": [trial.to_json() for trial in self.trials],
             "curve": [trial.to_json() for trial in self.curve],
             "choice": self.choice.to_json(),
@@ -164,7 +170,11 @@ class Tuning:
         chosen = self.choice.kernel
         for trial in self.best():
             sigma = _bandwidth(trial.kernel)
-            width = f"{'':>11}{'':>10}" if sigma is None else f"{sigma:>11.4g}{sigma / self.median:>10.2f}"
+            width = (
+                f"{'':>11}{'':>10}"
+                if sigma is None
+                else f"{sigma:>11.4g}{sigma / self.medians[trial.kernel.norm]:>10.2f}"
+            )
             lines.append(
                 f"{_family(trial.kernel)[:21]:<22}{width}{trial.ridge:>12.0e}{trial.score:>10.4f}{trial.mse:>11.4g}"
                 + (" *" if trial.kernel == chosen else "")
@@ -241,7 +251,8 @@ def tune(
         sample = _sample(pipeline.train, rows, seed, budget)
         invariant = all(family.translation_invariant for family in families)
         bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant)
-        median = median_distance(bench.fit, executor, bench.problem.dtype)
+        dtype = bench.problem.dtype
+        medians = {norm: median_distance(bench.fit, executor, dtype, norm) for norm in {f.norm for f in families}}
         trials: dict[Kernel, list[Trial]] = {}
 
         def attempt(candidate: Kernel) -> None:
@@ -252,6 +263,7 @@ def tune(
                         tell(_least(trials[candidate]))
 
         for family in families:
+            median = medians[family.norm]
             known = family.at_median(median)
             if not isinstance(known, Radial):
                 attempt(known)
@@ -266,14 +278,14 @@ def tune(
             for factor in (2**-0.5, 2**0.5):
                 attempt(_at(known, factor * sigma))
         flat = tuple(trial for found in trials.values() for trial in found)
-        curve = bench.curve(_nearest(flat, median).kernel)
+        curve = bench.curve(_nearest(flat, medians).kernel)
     choice = next(trial for trial in curve if trial.mse <= (1 + ENOUGH) * _least(curve).mse)
     made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget)
     if seconds:
         curve = _timed(made, curve, budget, threads, prices)
         choice = next(trial for trial in curve if trial.centers == choice.centers)
     return Tuning(
-        flat, curve, choice, made, median, len(bench.fit), len(bench.held), bench.metric, time.perf_counter() - begun,
+        flat, curve, choice, made, medians, len(bench.fit), len(bench.held), bench.metric, time.perf_counter() - begun,
         reasons,
     )  # fmt: skip
 
@@ -547,7 +559,7 @@ def _least(trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda trial: (trial.mse, -trial.ridge))
 
 
-def _nearest(trials: Sequence[Trial], median: float) -> Trial:
+def _nearest(trials: Sequence[Trial], medians: Mapping[int, float]) -> Trial:
     """Of the kernels like that of the least error and within ``ENOUGH`` of it, the one nearest to the median distance.
 
     A bandwidth far out on a plateau scores no better, and its kernel matrix is worse conditioned.
@@ -556,7 +568,7 @@ def _nearest(trials: Sequence[Trial], median: float) -> Trial:
     if not isinstance(least.kernel, Radial):
         return least
     near = [t for t in trials if _like(t.kernel, least.kernel) and t.mse <= (1 + ENOUGH) * least.mse]
-    return min(near, key=lambda t: (abs(np.log((_bandwidth(t.kernel) or 1.0) / median)), t.mse))
+    return min(near, key=lambda t: (abs(np.log((_bandwidth(t.kernel) or 1.0) / medians[t.kernel.norm])), t.mse))
 
 
 def _at(kernel: Radial, sigma: float) -> Radial:
@@ -576,7 +588,9 @@ def _like(kernel: Kernel, other: Kernel) -> bool:
 def _family(kernel: Kernel) -> str:
     """A kernel's name without its bandwidth."""
     described = kernel.to_json()
-    rest = ", ".join(f"{k}={v:g}" for k, v in described.items() if k not in ("name", "bandwidth") and type(v) is float)
+    rest = ", ".join(
+        f"{k}={v:g}" for k, v in described.items() if k not in ("name", "bandwidth") and type(v) in (int, float)
+    )
     return f"{described['name']}({rest})" if rest else str(described["name"])
 
 

@@ -7,6 +7,7 @@ out do not move it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ _DRAW = 0x6D656469616E  # keeps these rows apart from what else is drawn
 R = TypeVar("R")
 
 
-def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> float:
+def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], norm: int = 2) -> float:
     """Median distance of two of the dataset's rows, scaled and not augmented, over the pairs that differ.
 
     Of ``ROWS`` rows that are a function of the row ids alone: the same bits under any chunking and on any executor.
@@ -39,6 +40,7 @@ def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) 
         dataset: the rows, preprocessed.
         executor: where they are read.
         dtype: of the streaming arithmetic, to which rows are rounded; distances are taken in float64.
+        norm: 2, or 1 for Σ_k |x_k − z_k|.
 
     Raises:
         DataError: the rows looked at are all the same.
@@ -48,7 +50,7 @@ def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) 
     data = dataset.plain()
     ids = data.draw(min(ROWS, data.base_rows), _DRAW)
     X, _ = gather(executor, Assembly(data, dtype=dtype), ids)
-    distances = pdist(X.astype(np.float64))
+    distances = pdist(X.astype(np.float64), "euclidean" if norm == 2 else "cityblock")
     distances = distances[distances > 0]
     if not len(distances):
         raise DataError(
@@ -68,16 +70,26 @@ def setup_bytes(dataset: Dataset, itemsize: int) -> int:
 
 def asks_median(recipe: Any) -> bool:
     """Whether a kernel of the recipe (its own, or that of its features or centers) asks for the median distance."""
-    return any(kernel.asks_median for kernel in map(_kernel, _parts(recipe)) if kernel is not None)
+    return bool(norms(recipe))
 
 
-def at_median(recipe: R, distance: float) -> R:
-    """The recipe, a frozen dataclass, with the median distance of two rows wherever a kernel asks for it."""
+def norms(recipe: Any) -> list[int]:
+    """Norms of the kernels that ask for the median distance, ascending."""
+    return sorted({k.norm for k in map(_kernel, _parts(recipe)) if k is not None and k.asks_median})
+
+
+def at_median(recipe: R, distances: Mapping[int, float]) -> R:
+    """The recipe, a frozen dataclass, with the median distance of two rows wherever a kernel asks for it.
+
+    Args:
+        recipe: what to fit.
+        distances: the median by norm, for all ``norms`` of the recipe.
+    """
     changes: dict[str, Any] = {}
     for name in _NAMES:
         part, kernel = getattr(recipe, name), _kernel(getattr(recipe, name))
         if kernel is not None and kernel.asks_median:
-            settled = kernel.at_median(distance)
+            settled = kernel.at_median(distances[kernel.norm])
             changes[name] = settled if part is kernel else replace(part, kernel=settled)
     given: Any = recipe
     return replace(given, **changes) if changes else recipe

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -49,6 +50,7 @@ from streamkern.solvers import bandwidth
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
 from streamkern.solvers.loop import Outcome, Progress, train
+from streamkern.solvers.metric import AGOP, Metric, learn_metric
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
 from streamkern.sweep import ScanWork, sweep
@@ -204,15 +206,17 @@ def _several(made: Transform | tuple[Transform, ...]) -> tuple[Transform, ...]:
     return made if isinstance(made, tuple) else (made,)
 
 
+def statistics_kept(rows: Dataset, recipe: Recipe, executor: Executor, stages: Stages) -> Statistics:
+    """Statistics of rows as a stage."""
+    key = lambda: (rows_key(rows), recipe.task)  # noqa: E731
+    return stages.keep("statistics", key, lambda: statistics(rows, executor, recipe.task))
+
+
 def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset, Statistics]:
     """The training rows after preprocessing, and their statistics before the scaling that is left at the end.
 
     Scaling needs statistics only, which are taken once after the last step that learns anything else.
     """
-
-    def statistics_of(rows: Dataset) -> Statistics:
-        key = lambda: (rows_key(rows), recipe.task)  # noqa: E731
-        return stages.keep("statistics", key, lambda: statistics(rows, executor, recipe.task))
 
     def learnt(rows: Dataset, step: Learning) -> tuple[Transform, ...]:
         name = f"preprocess-{step.to_json()['name'].lower()}"
@@ -227,7 +231,7 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
         if isinstance(step, AutoScale):
             step = step.settled(data)
         if isinstance(step, Scaling):
-            facts = facts or statistics_of(data)
+            facts = facts or statistics_kept(data, recipe, executor, stages)
             data = scale(data, step, facts)
         else:
             plain = data.plain()
@@ -237,21 +241,24 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
             if isinstance(step, Auto) and not recipe.standardise:
                 waiting[:0] = step.rest(data)
         release()
-    return data, facts or statistics_of(data)
+    return data, facts or statistics_kept(data, recipe, executor, stages)
 
 
 def with_median(recipe: R, dataset: Dataset, executor: Executor, stages: Stages) -> tuple[R, float | None]:
     """The recipe with a number for each bandwidth that is the median distance of two rows; and that distance."""
-    if not bandwidth.asks_median(recipe):
-        return recipe, None
-    dtype = np.dtype(recipe.dtype)
-    distance = stages.keep(
-        "bandwidth",
-        lambda: (rows_key(dataset), recipe.dtype),
-        lambda: bandwidth.median_distance(dataset, executor, dtype),
-    )
-    stages.choice(f"bandwidth {distance:.6g}: the median distance of two rows", median=distance)
-    return bandwidth.at_median(recipe, distance), distance
+    found: dict[int, float] = {}
+    for norm in bandwidth.norms(recipe):
+        key = partial(_median_key, recipe, dataset, norm)
+        measure = partial(bandwidth.median_distance, dataset, executor, np.dtype(recipe.dtype), norm)
+        found[norm] = stages.keep("bandwidth", key, measure)
+        in_norm = "" if norm == 2 else f" in the L{norm} norm"
+        reason = f"bandwidth {found[norm]:.6g}: the median distance of two rows{in_norm}"
+        stages.choice(reason, median=found[norm])
+    return (bandwidth.at_median(recipe, found), found[max(found)]) if found else (recipe, None)
+
+
+def _median_key(recipe: Recipe, dataset: Dataset, norm: int) -> tuple[Any, ...]:
+    return rows_key(dataset), recipe.dtype, *([] if norm == 2 else [norm])
 
 
 def steps(recipe: Recipe) -> tuple[Step, ...]:
@@ -326,6 +333,10 @@ class Recipe(Protocol):
         """Steps of preprocessing, in order; ``auto``; or None."""
 
     @property
+    def metric(self) -> AGOP | None:
+        """What is learned about the features before the kernel; None for nothing."""
+
+    @property
     def standardise(self) -> bool | None:
         """Whether every feature is then scaled to mean 0 and variance 1 over the training rows; None: not said."""
 
@@ -392,13 +403,17 @@ class Fitted(NamedTuple):
         report: what the solver found out about its problem.
         footprint: projected memory.
         median: the median distance of two rows, where a bandwidth asked for it.
+        metric: what was learned about the features, or None.
+        columns: names of the features that the metric is of, or None.
     """
 
     problem: Problem
     outcome: Outcome
     report: dict[str, Any]
     footprint: Footprint
-    median: float | None
+    median: float | None = None
+    metric: Metric | None = None
+    columns: tuple[str, ...] | None = None
 
 
 def fit(
@@ -447,7 +462,10 @@ def fit(
             centers_bytes=centers_bytes(recipe, executor.slots, rows),
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
+            agop=recipe.metric,
         )  # fmt: skip
+
+    require_metric(recipe)
 
     def allow(projected: Footprint) -> None:
         executor.allowed = Allowance(budget, projected.worker_bytes(1), projected.worker[1])
@@ -461,13 +479,18 @@ def fit(
     scaled, facts = prepare(recipe, executor, stages)
     if message := unlike_scales(facts.variance * np.square(scaled.factor), scaled.columns):
         stages.warn(message)
+    learned, columns = None, scaled.columns
+    if recipe.metric is not None:
+        scaled, facts, learned = _through_metric(recipe, scaled, facts, stages, executor, device)
+        release()
     basis = recipe.features or recipe.kernel
     scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
     basis = recipe.features or recipe.kernel
     require_range(scaled, facts, np.dtype(recipe.dtype), centred=basis is None or basis.translation_invariant)
     release()
-    if facts.encoding.outputs > likely_outputs(guess) or scaled.n_features != guess.n_features:
+    turned = learned is not None and learned.kind == "full"
+    if facts.encoding.outputs > likely_outputs(guess) or scaled.n_features != guess.n_features or turned:
         projected = project(scaled, max(facts.encoding.outputs, likely_outputs(guess)))
         allow(projected)
     for name, rows in measured.items():
@@ -519,7 +542,7 @@ def fit(
     if done := notes(scaled, steps(recipe), facts):
         report = report | {"preprocess": done}
     release()
-    return Fitted(problem, outcome, report, projected, median)
+    return Fitted(problem, outcome, report, projected, median, learned, columns)
 
 
 def rows_key(dataset: Dataset) -> str:
@@ -561,7 +584,7 @@ def _check_like(
     with _named(what):
         require_alike(rows, train.source.n_features, train.source.columns, train.transforms, train.source.schema)
         prepared = rows.prepared_like(train).final()
-        if name == "test" and not steps(recipe):
+        if name == "test" and not steps(recipe) and recipe.metric is None:
             require_scaled_alike(rows, prepared)
     dtype = np.dtype(recipe.dtype)
     stages.keep(
@@ -569,6 +592,55 @@ def _check_like(
         lambda: (rows_key(prepared), encoding_to_json(encoding), dtype.str),
         lambda: check_rows(prepared, encoding, executor, dtype, what),
     )
+
+
+def require_metric(recipe: Recipe) -> None:
+    """Refuse a metric where rows or centers do not allow one.
+
+    Raises:
+        UsageError: rows are augmented, the model is linear in features, or the centers are given.
+    """
+    if recipe.metric is None:
+        return
+    for wrong, what, remedy in (
+        (recipe.train.augmentations, "augmented rows", "leave the augmentations out"),
+        (recipe.features is not None, f"a model on features, {recipe.features!r}", "use kernel values at centers"),
+        (isinstance(recipe.centers, Given), "given centers", "draw centers, such as sk.Uniform(1000)"),
+    ):
+        if wrong:
+            raise UsageError(
+                f"There is a metric to learn, and {what}.",
+                where="metric=AGOP(...)",
+                expected="a kernel at centers that are drawn from rows without augmentations",
+                remedy=f"{remedy}; or leave the metric out",
+            )
+
+
+def _through_metric(
+    recipe: Recipe, scaled: Dataset, facts: Statistics, stages: Stages, executor: Executor, device: Device | None
+) -> tuple[Dataset, Statistics, Metric]:
+    """Training rows through the metric that they teach, and their statistics."""
+    dtype, kernel = np.dtype(recipe.dtype), recipe.kernel or default_kernel(facts, scaled)
+    assert facts.encoding is not None
+    nothing = CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None)
+    rows = relative(scaled, facts, kernel.translation_invariant, dtype)
+    problem = Problem(
+        rows, facts.encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes, engine=engine_on(device)
+    )
+    agop = recipe.metric
+    assert agop is not None
+    learned = stages.keep(
+        "metric",
+        lambda: (
+            rows_key(rows), described(agop), described(kernel), encoding_to_json(problem.encoding),
+            recipe.dtype, platform.machine(),
+        ),
+        lambda: learn_metric(agop, kernel, problem),
+    )  # fmt: skip
+    stages.choice(learned.reason(), metric=learned.kind)
+    scaled = learned.applied(scaled)
+    # A scale of features is part of how statistics are read; a turn makes other features.
+    return scaled, statistics_kept(scaled, recipe, executor, stages) if learned.kind == "full" else facts, learned
 
 
 def width(recipe: Recipe, dataset: Dataset | None = None) -> int:

@@ -19,6 +19,8 @@ from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
 from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
 from streamkern.solvers.metered import SCAN_ROWS, Bill, Size
+from streamkern.solvers.metric import AGOP
+from streamkern.solvers.metric import bill as metric_bill
 from streamkern.solvers.score import SAMPLED
 from streamkern.storage.base import Source
 from streamkern.storage.layout import rows_per_chunk
@@ -94,6 +96,7 @@ def footprint(
     stored_centers: bool = False,
     features: FeatureMap | None = None,
     overlaps: bool | None = None,
+    agop: AGOP | None = None,
 ) -> Footprint:
     """Project the memory of a fit.
 
@@ -114,6 +117,7 @@ def footprint(
         stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
         features: the feature map, or None.
         overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
+        agop: the metric to learn, or None.
 
     Raises:
         PlanRefusedError: it cannot fit; says what would.
@@ -121,7 +125,7 @@ def footprint(
     project = partial(
         _project, dataset=dataset, p=p, outputs=outputs, solver=solver, budget=budget, baseline=baseline, slots=slots,
         lanes=lanes, itemsize=itemsize, validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes,
-        model_rows=model_rows, stored_centers=stored_centers, features=features, overlaps=overlaps,
+        model_rows=model_rows, stored_centers=stored_centers, features=features, overlaps=overlaps, agop=agop,
     )  # fmt: skip
     result = project()
     if result.peak <= budget:
@@ -174,6 +178,7 @@ def _project(
     features: FeatureMap | None,
     overlaps: bool | None,
     most_rows: int | None = None,
+    agop: AGOP | None,
 ) -> Footprint:
     """The projection for a budget, whether it fits or not; parameters as in ``footprint``.
 
@@ -224,6 +229,8 @@ def _project(
         "train": takes.training + (read + KEPT_BYTES if takes.sweeps else read_ahead) + reading,
         "evaluate": takes.centers + 2 * weights + evaluation + _DETAILS * min(SAMPLED, stored_rows) * outputs * 8,
     }
+    if agop is not None:
+        stages["metric"] = gather + ids + metric_bill(agop, size, dataset.base_rows).memory
     if validate:
         stages["train"] += evaluation + takes.centers + weights
     baseline += _LIBRARIES + slots * _THREAD + dataset.held_bytes(itemsize, outputs)

@@ -64,7 +64,7 @@ class Rounding(NamedTuple):
 
     Attributes:
         share: error of a kernel value, as a share of the kernel's variation over the rows.
-        distance_error: root of δ.
+        distance_error: root of δ; δ itself in the L1 norm.
         variation: |k(D) − k(x, x)| / |k(x, x)|.
     """
 
@@ -77,31 +77,33 @@ class Sizes(NamedTuple):
     """How large rows are, as they are multiplied, and how far apart.
 
     Attributes:
-        norm: N, typical squared norm.
-        distance: D, typical squared distance of two rows; 0 where there is one row only.
+        norm: N, typical squared norm, or L1 norm.
+        distance: D, typical squared distance, or L1 distance, of two rows; 0 where there is one row only.
     """
 
     norm: float
     distance: float
 
 
-def sizes(Z: Array | StoredCenters, translation_invariant: bool) -> Sizes:
+def sizes(Z: Array | StoredCenters, translation_invariant: bool, norm: int = 2) -> Sizes:
     """Medians over centers.
 
     Args:
         Z: centers, shape (p, d).
         translation_invariant: whether they are centred before they are multiplied.
+        norm: 2 for squared norms and distances, 1 for those in the L1 norm.
     """
+    size = np.square if norm == 2 else np.abs
     if isinstance(Z, np.ndarray):
         looked_at = Z[np.linspace(0, len(Z) - 1, min(len(Z), _CENTERS)).astype(np.int64)]
     else:
         _, looked_at = next(iter(Z.tiles()))
     rows = looked_at.astype(np.float64)
     moved = rows - mean_row(Z) if translation_invariant else rows
-    pairs = [np.square(rows - np.roll(rows, k, axis=0)).sum(axis=1) for k in range(1, min(_PAIRS, len(rows) - 1) + 1)]
+    pairs = [size(rows - np.roll(rows, k, axis=0)).sum(axis=1) for k in range(1, min(_PAIRS, len(rows) - 1) + 1)]
     apart = np.concatenate([np.zeros(0), *pairs])
     apart = apart[apart > 0]
-    return Sizes(float(np.median(np.square(moved).sum(axis=1))), float(np.median(apart)) if len(apart) else 0.0)
+    return Sizes(float(np.median(size(moved).sum(axis=1))), float(np.median(apart)) if len(apart) else 0.0)
 
 
 def rounding(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> Rounding:
@@ -117,16 +119,18 @@ def rounding(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> Rounding:
         return Rounding(0.0, 0.0, 1.0)
     norm = max(norm, distance / 2)  # two rows of such a distance have such norms
     delta = 2 * norm * float(np.finfo(dtype).eps)
-    least = max(delta, 4 * norm * coincident(dtype))  # in float64, backends take smaller distances for 0
+    squares = kernel.norm == 2
+    least = max(delta, 4 * norm * coincident(dtype)) if squares else delta  # float64 backends take less for 0
+    error = delta**0.5 if squares else delta
 
-    def values(squared: Array) -> Array:
-        """Kernel values at squared distances, of rows with these norms."""
-        S = np.array(norm - np.asarray(squared) / 2, dtype=np.float64)[None, :]
+    def values(distances: Array) -> Array:
+        """Kernel values at squared distances, of rows with these norms; or at L1 distances."""
+        S = np.array(norm - np.asarray(distances) / 2 if squares else distances, dtype=np.float64)[None, :]
         kernel.apply(S, np.full(1, norm), np.full(S.shape[1], norm), NumpyBackend())
         return np.asarray(S[0])
 
     if least >= distance:
-        return Rounding(np.inf, delta**0.5, 1.0)
+        return Rounding(np.inf, error, 1.0)
     with np.errstate(all="ignore"):
         at_zero, at_distance = values(np.array([0.0, distance]))
         variation = abs(at_distance - at_zero)
@@ -136,7 +140,7 @@ def rounding(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> Rounding:
         moved = variation if own <= least else abs(there - here)
         share = (moved + RESOLVED[np.dtype(dtype)] * abs(at_zero)) / variation if variation else np.inf
         relative_variation = variation / abs(at_zero) if at_zero else 1.0
-    return Rounding(float(share), delta**0.5, float(relative_variation))
+    return Rounding(float(share), error, float(relative_variation))
 
 
 def require_precision(
@@ -169,7 +173,7 @@ def require_precision(
         size = Sizes(spread + float(np.square(mean).sum()), 2 * spread)
     else:
         kernel = getattr(features, "kernel", kernel)
-        size = sizes(Z, kernel.translation_invariant)
+        size = sizes(Z, kernel.translation_invariant, kernel.norm)
     if not np.isfinite(size).all():
         return  # rows are refused where they are read
     name, found = str(dtype), rounding(kernel, size, dtype)
@@ -177,7 +181,7 @@ def require_precision(
     if found.share <= tolerance:
         return
     wider = rounding(kernel, size, np.dtype(np.float64)).share <= tolerance
-    norm, apart = (f"{np.sqrt(value):.4g}" for value in size)
+    norm, apart = (f"{np.sqrt(value) if kernel.norm == 2 else value:.4g}" for value in size)
     standard = 'features of comparable size: scaling="standard", or sk.Standardise()'
     if found.variation < _FLAT and kernel.translation_invariant:
         said = (

@@ -94,6 +94,36 @@ class BackendSuite:
         exact = np.sum(np.square(X.astype(np.float64)), axis=1)
         assert (np.abs(norms - exact) <= exact * (0.5 * np.finfo(dtype).eps + 1e-13)).all()
 
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_l1_distances_and_their_kernels_are_the_reference_s(self, backend: Backend, dtype: type) -> None:
+        """Of rows and centers that fill no tile; a row is at distance 0 from itself, and a NaN stays one."""
+        rng = np.random.default_rng(2)
+        X: Array = rng.normal(size=(9, 19)).astype(dtype)
+        Z: Array = rng.normal(size=(37, 19)).astype(dtype)
+        Z[5], X[8, 3] = X[2], np.nan
+        S: Array = np.empty((9, 37), dtype)
+        expected: Array = S.copy()
+        backend.manhattan(X, Z, S)
+        _REFERENCE.manhattan(X, Z, expected)
+        np.testing.assert_allclose(S, expected, rtol=1e-5 if dtype == np.float32 else 1e-13)
+        assert S[2, 5] == 0
+        P: Array = rng.normal(size=(9, 37)).astype(dtype)
+        sums: Array = np.empty((9, 19), dtype)
+        wanted: Array = sums.copy()
+        backend.signed_sums(P, X, Z, sums)
+        _REFERENCE.signed_sums(P, X, Z, wanted)
+        np.testing.assert_allclose(sums[:8], wanted[:8], atol=1e-5 if dtype == np.float32 else 1e-13)
+        norms: tuple[Array, Array] = (np.zeros(9, dtype), np.zeros(37, dtype))
+        for kind in ("laplace", "exponential_power"):
+            K, values = S.copy(), expected.copy()
+            backend.radial(K, *norms, kind, _PARAMS | {"norm": 1})
+            _REFERENCE.radial(values, *norms, kind, _PARAMS | {"norm": 1})
+            np.testing.assert_allclose(K, values, rtol=3e-5 if dtype == np.float32 else 1e-12)
+        with pytest.raises(UsageError, match="of the norm 1"):
+            backend.radial(S, *norms, "gaussian", _PARAMS | {"norm": 1})
+        with pytest.raises(UsageError, match="do not fit"):
+            backend.manhattan(X, Z, S[:3])
+
     @pytest.mark.parametrize("kind", RADIAL_KINDS)
     @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 3e-6), (np.float64, 1e-12)])
     def test_kernel_values_are_the_reference_s(

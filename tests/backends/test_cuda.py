@@ -88,6 +88,17 @@ def test_the_narrow_product_is_the_kernel_s(kind):
 
 
 @inside
+@pytest.mark.parametrize("kind", ["laplace", "exponential_power"])
+def test_the_narrow_product_of_l1_distances_is_the_kernel_s(kind):
+    rng = np.random.default_rng(3)
+    A, B, W = (rng.normal(size=size).astype(np.float32) for size in ((3, 3), (70, 3), (70, 2)))
+    found, expected = (loops.narrow(A, B, W, kind, PARAMS | {"norm": 1}) for loops in (SimulatedLoops(), PlainLoops()))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+    two = PlainLoops().narrow(A, B, W, kind, PARAMS)
+    assert np.abs(two - expected).max() > 0.1
+
+
+@inside
 @pytest.mark.parametrize(("m", "n"), [(0, 5), (1, 1), (2, 33)])
 def test_the_narrow_product_has_any_number_of_rows(m, n):
     rng = np.random.default_rng(m)

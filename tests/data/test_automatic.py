@@ -18,7 +18,7 @@ from streamkern.data.preprocess import Units, expected, share_of_features
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.transforms import dump, load
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.solvers.fit import AtOnce, learn, prepare
+from streamkern.solvers.fit import Stages, learn, prepare
 
 N = 900
 RNG = np.random.default_rng(0)
@@ -40,7 +40,7 @@ class Recipe:
 def prepared(table: Any, y: Any, task: str = "regression", **given: Any) -> sk.Dataset:
     recipe = Recipe(sk.from_arrays(table, y), task, **given)
     with ThreadsExecutor(2) as threads:
-        return prepare(recipe, AtOnce(recipe, threads))[0]
+        return prepare(recipe, threads, Stages())[0]
 
 
 def rows_of(data: sk.Dataset) -> dict[str, np.ndarray]:

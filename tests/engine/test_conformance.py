@@ -38,7 +38,26 @@ def expansion(engine: Engine, dtype: Any = np.float64) -> Expansion:
     return Expansion(sk.Laplace(3.0), Z.astype(dtype), engine)
 
 
+def of_l1(engine: Engine, dtype: Any, kernel: Any = None, d: int = 7) -> Expansion:
+    """A kernel of L1 distances; rows of 7 features are narrow on a device, of 70 not."""
+    wide = np.tile(Z, (1, d // 7))
+    return Expansion(kernel or sk.Laplace(9.0, norm=1), wide.astype(dtype), engine)
+
+
+SIGNS = np.where(rng.random((90, 3)) < 0.5, -1.0, 1.0)
+
 VERBS: dict[str, Any] = {
+    "block of L1": lambda e, k, t: e.block(of_l1(e, t), X.astype(t)),
+    "predict of L1": lambda e, k, t: e.predict(of_l1(e, t), X.astype(t), W.astype(t)),
+    "predict of wide L1": lambda e, k, t: e.predict(
+        of_l1(e, t, sk.Laplace(90.0, norm=1), 70), np.tile(X, (1, 10)).astype(t), W.astype(t)
+    ),
+    "pull of L1": lambda e, k, t: e.pull(of_l1(e, t), X.astype(t), W.astype(t), lambda F, rows: F[:, :2], 2),
+    "gradients": lambda e, k, t: e.gradients(k, X.astype(t), W.astype(t), SIGNS),
+    "gradients of the sum of outputs": lambda e, k, t: e.gradients(k, X.astype(t), W.astype(t)),
+    "gradients of L1": lambda e, k, t: e.gradients(of_l1(e, t), X.astype(t), W.astype(t), SIGNS),
+    "gradients of angles": lambda e, k, t: e.gradients(of_l1(e, t, sk.NTK(2)), X.astype(t), W.astype(t), SIGNS),
+    "kernel_matrix of L1": lambda e, k, t: e.kernel_matrix(of_l1(e, t), 200),
     "block": lambda e, k, t: e.block(k, X.astype(t)),
     "predict": lambda e, k, t: e.predict(k, X.astype(t), W.astype(t)),
     "wide pull": lambda e, k, t: e.pull(k, X.astype(t), W, lambda F, rows: F[:, :2], 2),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
+from sklearn.metrics.pairwise import laplacian_kernel
 
-from streamkern.kernels import Cauchy, Gaussian, Kernel, Laplace, Linear, Matern, Polynomial
+from streamkern.kernels import Cauchy, ExponentialPower, Gaussian, Kernel, Laplace, Linear, Matern, Polynomial
 from streamkern.testing.kernel import KernelSuite
 
 
@@ -19,6 +20,25 @@ class TestLaplace(KernelSuite):
 
     def formula(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
         return np.exp(-cdist(X, Z) / 1.7)
+
+
+class TestLaplaceOfL1(KernelSuite):
+    @pytest.fixture
+    def kernel(self) -> Kernel:
+        return Laplace(3.7, norm=1)
+
+    def formula(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        return laplacian_kernel(X, Z, gamma=1 / 3.7)
+
+
+class TestSumOfL1(KernelSuite):
+    @pytest.fixture
+    def kernel(self) -> Kernel:
+        return Laplace(3.7, norm=1) + 0.5 * ExponentialPower(2.0, 0.7, norm=1)
+
+    def formula(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        r = cdist(X, Z, "cityblock")
+        return np.exp(-r / 3.7) + 0.5 * np.exp(-((r / 2.0) ** 0.7))
 
 
 class TestGaussian(KernelSuite):

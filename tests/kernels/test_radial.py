@@ -35,6 +35,18 @@ kernels = st.one_of(
 )
 
 
+def test_the_norm_is_part_of_a_kernel_and_of_what_is_saved_only_where_it_is_1():
+    assert Laplace(2.0).to_json() == {"name": "Laplace", "bandwidth": 2.0}
+    kernel = ExponentialPower("median", 0.5, norm=1)
+    assert kernel_from_json(json.loads(json.dumps(kernel.to_json()))) == kernel
+    assert kernel.at_median(3.0) == ExponentialPower(3.0, 0.5, norm=1)
+    assert Laplace(2.0) != Laplace(2.0, norm=1)
+    assert (repr(Laplace(2.0)), repr(Laplace(2.0, norm=1))) == (
+        "Laplace(bandwidth=2.0)",
+        "Laplace(bandwidth=2.0, norm=1)",
+    )
+
+
 def rows(seed: int, n: int, d: int, dtype: type = np.float64) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((n, d)).astype(dtype)
 
@@ -93,6 +105,9 @@ def test_numbers_of_numpy_are_saved_as_numbers():
         (lambda: ExponentialPower(1.0, 2.5), "exponent is 2.5"),
         (lambda: ExponentialPower(1.0, -1.0), "exponent is -1.0"),
         (lambda: RadialProfile(3), "function is 3"),
+        (lambda: Laplace(1.0, norm=3), "norm is 3"),
+        (lambda: ExponentialPower(1.0, 1.5, norm=1), "exponent is 1.5"),
+        (lambda: Laplace(1.0, norm=1) + Gaussian(1.0), "different norms"),
     ],
 )
 def test_a_kernel_that_is_none_is_refused(make, message: str):

@@ -26,6 +26,14 @@ def rows(n: int, d: int = 5, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((n, d))
 
 
+def test_the_median_is_that_of_the_kernel_s_norm():
+    X = np.random.default_rng(0).normal(size=(300, 5))
+    model = sk.KernelRegressor(kernel=sk.Laplace("median", norm=1), centers=sk.Uniform(20), scaling=None)
+    found = model.fit(X, X[:, 0]).model_.kernel
+    assert found.norm == 1
+    assert found.bandwidth == pytest.approx(np.median(pdist(X, "cityblock")), rel=1e-6)
+
+
 def test_of_few_rows_it_is_the_median_of_all_distances() -> None:
     X = rows(200)
     with ThreadsExecutor(2) as executor:

@@ -147,3 +147,16 @@ def test_a_linear_kernel_is_not_refused_where_float32_loses_nothing():
         for dtype in ("float32", "float64")
     ]
     assert abs(scores[0] - scores[1]) < 1e-3
+
+
+def test_a_kernel_of_the_l1_norm_is_held_to_the_rounding_of_its_distances():
+    """Nothing cancels in them but what rows are rounded by: they stand offsets that inner products do not."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 5)) + np.where(rng.random(400) < 0.5, -1.0, 1.0)[:, None] * 1e3
+    shares = {
+        (norm, far): rounding(sk.Laplace(3.0, norm=norm), sizes(far * X, True, norm), np.dtype(np.float32)).share
+        for norm in (1, 2)
+        for far in (1.0, 1e4)
+    }
+    assert shares[1, 1.0] <= TOLERANCE < shares[2, 1.0]
+    assert shares[1, 1e4] > TOLERANCE

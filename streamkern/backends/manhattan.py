@@ -1,0 +1,118 @@
+"""Kernels of the L1 distance Σ_k |x_k − z_k| on the CPU: no matrix product gives it, so it has loops of its own.
+
+They are those of ``product`` with a subtraction, an absolute value and an addition in place of the fused
+multiply-add: three instructions for each pair of rows and feature, at full vector width, with the sums in registers
+and centers packed so that a panel of them stays in the first-level cache. Bits depend on a row and a center alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import types
+
+from streamkern.backends.compiled import OPTIONS, loop, rows, vector
+from streamkern.backends.loops import radial, widest
+from streamkern.backends.product import DEPTH, MANY_ROWS, WIDTH, microkernel, packed_by
+from streamkern.types import Array
+
+_SINGLE = 4  # bytes of a float32
+
+
+def _absolute_difference(builder: Any, absolute: Any, left: Any, right: Any, total: Any) -> Any:
+    return builder.fadd(total, builder.call(absolute, [builder.fsub(left, right)]))
+
+
+# Float64 has half as many numbers in a vector, and so half the columns in a panel: the accumulators are the same.
+_VECTORS = WIDTH // 16
+_many, _one = (microkernel(M, _VECTORS, 4, "llvm.fabs", _absolute_difference) for M in (MANY_ROWS, 1))
+_many64, _one64 = (microkernel(M, _VECTORS, 8, "llvm.fabs", _absolute_difference) for M in (MANY_ROWS, 1))
+
+
+@numba.njit(**OPTIONS)
+def _panel(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, width: Any, depth: Any, fresh: Any, n: Any) -> None:
+    """Rows of C, n of them, against one panel: addresses, and distances in numbers."""
+    i = 0
+    while i + MANY_ROWS <= n:
+        _many(C + _SINGLE * c_row * i, c_row, A + _SINGLE * a_row * i, a_row, 1, B, width, depth, fresh)
+        i += MANY_ROWS
+    while i < n:
+        _one(C + _SINGLE * c_row * i, c_row, A + _SINGLE * a_row * i, a_row, 1, B, width, depth, fresh)
+        i += 1
+
+
+@numba.njit(**OPTIONS)
+def _panel64(C: Any, c_row: Any, A: Any, a_row: Any, B: Any, width: Any, depth: Any, fresh: Any, n: Any) -> None:
+    """``_panel`` of float64."""
+    size = 2 * _SINGLE
+    i = 0
+    while i + MANY_ROWS <= n:
+        _many64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, width, depth, fresh)
+        i += MANY_ROWS
+    while i < n:
+        _one64(C + size * c_row * i, c_row, A + size * a_row * i, a_row, 1, B, width, depth, fresh)
+        i += 1
+
+
+@numba.njit(**OPTIONS)
+def _tile(X: Any, packed: Any, first: Any, out: Any) -> None:
+    """Distances to the centers from panel ``first`` on."""
+    n, m = out.shape
+    d, width, size = packed.shape[1], packed.shape[2], out.itemsize
+    left, right, place = X.ctypes.data, packed.ctypes.data, out.ctypes.data
+    x_row, out_row = X.strides[0] // size, out.strides[0] // size
+    edge = np.empty((n, width), out.dtype)
+    for j in range(0, m, width):
+        whole = j + width <= m
+        target, step = (place + size * j, out_row) if whole else (edge.ctypes.data, width)
+        panel = right + size * d * width * (first + j // width)
+        for k in range(0, d, DEPTH):
+            depth, fresh = min(DEPTH, d - k), 0 if k else 1
+            if size == _SINGLE:
+                _panel(target, step, left + size * k, x_row, panel + size * width * k, width, depth, fresh, n)
+            else:
+                _panel64(target, step, left + size * k, x_row, panel + size * width * k, width, depth, fresh, n)
+        if not whole:
+            for i in range(n):
+                for l in range(m - j):  # noqa: E741
+                    out[i, j + l] = edge[i, l]
+
+
+def _panels(dtype: Any) -> Any:
+    return types.Array(dtype, 3, "C", readonly=True)
+
+
+_radial = radial.inside
+_ROWS, _COLUMNS = 64, 512  # of a tile, whose values stay in the second-level cache for the pass after
+
+
+@loop(lambda dtype: types.void(rows(dtype, readonly=True), _panels(dtype), rows(dtype)), types.float32, types.float64)
+def distances(X: Any, packed: Any, out: Any) -> None:
+    """L1 distances of rows to packed centers."""
+    widest()
+    for j in range(0, out.shape[1], _COLUMNS):
+        _tile(X, packed, j // packed.shape[2], out[:, j : j + _COLUMNS])
+
+
+@loop(
+    lambda dtype: types.void(rows(dtype, readonly=True), _panels(dtype), rows(dtype), types.int64, vector(dtype)),
+    types.float32,
+    types.float64,
+)
+def products(X: Any, packed: Any, out: Any, kind: Any, coefficients: Any) -> None:
+    """Values of a radial kernel of the L1 distance: a tile of distances at a time, and the profile of it."""
+    widest()
+    n, p = out.shape
+    unread = np.empty(0, out.dtype)
+    for i in range(0, n, _ROWS):
+        for j in range(0, p, _COLUMNS):
+            tile = out[i : i + _ROWS, j : j + _COLUMNS]
+            _tile(X[i : i + _ROWS], packed, j // packed.shape[2], tile)
+            _radial(tile, unread, unread, kind, coefficients, True)
+
+
+def packed_for_manhattan(Z: Array) -> Array:
+    """Z (p, d) in panels of ``WIDTH`` float32 columns or half as many of float64, whatever the processor."""
+    return packed_by(Z, WIDTH * _SINGLE // Z.dtype.itemsize)

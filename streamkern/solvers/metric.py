@@ -1,0 +1,429 @@
+"""The learned metric: features count by how much the model's outputs change along them (recursive feature machines).
+
+With M = I: fit, take the average gradient outer product G = 1/n Σ_i Σ_l ∇f_l(x_i) ∇f_l(x_i)ᵀ, set M = G / max G, fit
+again on rows x ↦ M^½ x, and so on (Radhakrishnan, Beaglehole, Pandit, Belkin, Science 2024). G is one sum over blocks
+of rows. The round with the least error on held-out rows is kept, and round 0, no metric, is one of them.
+
+Rounds run on a sample of the rows, which is held in memory: each is a ridge regression over centers, at the best of the
+ridges of ``RIDGES`` on the held-out rows. What is learned is a linear transform of rows, so that kernels, solvers,
+devices and predictions are what they are without it. Rows are scaled such that their mean distance stays as it was,
+because a bandwidth is in the units of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.centers import CenterSet, Uniform
+from streamkern.data import from_arrays
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.data.transforms import LinearMap
+from streamkern.engine import default_engine
+from streamkern.engine.meter import MeterEngine
+from streamkern.engine.operations import Operations
+from streamkern.engine.shaped import Meter
+from streamkern.errors import UsageError
+from streamkern.execute.base import Parts
+from streamkern.kernels import Expansion, Kernel
+from streamkern.kernels.base import set_integer
+from streamkern.rng import uniform_rows
+from streamkern.solvers.bandwidth import median_distance
+from streamkern.solvers.base import Problem
+from streamkern.solvers.metered import MeteredProblem, Size
+from streamkern.solvers.path import PathError, RidgePath, path_scores
+from streamkern.storage.serialize import serializable
+from streamkern.sweep import Contribution, ScanWork, gathered, sweep
+from streamkern.types import Array
+
+KINDS = ("auto", "diagonal", "full")
+
+HELD_OUT = 0.2
+"""Share of the sample that rounds are compared on."""
+
+RIDGES = tuple(10.0**-e for e in range(9, 0, -1))
+"""Ridges of a round: one decomposition gives them all."""
+
+LEAST = 40
+"""Rows below which nothing is learned about features."""
+
+WIDEST = 1000
+"""Features up to which ``kind="auto"`` tries a full matrix, whose square root takes d³ operations."""
+
+_BLOCK_ROWS = 1024
+_DRAW, _SIGNS = 0x61676F70, 0x7369676E  # keep the sample and the signs apart from what else is drawn
+
+
+@dataclass(frozen=True)
+class AGOP:
+    """Learn a metric from the average gradient outer product, before the centers are chosen.
+
+    Args:
+        rounds: most rounds; they stop when the error on held-out rows grows.
+        kind: ``"diagonal"`` weighs features, d numbers; ``"full"`` also turns them, d² numbers; ``"auto"`` tries both
+            and keeps the better on held-out rows; where there are more than 1,000 features, the diagonal alone.
+        rows: rows of the sample, which is held in memory; a fifth of them to compare rounds on.
+        centers: centers of a round, at most a quarter of the sample.
+        seed: which sample, centers and signs.
+
+    Raises:
+        UsageError: a number is below 1, or another kind.
+    """
+
+    rounds: int = 3
+    kind: str = "auto"
+    rows: int = 25_000
+    centers: int = 2_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "rows", "centers"):
+            set_integer(self, name, 1)
+        set_integer(self, "seed", 0)
+        if self.kind not in KINDS:
+            raise UsageError(f"The kind is {self.kind!r}.", where="AGOP(kind=...)", expected=" or ".join(KINDS))
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters."""
+        return {"name": "AGOP", **asdict(self)}
+
+    def kinds(self, d: int) -> tuple[str, ...]:
+        """The kinds that are tried on rows of d features."""
+        if self.kind != "auto":
+            return (self.kind,)
+        return ("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)
+
+    def sizes(self, rows: int) -> tuple[int, int]:
+        """Rows of the sample, and centers of a round, where there are so many rows."""
+        sample = min(self.rows, rows)
+        return sample, max(1, min(self.centers, sample // 4))
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """What ``AGOP`` learned.
+
+    Attributes:
+        kind: ``diagonal``, ``full``, or ``none`` where no round was better than the rows as they are.
+        round: the round that was kept.
+        M: the metric, in the units of the rows after preprocessing, its largest entry 1: shape (d,) or (d, d).
+        factor: what rows are multiplied by: M^½ times a number that keeps their mean distance; shape (d,) or (d, d).
+        importances: share of each feature in the squared gradient of the kept round's model, features in units of their
+            standard deviation: shape (d,), sum 1.
+        history: kind, round, ridge, squared error and score on held-out rows of every round.
+        metric: what scores are: ``accuracy`` or ``r2``.
+    """
+
+    kind: str
+    round: int
+    M: Array
+    factor: Array
+    importances: Array
+    history: tuple[dict[str, Any], ...] = field(default=())
+    metric: str = "r2"
+
+    def applied(self, dataset: Dataset) -> Dataset:
+        """Rows of a dataset through the metric, after preprocessing."""
+        if self.kind == "none":
+            return dataset
+        if self.kind == "diagonal":
+            return dataset.scale(self.factor)
+        return dataset.transform(LinearMap(self.factor))
+
+    def summary(self, columns: tuple[str, ...] | None) -> dict[str, Any]:
+        """JSON-serialisable facts, for results and models."""
+        return {
+            "kind": self.kind,
+            "round": self.round,
+            "score": self.metric,
+            "history": [dict(each) for each in self.history],
+            "columns": None if columns is None else list(columns),
+            "importances": self.importances.tolist(),
+        }
+
+    def reason(self) -> str:
+        """What was chosen and why, in a sentence."""
+        best = min(self.history, key=lambda each: each["mse"])
+        plain = self.history[0]
+        if self.kind == "none":
+            return f"metric: none, since no round of {len(self.history) - 1} is better on held-out rows"
+        return (
+            f"metric: {self.kind}, round {self.round}: {self.metric} {best['score']:.4g} on held-out rows, "
+            f"{plain['score']:.4g} without a metric"
+        )
+
+
+@dataclass(eq=False)
+class GradientOuter(Contribution):
+    """Contributes Σ w g gᵀ of gradients g in float64, or its diagonal, and Σ w.
+
+    With several outputs g is Σ_l s_l ∇f_l(x) with random signs s of the row: the mean of g gᵀ over signs is
+    Σ_l ∇f_l ∇f_lᵀ, and one product does for all outputs.
+
+    Args:
+        expansion: kernel and centers.
+        outputs: number c of outputs.
+        full: whether the matrix is wanted, and not its diagonal.
+        seed: which signs.
+    """
+
+    expansion: Expansion
+    outputs: int
+    full: bool
+    seed: int
+
+    def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+        """Sums over the block under weights ``state``, shape (p, c)."""
+        engine = self.expansion.engine
+        g = engine.gradients(self.expansion, block.X, state, self._signs(block)).astype(np.float64)
+        mass = float(len(block.ids))
+        if block.w is not None:
+            g = g * np.sqrt(block.w)[:, None]
+            mass = float(block.w.sum())
+        if not self.full:
+            return np.square(g).sum(axis=0), mass
+        columns = g.T.copy()
+        # On this thread: a verb that runs in threads would wait for the very task that called it.
+        return engine.right_factor(columns).times(columns), mass
+
+    def _signs(self, block: Block) -> Array | None:
+        if self.outputs == 1:
+            return None
+        u = uniform_rows(self.seed, _SIGNS, block.ids, self.outputs)
+        return np.where(u < 0.5, -1.0, 1.0)
+
+
+class _Round(NamedTuple):
+    """A model on rows through a metric.
+
+    Attributes:
+        kind: of the metric.
+        number: of the round.
+        M: the metric.
+        factor: what rows were multiplied by.
+        problem: what was fitted.
+        weights: shape (p, c), in the arithmetic's dtype.
+        mse: on held-out rows.
+        score: on held-out rows.
+        ridge: the best.
+    """
+
+    kind: str
+    number: int
+    M: Array
+    factor: Array
+    problem: Problem
+    weights: Array
+    mse: float
+    score: float
+    ridge: float
+
+    def facts(self) -> dict[str, Any]:
+        """Its line of the history."""
+        return {"kind": self.kind, "round": self.number, "ridge": self.ridge, "mse": self.mse, "score": self.score}
+
+
+def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
+    """The metric of training rows.
+
+    Args:
+        agop: what to learn.
+        kernel: the kernel of the rounds; a bandwidth that is a median is that of each round's rows.
+        problem: training rows, encoding, executor, lanes and engine; its kernel and centers are not looked at.
+
+    Raises:
+        UsageError: too few rows.
+        NumericalError: the kernel matrix of the centers of a round is not positive definite.
+    """
+    rounds = _Rounds.of(agop, kernel, problem)
+    plain = rounds.fit("none", 0, np.ones(rounds.d), np.ones(rounds.d))
+    best, history = plain, [plain.facts()]
+    for kind in agop.kinds(rounds.d):
+        current = plain
+        for number in range(1, agop.rounds + 1):
+            M = rounds.outer(current, kind == "full")
+            if not M.max() > 0:  # a constant model
+                break
+            M = M / M.max()
+            then = rounds.fit(kind, number, M, rounds.factor(M))
+            history.append(then.facts())
+            if not then.mse < current.mse:
+                break
+            current = then
+        best = min(best, current, key=lambda each: each.mse)
+    share = rounds.outer(best, False) * rounds.variance
+    share = share if share.sum() > 0 else np.ones(rounds.d)
+    classify = isinstance(problem.encoding, Classes)
+    return Metric(
+        best.kind, best.number, best.M, best.factor, share / share.sum(), tuple(history),
+        "accuracy" if classify else "r2",
+    )  # fmt: skip
+
+
+@dataclass(eq=False)
+class _Rounds:
+    """Where rounds are made: the sample in memory, in two parts, and centers among the first.
+
+    Attributes:
+        agop: what to learn.
+        kernel: of every round.
+        train: rows that rounds are fitted to.
+        held: rows they are compared on.
+        like: executor, lanes and engine.
+        encoding: of the targets in memory.
+        dtype: of the streaming arithmetic.
+        p: centers of a round.
+        variance: of each feature, shape (d,).
+        covariance: of the features, shape (d, d); None where no full matrix is tried.
+    """
+
+    agop: AGOP
+    kernel: Kernel
+    train: Dataset
+    held: Dataset
+    like: Problem
+    encoding: Encoding
+    dtype: np.dtype[Any]
+    p: int
+    variance: Array
+    covariance: Array | None
+
+    @classmethod
+    def of(cls, agop: AGOP, kernel: Kernel, problem: Problem) -> _Rounds:
+        """The sample is read here, once."""
+        data, executor, dtype = problem.train.plain(), problem.executor, problem.dtype
+        rows, p = agop.sizes(data.base_rows)
+        ids = np.sort(data.draw(rows, _DRAW, agop.seed))
+        X, y, w = gathered(executor, Assembly(data, problem.encoding, 0.0, dtype), ids)
+        classify = isinstance(problem.encoding, Classes)
+        assert y is not None
+        c = problem.encoding.outputs
+        encoding: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
+        base = from_arrays(X, y, sample_weight=w)
+        train, held = base.split(HELD_OUT, agop.seed)
+        if rows < LEAST or held.base_rows < 2 or train.base_rows < p:
+            raise UsageError(
+                f"A metric is learned from {rows:,} rows here.",
+                where="metric=AGOP(...)",
+                expected=f"at least {LEAST} rows",
+                remedy="leave the metric out",
+            )
+        wide = X.astype(np.float64)
+        wide -= wide.mean(axis=0)
+        full = "full" in agop.kinds(X.shape[1])
+        return cls(
+            agop, kernel, train, held, problem, encoding, dtype, p, np.square(wide).mean(axis=0),
+            problem.engine.gram(wide.T.copy()) / rows if full else None,
+        )  # fmt: skip
+
+    @property
+    def d(self) -> int:
+        """Features."""
+        return len(self.variance)
+
+    def factor(self, M: Array) -> Array:
+        """M^½, times the number that keeps the mean distance of rows: the mean square, or the mean in the L1 norm."""
+        if M.ndim == 1:
+            root, after = np.sqrt(M), M * self.variance
+        else:
+            assert self.covariance is not None
+            values, vectors = self.like.engine.here().eigh(M)
+            root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+            root = (root + root.T) / 2
+            after = np.einsum("ij,jk,ki->i", root, self.covariance, root, optimize=True)
+        before, after = self.variance, np.maximum(after, 0.0)
+        ratio = np.sqrt(before).sum() / np.sqrt(after).sum() if self.kernel.norm == 1 else before.sum() / after.sum()
+        return np.asarray(root * (ratio if self.kernel.norm == 1 else np.sqrt(ratio)))
+
+    def fit(self, kind: str, number: int, M: Array, factor: Array) -> _Round:
+        """The round's model, at the best ridge."""
+        through = Metric(kind, number, M, factor, M)
+        train, held = through.applied(self.train), through.applied(self.held)
+        like, kernel = self.like, self.kernel
+        if kernel.asks_median:
+            kernel = kernel.at_median(median_distance(train, like.executor, self.dtype, kernel.norm))
+        centers: CenterSet = Uniform(self.p, self.agop.seed).choose(train, like.executor, self.dtype)
+        problem = replace(
+            like, train=train, encoding=self.encoding, kernel=kernel, centers=centers, dtype=self.dtype,
+            validation=None, features=None, mean_weight=1.0, largest_weight=1.0,
+        )  # fmt: skip
+        weights = RidgePath.of(problem).weights(self.p, RIDGES)
+        mse, score = path_scores(problem, held, weights)
+        best = int(np.argmin(mse))
+        c = self.encoding.outputs
+        kept = np.ascontiguousarray(weights[:, best * c : (best + 1) * c], dtype=self.dtype)
+        return _Round(kind, number, M, factor, problem, kept, float(mse[best]), float(score[best]), RIDGES[best])
+
+    def outer(self, made: _Round, full: bool) -> Array:
+        """G of a round's model, in the units of the rows before the metric: shape (d, d), or its diagonal (d,)."""
+        problem, factor = made.problem, made.factor
+        turned = factor.ndim == 2
+        work = ScanWork(
+            Scan(problem.assembly(problem.train), _BLOCK_ROWS),
+            GradientOuter(problem.expansion(), self.encoding.outputs, full or turned, self.agop.seed),
+        )
+        total, mass = sweep(problem.executor, work, made.weights)
+        G = np.asarray(total) / mass
+        if turned:
+            G = factor @ G @ factor
+            return G if full else np.diag(G).copy()
+        return np.asarray(factor[:, None] * G * factor if full else factor * G * factor)
+
+
+class Bill(NamedTuple):
+    """What a metric takes.
+
+    Attributes:
+        work: operations of all rounds, each of them the most.
+        rows: rows that are assembled.
+        memory: bytes at the peak, with the sample.
+        sample: rows of the sample.
+        rounds: fits.
+    """
+
+    work: Operations
+    rows: float
+    memory: int
+    sample: int
+    rounds: int
+
+
+def bill(agop: AGOP, size: Size, rows: int) -> Bill:
+    """What rounds take: the first of them on arrays of shapes, as the run takes it.
+
+    Args:
+        agop: what is learned.
+        size: of the problem; n and p are those of a round here.
+        rows: training rows.
+    """
+    sample, p = agop.sizes(rows)
+    kinds = agop.kinds(size.d)
+    size = replace(size, n=sample, p=p, features=None, stored=False, blocks=None)
+    meter, overlaps = Meter(), size.slots > 1 if size.overlaps is None else size.overlaps
+    engine = MeterEngine(meter, default_engine(), size.slots, overlaps)
+    problem = MeteredProblem.of(size, engine, _Run())
+    weights = RidgePath.of(problem).weights(p, RIDGES)
+    fitted, _ = meter.taken()
+    c, kept = size.outputs, engine.zeros((p, size.outputs), size.dtype)
+    held = PathError(problem.expansion(), c, False)
+    error = replace(size, n=max(1, round(HELD_OUT * sample)))
+    problem_of_error = MeteredProblem.of(error, engine, _Run())
+    problem_of_error.sweep(held, weights.astype(size.dtype))
+    del weights
+    problem.sweep(GradientOuter(problem.expansion(), c, "full" in kinds, agop.seed), kept)
+    rest, _ = meter.taken()
+    d = size.d
+    sampled = sample * (d * (2 * size.itemsize + 16) + 8 * c + 64)
+    square = 8 * d * d * 8 if "full" in kinds else 0
+    fits = 1 + agop.rounds * len(kinds)
+    return Bill(float(fits) * (fitted + rest), fits * (2.0 * sample), meter.peak + sampled + square, sample, fits)
+
+
+class _Run:
+    sums = 0

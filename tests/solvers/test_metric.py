@@ -1,0 +1,204 @@
+"""The learned metric: exact at its limits, unbiased in its signs, with the same bits from any threads."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.data import from_arrays
+from streamkern.data.stream import Block
+from streamkern.data.targets import Continuous
+from streamkern.data.transforms import LinearMap
+from streamkern.engine import NumpyEngine, default_engine
+from streamkern.engine.device import DeviceEngine
+from streamkern.errors import UsageError
+from streamkern.execute import ThreadsExecutor
+from streamkern.kernels import Expansion
+from streamkern.solvers.base import Problem
+from streamkern.solvers.metered import Size
+from streamkern.solvers.metric import AGOP, GradientOuter, Metric, learn_metric
+from streamkern.solvers.metric import bill as metric_bill
+from tests.device import StrictDevice
+
+KERNEL = sk.Laplace("median")
+QUICK: dict[str, Any] = {"rows": 3000, "centers": 250}
+
+
+def rows(n: int, d: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)
+
+
+def learned(agop: AGOP, X: np.ndarray, y: np.ndarray, kernel: Any = KERNEL, threads: int = 2, **how: Any) -> Metric:
+    y = y.reshape(len(y), -1).astype(np.float64)
+    data = from_arrays(X, y - y.mean(axis=0))
+    nothing = sk.CenterSet(np.empty((0, X.shape[1]), X.dtype), None)
+    with ThreadsExecutor(threads) as executor:
+        encoding = Continuous(np.zeros(y.shape[1]), flat=False)
+        return learn_metric(agop, kernel, Problem(data, encoding, kernel, nothing, executor, X.dtype, **how))
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, sk.Laplace("median", norm=1), sk.Gaussian(10.0)], ids=repr)
+def test_two_features_of_fifty_get_the_metric(kernel: Any):
+    X = rows(3000, 50)
+    y = np.sin(2 * X[:, 3]) + X[:, 7]
+    found = learned(AGOP(kind="diagonal", **QUICK), X, y, kernel)
+    assert found.round >= 1
+    assert found.M[[3, 7]].sum() / found.M.sum() >= 0.95
+    assert found.importances[[3, 7]].sum() >= 0.95
+    assert found.importances.sum() == pytest.approx(1.0)
+    distances = [np.square(x[:400, None] - x[None, :400]).sum(axis=2).mean() for x in (X, X * found.factor)]
+    if kernel.norm == 2:  # a bandwidth means what it meant before
+        assert distances[1] == pytest.approx(distances[0], rel=0.1)
+
+
+def test_a_linear_target_s_line_is_the_top_direction():
+    X, line = rows(3000, 12), rows(1, 12, 1)[0]
+    found = learned(AGOP(kind="full", **QUICK), X, X @ line, sk.Gaussian("median"))
+    _, vectors = np.linalg.eigh(found.M)
+    assert abs(vectors[:, -1] @ line) / np.linalg.norm(line) >= 0.99
+
+
+def test_an_isotropic_target_leaves_the_metric_near_the_identity():
+    X = rows(3000, 4)
+    found = learned(AGOP(kind="full", rounds=1, **QUICK), X, np.square(X).sum(axis=1), sk.Gaussian("median"))
+    G = found.M
+    if found.kind == "none":
+        assert np.array_equal(G, np.ones(4))
+    else:
+        np.testing.assert_allclose(G, np.eye(4), atol=0.15)
+    np.testing.assert_allclose(found.importances, 0.25, atol=0.04)
+
+
+def test_a_metric_that_does_not_help_is_not_kept():
+    """All that is left of the target is noise: round 0 is one of the rounds."""
+    X = rows(400, 5)
+    y = np.random.default_rng(1).normal(size=400)
+    found = learned(AGOP(rounds=2, rows=400, centers=40), X, y)
+    best = min(found.history, key=lambda each: each["mse"])
+    assert (found.kind, found.round) == (best["kind"], best["round"])
+    stopped = [each for each in found.history if each["kind"] == "diagonal"]
+    assert all(a["mse"] < b["mse"] for a, b in zip(stopped[:-1][1:], stopped[:-2], strict=True))
+
+
+def outer(expansion: Expansion, X: np.ndarray, W: np.ndarray, full: bool, seed: int) -> np.ndarray:
+    block = Block(X, None, np.arange(len(X)), (0,))
+    total, mass = GradientOuter(expansion, W.shape[1], full, seed)(block, W)
+    return np.asarray(total) / mass
+
+
+def test_random_signs_are_unbiased():
+    """Over seeds their mean is the sum over outputs, within four standard errors everywhere."""
+    Z, X, W = (rows(*size).astype(np.float64) for size in ((30, 3, 0), (20, 3, 1), (30, 4, 2)))
+    expansion = Expansion(sk.Gaussian(1.5), Z, NumpyEngine())
+    exact = sum(outer(expansion, X, W[:, [k]], True, 0) for k in range(4))
+    found = np.array([outer(expansion, X, W, True, seed) for seed in range(400)])
+    error = found.std(axis=0) / np.sqrt(len(found))
+    assert (np.abs(found.mean(axis=0) - exact) <= 4 * error).all()
+    assert (error > 0).all()
+    diagonal = outer(expansion, X, W, False, 7)
+    np.testing.assert_allclose(diagonal, np.diag(outer(expansion, X, W, True, 7)), rtol=1e-12)
+
+
+def test_weights_of_rows_count():
+    Z, X, W = rows(10, 3), rows(6, 3, 1), rows(10, 1, 2)
+    w = np.array([0.0, 2.0, 1.0, 1.0, 1.0, 1.0])
+    expansion = Expansion(sk.Gaussian(1.5), Z, NumpyEngine())
+    twice = np.concatenate([X[1:], X[1:2]])
+    total, mass = GradientOuter(expansion, 1, True, 0)(Block(X, None, np.arange(6), (0,), w), W)
+    expected, count = GradientOuter(expansion, 1, True, 0)(Block(twice, None, np.arange(6), (0,)), W)
+    assert mass == count
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+
+
+def test_threads_and_lanes_change_no_bit():
+    X = rows(2500, 6)
+    Y = np.stack([np.sin(2 * X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
+    agop = AGOP(rounds=2, rows=2500, centers=100)
+    one = learned(agop, X, Y, threads=1)
+    for found in (learned(agop, X, Y, threads=3), learned(agop, X, Y, threads=2, lanes=7)):
+        np.testing.assert_array_equal(found.factor, one.factor)
+        np.testing.assert_array_equal(found.importances, one.importances)
+        assert found.history == one.history
+
+
+def test_the_reference_and_a_device_learn_the_same_metric():
+    X = rows(1200, 6)
+    y = np.sin(2 * X[:, 0]) + X[:, 1]
+    agop = AGOP(rounds=1, kind="full", rows=1200, centers=60)
+    for kernel in (sk.Laplace(3.0), sk.Laplace(5.0, norm=1)):
+        host = learned(agop, X, y, kernel, engine=default_engine())
+        for engine in (NumpyEngine(), DeviceEngine(StrictDevice())):
+            found = learned(agop, X, y, kernel, engine=engine)
+            np.testing.assert_allclose(found.M, host.M, atol=2e-3)
+            assert found.kind == host.kind
+
+
+def table(n: int = 1500) -> tuple[np.ndarray, np.ndarray]:
+    X = rows(n, 8).astype(np.float64) * np.geomspace(0.1, 100, 8)
+    return X, np.where(np.sin(2 * X[:, 2] / X[:, 2].std()) + X[:, 5] / X[:, 5].std() > 0, "yes", "no")
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full", "auto"])
+def test_a_saved_model_predicts_the_same(tmp_path: Any, kind: str):
+    X, y = table()
+    settings: dict[str, Any] = {"scaling": "standard", "centers": 200, "random_state": 1}
+    model = sk.KernelClassifier(KERNEL, metric=AGOP(kind=kind, **QUICK), **settings).fit(X[:1000], y[:1000])
+    model.save(tmp_path / "model.zarr")
+    loaded = sk.load_model(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(loaded.decision_function(X[1000:]), model.model_.decision_function(X[1000:]))
+    assert set(np.argsort(model.feature_importances_)[-2:]) == {2, 5}
+    plain = sk.KernelClassifier(KERNEL, **settings).fit(X[:1000], y[:1000])
+    assert model.score(X[1000:], y[1000:]) >= plain.score(X[1000:], y[1000:])
+    with pytest.raises(AttributeError, match="fit with metric"):
+        plain.feature_importances_  # noqa: B018
+
+
+def test_a_row_through_a_full_metric_has_the_bits_it_has_alone():
+    X = rows(40, 9)
+    turn = LinearMap(rows(9, 9, 1).astype(np.float64))
+    ids = np.arange(40)
+    alone = [turn.apply(X[i : i + 1].copy(), ids[i : i + 1], "") for i in range(40)]
+    np.testing.assert_array_equal(np.concatenate(alone), turn.apply(X.copy(), ids, ""))
+    assert pickle.loads(pickle.dumps(turn)).apply(X, ids, "").dtype == np.float32
+
+
+def test_what_cannot_have_a_metric_is_refused():
+    X, y = table(200)
+    data = from_arrays(X, y)
+    for model, found in (
+        (sk.KernelClassifier(centers=sk.Given(X[:20]), metric=AGOP()), "given centers"),
+        (sk.KernelClassifier(centers=20, metric=AGOP()), "augmented rows"),
+    ):
+        with pytest.raises(UsageError, match=found):
+            model.fit(data.augment(sk.GaussianNoise(0.1)) if "augmented" in found else data)
+    with pytest.raises(UsageError, match="metric"):
+        sk.KernelClassifier(metric=3).fit(X, y)
+    for settings in ({"rounds": 0}, {"kind": "triangular"}, {"rows": 0}):
+        with pytest.raises(UsageError):
+            AGOP(**settings)
+
+
+def test_a_bill_grows_with_what_is_tried():
+    size = Size(100_000, 2000, 30, 1)
+    one, both = (metric_bill(AGOP(kind=kind), size, 100_000) for kind in ("diagonal", "auto"))
+    assert (one.rounds, both.rounds) == (4, 7)
+    assert both.work.values > one.work.values > 4 * 25_000 * 2000
+    assert one.memory > 2000**2 * 8
+
+
+def test_what_is_held_is_within_the_bill():
+    X = rows(4000, 10)
+    y, agop = np.sin(2 * X[:, 0]), AGOP(rounds=1, rows=4000, centers=500)
+    learned(AGOP(rounds=1, rows=200, centers=20), X, y)  # compiles
+    tracemalloc.start()
+    try:
+        learned(agop, X, y, threads=2)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= metric_bill(agop, Size(4000, 500, 10, 1, slots=2), 4000).memory
