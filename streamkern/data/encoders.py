@@ -47,10 +47,10 @@ class Lookup:
             found = self.source.words((self.source.columns or ()).index(name)).get(float(number))
             if found is not None:
                 return repr(found)
-        return shown(number)
+        return category_text(number)
 
 
-def shown(number: float, word: str | None = None) -> str:
+def category_text(number: float, word: str | None = None) -> str:
     """A category for people: its text, or the number, so that it is not mistaken for another."""
     if word is not None:
         return word
@@ -118,7 +118,7 @@ class Encode:
     def _refuse(self, number: int, value: float, where: str, lookup: Lookup | None) -> None:
         values, name = self.categories[number], self._label(number)
         words = self.words[number] if self.words else (None,) * len(values)
-        some = [shown(v, word) for v, word in zip(values[:12], words, strict=False)]
+        some = [category_text(v, word) for v, word in zip(values[:12], words, strict=False)]
         word = (lookup or Lookup()).word(name, value)
         raise DataError(
             f"The value {word} of column {name!r} was not among the categories of the training data.",
@@ -137,7 +137,7 @@ class Encode:
             if self.one_hot and column in at:
                 values = self.categories[at[column]]
                 words = self.words[at[column]] if self.words else (None,) * len(values)
-                made += [f"{name}={shown(value, word)}" for value, word in zip(values, words, strict=True)]
+                made += [f"{name}={category_text(value, word)}" for value, word in zip(values, words, strict=True)]
             else:
                 made.append(name)
         return tuple(made)

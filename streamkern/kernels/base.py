@@ -22,7 +22,7 @@ from streamkern.backends.base import Backend
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
 from streamkern.errors import UsageError
-from streamkern.kernels.derivatives import Slopes, added, numerical_slopes
+from streamkern.kernels.derivatives import Slopes, add_slopes, numerical_slopes
 from streamkern.types import Array, Parameters
 
 _STRIP = 32  # rows of a tile that a sum or product of kernels copies
@@ -210,7 +210,7 @@ class Sum(_Combined):
     """k(x, z) = Σ_i k_i(x, z), as ``k1 + k2`` makes it. Holds a strip of a tile besides, as ``Product`` does.
 
     Args:
-        parts: the kernels added, at least one.
+        parts: the kernels add_slopes, at least one.
 
     Raises:
         UsageError: there is none, one is not a kernel, or some have norm 1 and others not.
@@ -224,7 +224,7 @@ class Sum(_Combined):
         P, Q = self.parts[0].slopes(S, x_norms, z_norms, backend)
         for part in self.parts[1:]:
             more = part.slopes(S, x_norms, z_norms, backend)
-            P, Q = P + more[0], added(Q, more[1])
+            P, Q = P + more[0], add_slopes(Q, more[1])
         return P, Q
 
     def diag(self, X: Array) -> Array:
@@ -253,7 +253,7 @@ class Product(_Combined):
             own, here = part.slopes(S, x_norms, z_norms, backend), S.copy()
             part.apply(here, x_norms, z_norms, backend)
             P, Q = P * here + value * own[0], None if Q is None else Q * here
-            Q, value = added(Q, None if own[1] is None else value * own[1]), value * here
+            Q, value = add_slopes(Q, None if own[1] is None else value * own[1]), value * here
         return P, Q
 
     def diag(self, X: Array) -> Array:

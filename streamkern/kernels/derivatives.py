@@ -31,7 +31,7 @@ def squared_distances(S: Array, x_norms: Array, z_norms: Array) -> tuple[Array, 
     )
 
 
-def radial_slopes(S: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float]) -> Slopes:
+def slopes_of_profile(S: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float]) -> Slopes:
     """P and Q of a radial kernel of ``RADIAL_KINDS``; S holds inner products, or L1 distances where ``norm`` is 1."""
     xp, sigma = _namespace(S), params["bandwidth"]
     if params.get("norm", 2) == 1:
@@ -124,7 +124,7 @@ def numerical_slopes(apply: Any, S: Array, x_norms: Array, z_norms: Array, backe
     return P.astype(S.dtype), Q.astype(S.dtype)
 
 
-def added(left: Array | None, right: Array | None) -> Array | None:
+def add_slopes(left: Array | None, right: Array | None) -> Array | None:
     """The sum of two slopes, of which None is 0."""
     if left is None or right is None:
         return right if left is None else left

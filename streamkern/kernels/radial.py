@@ -12,7 +12,7 @@ import numpy as np
 from streamkern.backends.base import Backend, Profile
 from streamkern.errors import UsageError
 from streamkern.kernels.base import Kernel, set_integer, set_number
-from streamkern.kernels.derivatives import Slopes, profile_slopes, radial_slopes
+from streamkern.kernels.derivatives import Slopes, profile_slopes, slopes_of_profile
 from streamkern.types import Array
 from streamkern.user_code import in_words, users_place
 
@@ -88,7 +88,7 @@ class Radial(Kernel):
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
         """By the formula of the kind's derivative; see ``Kernel.slopes``."""
-        return radial_slopes(S, x_norms, z_norms, *self.profile)
+        return slopes_of_profile(S, x_norms, z_norms, *self.profile)
 
     def diag(self, X: Array) -> Array:
         return np.ones(len(X), dtype=X.dtype if X.dtype.kind == "f" else np.float64)

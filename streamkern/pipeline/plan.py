@@ -23,7 +23,7 @@ from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.metered import Bill, Size
-from streamkern.solvers.metric import bill as metric_bill
+from streamkern.solvers.metric import metric_bill
 from streamkern.solvers.placement import device_for, require_room
 
 LIKELY_CLASSES = 10

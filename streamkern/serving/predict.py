@@ -35,7 +35,7 @@ from streamkern.progress import showing, told
 from streamkern.registry.models import open_model
 from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source, digest
-from streamkern.storage.predictions import FORMATS, SUFFIXES, Column, Predictions, record_at
+from streamkern.storage.predictions import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.storage.remote import is_remote
 from streamkern.storage.tables import open_tables
 from streamkern.types import Array
@@ -264,7 +264,7 @@ def _taken(stream: Iterator[Predicted], rows: int) -> tuple[Iterator[Predicted],
     return stream, held
 
 
-def _values(model: KernelMachine, held: Sequence[Predicted], columns: Sequence[Column]) -> list[Array]:
+def _values(model: KernelMachine, held: Sequence[Predicted], columns: Sequence[OutputColumn]) -> list[Array]:
     """The columns' values over blocks."""
     made: list[Array] = []
     for column in columns:
@@ -279,7 +279,7 @@ def _values(model: KernelMachine, held: Sequence[Predicted], columns: Sequence[C
     return made
 
 
-def _joined(blocks: Sequence[Array | None], column: Column) -> Array:
+def _joined(blocks: Sequence[Array | None], column: OutputColumn) -> Array:
     found = [block for block in blocks if block is not None]
     shape = (0, len(column.fields)) if column.fields else (0,)
     return np.concatenate(found) if found else np.empty(shape, column.dtype)
@@ -369,19 +369,19 @@ def _open(
     return source
 
 
-def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool) -> list[Column]:
+def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool) -> list[OutputColumn]:
     """What a row of the predictions has."""
-    columns: list[Column] = []
+    columns: list[OutputColumn] = []
     if id is not None:
         assert source.target is not None
         text = source.reading().row - source.n_features * source.dtype.itemsize
-        columns.append(Column(id, source.target.dtype, text_bytes=text))
+        columns.append(OutputColumn(id, source.target.dtype, text_bytes=text))
     dtype = model.output_dtype
     if isinstance(model.encoding, Classes):
         labels = model.encoding.values
-        columns.append(Column("prediction", np.dtype(object) if labels.dtype.kind in "UTO" else labels.dtype))
+        columns.append(OutputColumn("prediction", np.dtype(object) if labels.dtype.kind in "UTO" else labels.dtype))
         if scores:
-            columns.append(Column("scores", dtype, tuple(f"score_{label}" for label in labels.tolist())))
+            columns.append(OutputColumn("scores", dtype, tuple(f"score_{label}" for label in labels.tolist())))
     elif scores:
         raise UsageError(
             "The model predicts values, and has no scores of classes.",
@@ -392,7 +392,7 @@ def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool)
     else:
         c = model.weights.shape[1]
         flat = bool(getattr(model.encoding, "flat", True))
-        columns.append(Column("prediction", dtype, () if flat else tuple(f"prediction_{j}" for j in range(c))))
+        columns.append(OutputColumn("prediction", dtype, () if flat else tuple(f"prediction_{j}" for j in range(c))))
     names = [name for column in columns for name in {column.name, *column.fields}]
     if id is not None and (names.count(id) > 1 or "/" in id or id.startswith(".")):
         raise UsageError(

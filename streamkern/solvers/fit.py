@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -15,7 +14,7 @@ import numpy as np
 from streamkern.backends import get_backend
 from streamkern.backends.device import Device
 from streamkern.centers import Centers, CenterSet, Given
-from streamkern.data.alike import Usable, require_alike, require_scaled_alike
+from streamkern.data.alike import require_alike, require_scaled_alike
 from streamkern.data.auto import Auto, AutoScale, automatic, notes
 from streamkern.data.categories import TargetEncode, require_encoded
 from streamkern.data.dataset import Dataset
@@ -42,19 +41,20 @@ from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
-from streamkern.errors import DataError, NumericalError, StreamkernError, UsageError
+from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Allowance, Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
 from streamkern.solvers.base import Problem, Solver
+from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
 from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.metric import AGOP, Metric, learn_metric
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
 from streamkern.sweep import ScanWork, sweep
-from streamkern.types import Array, Target
+from streamkern.types import Array
 from streamkern.user_code import described
 
 R = TypeVar("R", bound="Recipe")
@@ -87,7 +87,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
             one class only; the message names chunk and row.
     """
     dataset.require_rows()
-    target = _target(dataset, "the training rows")
+    target = require_target(dataset, "the training rows")
     plain = dataset.plain()
     scan = TransformedScan(Scan(Assembly(plain), scan_rows(dataset.widest)))
     first, _ = next(raw for raw in map(scan.block, ((i,) for i in range(len(scan)))) if len(raw[0].ids))
@@ -115,39 +115,6 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     moments = Moments(pivot, target_pivot, get_backend().finite_rows, plain.columns)
     sums = sweep(executor, ScanWork(scan, moments))
     return summarise(sums, moments, flat=not target.outputs, has_target=True)
-
-
-def check_rows(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype[Any], what: str) -> int:
-    """One sweep over rows that training will be measured on: everything that evaluation would refuse is refused now.
-
-    Args:
-        rows: prepared as the training rows.
-        encoding: how targets become numbers.
-        executor: where chunks are read.
-        dtype: of the streaming arithmetic.
-        what: what the rows are called in an error.
-
-    Returns:
-        How many rows there are.
-
-    Raises:
-        DataError: a label or a category that training did not see, or a value that is not finite.
-    """
-    plain = rows.plain()
-    scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain.widest))
-    with _named(what):
-        sweep(executor, ScanWork(scan, Usable(plain.columns)))
-    return plain.base_rows
-
-
-@contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Say in an error which rows it is about."""
-    try:
-        yield
-    except StreamkernError as error:
-        error.where = what if error.where is None else f"{what}: {error.where}"
-        raise
 
 
 def learn(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Transform, ...]:
@@ -446,7 +413,7 @@ def fit(
     data.require_rows()
     measured = {"validation": recipe.validation, "test": recipe.test}
     for name, rows in measured.items():
-        _require_measurable(rows, name)
+        require_measurable(rows, name)
     if recipe.validation is None and recipe.solver.patience is not None:
         raise UsageError(
             "The solver has a patience, and there are no validation rows to lose it on.",
@@ -555,33 +522,12 @@ def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
     return rows_key(dataset), described(recipe.centers), recipe.dtype
 
 
-def _require_measurable(rows: Dataset | None, name: str) -> None:
-    """Raises DataError where there are no rows, or none with a target."""
-    if rows is None:
-        return
-    with _named(f"the {name} rows"):
-        rows.require_rows()
-        _target(rows, "the target")
-
-
-def _target(rows: Dataset, where: str) -> Target:
-    """What the target is; raises DataError where there is none."""
-    if rows.target is None:
-        raise DataError(
-            "The data set has no target.",
-            where=where,
-            expected="the name of the target column",
-            remedy='name it: sk.open_dataset(path, target="label"), or give y',
-        )
-    return rows.target
-
-
 def _check_like(
     rows: Dataset, name: str, recipe: Recipe, train: Dataset, encoding: Encoding, executor: Executor, stages: Stages
 ) -> None:
     """Check validation or test rows, as training prepares them, before training."""
     what = f"the {name} rows"
-    with _named(what):
+    with named_rows(what):
         require_alike(rows, train.source.n_features, train.source.columns, train.transforms, train.source.schema)
         prepared = rows.prepared_like(train).final()
         if name == "test" and not steps(recipe) and recipe.metric is None:

@@ -19,8 +19,7 @@ from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
 from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
 from streamkern.solvers.metered import SCAN_ROWS, Bill, Size
-from streamkern.solvers.metric import AGOP
-from streamkern.solvers.metric import bill as metric_bill
+from streamkern.solvers.metric import AGOP, metric_bill
 from streamkern.solvers.score import SAMPLED
 from streamkern.storage.base import Source
 from streamkern.storage.layout import rows_per_chunk
@@ -193,7 +192,8 @@ def _project(
     values = 1 if source.target is None else source.target.width
     as_read = source.reading()
     row = as_read.row + 32  # of a window: with id and copy number
-    read, read_ahead = reading_bytes(source, slots), reading_bytes(source, 1)
+    share = chunk_rows / max(1, int(np.diff(source.bounds).max(initial=1)))  # of the chunks as they are stored
+    read, read_ahead = (int(share * reading_bytes(source, readers)) for readers in (slots, 1))
     whole = stored_rows * stored
 
     # What decides the weights depends on budget and data alone, never on threads or on what the process holds already:

@@ -376,7 +376,7 @@ class _Rounds:
         return np.asarray(factor[:, None] * G * factor if full else factor * G * factor)
 
 
-class Bill(NamedTuple):
+class MetricBill(NamedTuple):
     """What a metric takes.
 
     Attributes:
@@ -394,7 +394,7 @@ class Bill(NamedTuple):
     rounds: int
 
 
-def bill(agop: AGOP, size: Size, rows: int) -> Bill:
+def metric_bill(agop: AGOP, size: Size, rows: int) -> MetricBill:
     """What rounds take: the first of them on arrays of shapes, as the run takes it.
 
     Args:
@@ -422,7 +422,7 @@ def bill(agop: AGOP, size: Size, rows: int) -> Bill:
     sampled = sample * (d * (2 * size.itemsize + 16) + 8 * c + 64)
     square = 8 * d * d * 8 if "full" in kinds else 0
     fits = 1 + agop.rounds * len(kinds)
-    return Bill(float(fits) * (fitted + rest), fits * (2.0 * sample), meter.peak + sampled + square, sample, fits)
+    return MetricBill(float(fits) * (fitted + rest), fits * (2.0 * sample), meter.peak + sampled + square, sample, fits)
 
 
 class _Run:

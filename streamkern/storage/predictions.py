@@ -34,7 +34,7 @@ _MARK = "streamkern.predictions"
 
 
 @dataclass(frozen=True)
-class Column:
+class OutputColumn:
     """A column of predictions.
 
     Args:
@@ -77,7 +77,9 @@ class Predictions(ABC):
         record: kept with the predictions: its ``fingerprint`` says what they are.
     """
 
-    def __init__(self, place: Path, columns: Sequence[Column], n: int, part_rows: int, record: dict[str, Any]) -> None:
+    def __init__(
+        self, place: Path, columns: Sequence[OutputColumn], n: int, part_rows: int, record: dict[str, Any]
+    ) -> None:
         self.place, self.columns, self.n, self.part_rows, self.record = place, columns, n, part_rows, record
         self.work = Workspace(place, "predict", "room for the predictions")
         self.data = self.work.data

@@ -110,7 +110,7 @@ class Schema:
         return cls(tuple(columns))
 
 
-def joined(schemas: Iterable[Schema]) -> Schema:
+def join_schemas(schemas: Iterable[Schema]) -> Schema:
     """The schema of tables that are read one after another, alike in their kinds."""
     first, *rest = schemas
     columns = list(first.columns)

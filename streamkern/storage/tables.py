@@ -22,7 +22,7 @@ from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.numpy_files import open_npy, open_npz
 from streamkern.storage.remote import Retry, bare
-from streamkern.storage.schema import Schema, joined
+from streamkern.storage.schema import Schema
 from streamkern.storage.table_file import TableFile
 from streamkern.types import IntArray, Rows, Target
 
@@ -113,7 +113,7 @@ class JoinedSource(DerivedSource):
         self.dtype = np.result_type(*(part.dtype for part in parts))
         self.in_memory = all(part.in_memory and part.dtype == self.dtype for part in parts)
         schemas = [part.schema for part in parts if part.schema is not None]
-        self.schema = joined(schemas) if len(schemas) == len(parts) else None
+        self.schema = join_schemas(schemas) if len(schemas) == len(parts) else None
         if first.target is not None:
             dtypes = [part.target.dtype for part in parts if part.target is not None]
             self.target = Target(first.target.name, np.result_type(*dtypes), first.target.outputs)

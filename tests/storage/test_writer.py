@@ -34,7 +34,7 @@ from streamkern.storage import layout, open_source, write_parquet, writer
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.ingest import ingest
 from streamkern.storage.model_store import DirectoryStore
-from streamkern.storage.predictions import FORMATS, Column, record_at
+from streamkern.storage.predictions import FORMATS, OutputColumn, record_at
 from streamkern.testing.source import read_all
 
 OLD, NEW = 1, 2
@@ -122,7 +122,7 @@ def ingested(name: str, **options: Any) -> User:
 
 def predicted(old: str, new: str) -> User:
     def write(folder: Path, which: int) -> None:
-        columns = [Column("prediction", np.dtype("f4"))]
+        columns = [OutputColumn("prediction", np.dtype("f4"))]
         made = FORMATS[new if which == NEW else old](folder / "out", columns, 10, 5, {"fingerprint": which})
         if (record_at(folder / "out") or {}).get("fingerprint") == which:
             made.work.clear()

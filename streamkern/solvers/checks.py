@@ -1,0 +1,73 @@
+"""Checks of rows that training will be measured on, made before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.alike import Usable
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Assembly, Scan
+from streamkern.data.targets import Encoding
+from streamkern.errors import DataError, StreamkernError
+from streamkern.execute.base import Executor
+from streamkern.solvers.footprint import scan_rows
+from streamkern.sweep import ScanWork, sweep
+from streamkern.types import Target
+
+
+def check_rows(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.dtype[Any], what: str) -> int:
+    """One sweep over rows that training will be measured on: everything that evaluation would refuse is refused now.
+
+    Args:
+        rows: prepared as the training rows.
+        encoding: how targets become numbers.
+        executor: where chunks are read.
+        dtype: of the streaming arithmetic.
+        what: what the rows are called in an error.
+
+    Returns:
+        How many rows there are.
+
+    Raises:
+        DataError: a label or a category that training did not see, or a value that is not finite.
+    """
+    plain = rows.plain()
+    scan = Scan(Assembly(plain, encoding, dtype=dtype), scan_rows(plain.widest))
+    with named_rows(what):
+        sweep(executor, ScanWork(scan, Usable(plain.columns)))
+    return plain.base_rows
+
+
+@contextmanager
+def named_rows(what: str) -> Iterator[None]:
+    """Say in an error which rows it is about."""
+    try:
+        yield
+    except StreamkernError as error:
+        error.where = what if error.where is None else f"{what}: {error.where}"
+        raise
+
+
+def require_measurable(rows: Dataset | None, name: str) -> None:
+    """Raises DataError where there are no rows, or none with a target."""
+    if rows is None:
+        return
+    with named_rows(f"the {name} rows"):
+        rows.require_rows()
+        require_target(rows, "the target")
+
+
+def require_target(rows: Dataset, where: str) -> Target:
+    """What the target is; raises DataError where there is none."""
+    if rows.target is None:
+        raise DataError(
+            "The data set has no target.",
+            where=where,
+            expected="the name of the target column",
+            remedy='name it: sk.open_dataset(path, target="label"), or give y',
+        )
+    return rows.target
