@@ -22,7 +22,7 @@ from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.layout import check_chunk
 from streamkern.storage.numpy_files import open_npy, open_npz
 from streamkern.storage.remote import Retry, bare
-from streamkern.storage.schema import Schema
+from streamkern.storage.schema import Schema, join_schemas
 from streamkern.storage.table_file import TableFile
 from streamkern.types import IntArray, Rows, Target
 
