@@ -461,10 +461,15 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
+        metric: what is learned about the features before the kernel, such as ``AGOP()``; None for nothing. With a
+            metric ``feature_importances_`` says what it found.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
-            centers are in those units. None takes rows as they are.
-        preprocess: steps such as ``Impute("mean")`` or ``OneHot((3,))``, fitted to the training rows in this order,
-            before ``scaling``; the model keeps them and applies them in prediction.
+            centers are in those units. None: as ``preprocess`` says.
+        preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
+            tails, numbers standardised); and rows of plain numbers standardised where their units differ, unless a
+            kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
+            ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
+            applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` says what was done.
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
             may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass.
         dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and

@@ -38,8 +38,8 @@ def test_a_few_features_that_make_up_all_of_the_variance(variance: list[float], 
 def test_fit_plan_and_run_tell_of_it(tmp_path: Path):
     data = sk.from_arrays(X, Y, columns=NAMES)
     with pytest.warns(UserWarning, match=TOLD):
-        sk.KernelClassifier(centers=20).fit(data)
-    pipeline = sk.Pipeline(data, centers=sk.Uniform(20), solver=sk.Direct())
+        sk.KernelClassifier(centers=20, preprocess=None).fit(data)
+    pipeline = sk.Pipeline(data, centers=sk.Uniform(20), solver=sk.Direct(), preprocess=None)
     plan = sk.plan(pipeline, threads=1)
     assert "warning: 1 of 6 features ('income')" in plan.text()
     told: list[str] = []

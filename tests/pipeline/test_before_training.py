@@ -57,7 +57,7 @@ def test_categories_of_the_test_rows_are_looked_up_before_training(tmp_path: Pat
     city, later = X.copy(), X.copy()
     city[:, 0], later[:, 0] = Y, 7 * (np.arange(80) == 5)
     pipeline = sk.Pipeline(
-        other(city), sk.Laplace(2.0), sk.Uniform(10), test=other(later), preprocess=(sk.OneHot((0,)),)
+        other(city), sk.Laplace(2.0), sk.Uniform(10), test=other(later), preprocess=(sk.OneHot((0,), unknown="error"),)
     )
     with pytest.raises(sk.DataError, match="The value 7") as error:
         sk.run(pipeline, tmp_path / "run")

@@ -121,7 +121,7 @@ def test_a_model_trained_on_what_was_ingested_has_the_labels_of_the_source(tmp_p
     y = np.where(X[:, 0] > 0, "right", "left")
     pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "side": y}).sort_values("side").to_csv(tmp_path / "t.csv", index=False)
     ingest(tmp_path / "t.csv", tmp_path / "t.zarr", target="side", shuffle=True, memory=BUDGET)
-    model = sk.KernelClassifier(kernel=sk.Gaussian(2.0), centers=50).fit(sk.open_dataset(tmp_path / "t.zarr"))
+    model = sk.KernelClassifier(sk.Gaussian(2.0), 50, sk.Direct(1e-3)).fit(sk.open_dataset(tmp_path / "t.zarr"))
     assert model.classes_.tolist() == ["left", "right"]
     assert np.mean(model.predict(pd.DataFrame(X, columns=["a", "b"])) == y) > 0.9
 
@@ -135,7 +135,7 @@ def test_the_order_is_the_same_for_any_memory_threads_and_chunks(tmp_path, monke
     # Rows held at a time: as many as leave several runs and buckets, or all of them.
     monkeypatch.setattr(ingest_module, "ROW_EXTRA", (8 << 30) // 400 if memory == "few" else 24)
     runs = []
-    monkeypatch.setattr(ingest_module.Runs, "write", lambda self, a, run, w=ingest_module.Runs.write: (
+    monkeypatch.setattr(ingest_module.SortedRuns, "write", lambda self, a, run, w=ingest_module.SortedRuns.write: (
         runs.append(a), w(self, a, run)))  # fmt: skip
     ingest((X, y), tmp_path / "two", shuffle=True, seed=3, memory=BUDGET, threads=4)
     assert (len(runs) > 5) == (memory == "few")
