@@ -444,6 +444,7 @@ def fit(
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = prepare(recipe, executor, stages)
+    done = notes(scaled, steps(recipe), facts)
     if message := unlike_scales(facts.variance * np.square(scaled.factor), scaled.columns):
         stages.warn(message)
     learned, columns = None, scaled.columns
@@ -506,7 +507,7 @@ def fit(
         )
 
     outcome, report = stages.train(problem, recipe.solver, key)
-    if done := notes(scaled, steps(recipe), facts):
+    if done:
         report = report | {"preprocess": done}
     release()
     return Fitted(problem, outcome, report, projected, median, learned, columns)

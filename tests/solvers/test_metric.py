@@ -21,8 +21,7 @@ from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion
 from streamkern.solvers.base import Problem
 from streamkern.solvers.metered import Size
-from streamkern.solvers.metric import AGOP, GradientOuter, Metric, learn_metric
-from streamkern.solvers.metric import bill as metric_bill
+from streamkern.solvers.metric import AGOP, GradientOuter, Metric, learn_metric, metric_bill
 from tests.device import StrictDevice
 
 KERNEL = sk.Laplace("median")
@@ -202,3 +201,17 @@ def test_what_is_held_is_within_the_bill():
     finally:
         tracemalloc.stop()
     assert peak <= metric_bill(agop, Size(4000, 500, 10, 1, slots=2), 4000).memory
+
+
+def test_a_table_through_a_turned_metric_keeps_its_preprocessing_and_its_importances():
+    rng = np.random.default_rng(3)
+    town, x, noise = rng.choice(["a", "b", "c"], 400), rng.normal(size=400), rng.normal(size=400)
+    table = {"town": town.tolist(), "x": x, "noise": noise}
+    y = x + 3.0 * (town == "a")
+    model = sk.KernelRegressor(metric=sk.AGOP(rounds=1, kind="full", centers=60), centers=60, memory="4GiB", threads=1)
+    model.fit(table, y)
+    assert any("an indicator for each category: town (3)" in each for each in model.report_["preprocess"])
+    found = dict(zip(model.report_["metric"]["columns"], model.feature_importances_, strict=True))
+    assert found["town=a"] + found["x"] > 0.8
+    again = [{"town": str(town[0]), "x": float(x[0]), "noise": float(noise[0])}]
+    assert model.predict(again)[0] == model.predict({name: values[:1] for name, values in table.items()})[0]
