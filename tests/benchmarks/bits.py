@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 import streamkern as sk  # noqa: E402
 from streamkern.execute import ThreadsExecutor  # noqa: E402
 from streamkern.kernels import Nystrom, RandomFourier  # noqa: E402
-from tests.solvers.test_conformance import CASES, fit, posed, weighed  # noqa: E402
+from tests.solvers.test_conformance import CASES, posed, solve, weighed  # noqa: E402
 
 
 def digest(weights: Any) -> str:
@@ -43,9 +43,9 @@ def conformance() -> dict[str, str]:
             solver = case.solver if case.step is None else replace(case.solver, epochs=3)  # type: ignore[type-var]
             for dtype in (np.float32, np.float64):
                 problem = posed(case, executor, n=300, chunk=70, dtype=dtype)
-                found[f"{name}, {dtype.__name__}"] = digest(fit(problem, solver).weights)
+                found[f"{name}, {dtype.__name__}"] = digest(solve(problem, solver).weights)
                 w = np.linspace(0.5, 2.0, 300)
-                found[f"{name}, weighted, {dtype.__name__}"] = digest(fit(weighed(problem, w), solver).weights)
+                found[f"{name}, weighted, {dtype.__name__}"] = digest(solve(weighed(problem, w), solver).weights)
     return found
 
 

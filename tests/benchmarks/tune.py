@@ -96,7 +96,7 @@ def at_ridges(pipeline: sk.Pipeline) -> list[float]:
         gram, found = unpacked(packed, basis.width, problem.engine), []
         for ridge in RIDGES:
             A = gram / n
-            add_ridge(A, ridge, basis, executor)
+            add_ridge(A, ridge, basis)
             A[np.diag_indices(len(A))] += np.finfo(np.float64).eps * np.trace(gram) / n
             found.append(problem.engine.spd_solve(A, moment / n))
         test = pipeline.test.prepared_like(scaled)
