@@ -36,6 +36,7 @@ class Recipe:
     validation: sk.Dataset | None = None
     test: sk.Dataset | None = None
     features: None = None
+    metric: None = None
     task: str = "classification"
     standardise: bool = False
     preprocess: tuple[Any, ...] = ()

@@ -140,7 +140,7 @@ def test_a_linear_kernel_is_not_refused_where_float32_loses_nothing():
     target = far @ np.arange(1.0, far.shape[1] + 1)
     scores = [
         sk.KernelRegressor(
-            kernel=sk.Linear(), centers=50, solver=sk.Direct(1e-9), dtype=dtype, memory="1GiB", threads=1
+            kernel=sk.Linear(), centers=50, solver=sk.Direct(1e-9), dtype=dtype, memory="8GiB", threads=1
         )
         .fit(far.astype(np.float32).astype(dtype), target)
         .score(far.astype(np.float32).astype(dtype), target)

@@ -238,6 +238,6 @@ def test_clusters_far_from_their_mean_have_a_factor_in_float64():
     X += np.where(rng.random(600) < 0.5, -1e6, 1e6)[:, None]
     model = sk.KernelRegressor(
         kernel=sk.Gaussian(3.0), centers=100, solver=sk.EigenPro(epochs=5, projection="exact"), dtype="float64",
-        memory="1GiB", threads=1, scaling=None,
+        memory="8GiB", threads=1, scaling=None,
     ).fit(X, y)  # fmt: skip
     assert model.score(X, y) > 0.9

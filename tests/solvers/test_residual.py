@@ -39,7 +39,7 @@ def exact(name: str, bandwidth: float, ridge: float) -> Array:
 
 def fitted(solver: Any, name: str, bandwidth: float, dtype: str, quiet: bool = False) -> tuple[Any, Array]:
     model = sk.KernelRegressor(
-        kernel=getattr(sk, name)(bandwidth), centers=sk.Given(X[:P]), solver=solver, dtype=dtype, memory="1GiB"
+        kernel=getattr(sk, name)(bandwidth), centers=sk.Given(X[:P]), solver=solver, dtype=dtype, memory="8GiB"
     )  # fmt: skip
     with warnings.catch_warnings():
         if quiet:
@@ -76,7 +76,7 @@ def test_direct_takes_one_sweep_where_that_is_enough():
 def test_dependent_features_without_a_ridge_are_least_squares():
     doubled = np.hstack([X, X[:, :2]])
     model = sk.KernelRegressor(
-        kernel=sk.Linear(), centers=sk.Given(doubled[:40]), solver=sk.Direct(0.0), dtype="float64", memory="1GiB"
+        kernel=sk.Linear(), centers=sk.Given(doubled[:40]), solver=sk.Direct(0.0), dtype="float64", memory="8GiB"
     ).fit(doubled[:N], Y[:N])  # fmt: skip
     mean = Y[:N].mean()
     right = mean + doubled[N:] @ np.linalg.lstsq(doubled[:N], Y[:N] - mean, rcond=None)[0]
@@ -117,7 +117,7 @@ def test_a_run_tells_it_in_its_result_and_as_an_event(tmp_path: Path):
         solver=sk.Direct(1e-9), task="regression",
     )  # fmt: skip
     result = sk.run(
-        pipeline, tmp_path / "run", memory="1GiB", threads=1,
+        pipeline, tmp_path / "run", memory="8GiB", threads=1,
         listeners=(lambda kind, fields: heard.append(fields["message"]) if kind == "warning" else None,),
     )  # fmt: skip
     assert result["solver_report"]["warnings"] == [each for each in heard if "Direct" in each]
