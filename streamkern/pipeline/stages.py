@@ -23,8 +23,9 @@ from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.report.quality import shuffle_warning
 from streamkern.solvers import Outcome, Problem, Solver, train
+from streamkern.solvers.checks import unseen_categories
 from streamkern.solvers.diagnostics import diagnose
-from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps, unseen_categories
+from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps
 from streamkern.storage.base import digest
 from streamkern.storage.serialize import load_value, save_value
 from streamkern.user_code import described

@@ -74,6 +74,24 @@ class RidgePath:
         V = vectors @ (inside[:, None, :] / spread).reshape(p, -1)
         return self.engine.triangular_solve(self.factor[:p, :p], V, lower=True, transposed=True)
 
+    def solved(self, ridges: Sequence[float]) -> Array:
+        """As ``weights`` of all centers, by a factorisation for each ridge: less work than one decomposition.
+
+        Args:
+            ridges: λ > 0, a dozen at most.
+
+        Raises:
+            NumericalError: A + λ I is not positive definite: λ is below the rounding of A.
+        """
+        found, engine = [], self.engine
+        for ridge in ridges:
+            A = self.gram.copy()
+            A[np.diag_indices(len(A))] += ridge
+            L = engine.cholesky(A)
+            half = engine.triangular_solve(L, self.moment, lower=True)
+            found.append(engine.triangular_solve(L, half, lower=True, transposed=True))
+        return engine.triangular_solve(self.factor, np.concatenate(found, axis=1), lower=True, transposed=True)
+
 
 @dataclass(eq=False)
 class PathError:
