@@ -190,7 +190,7 @@ def evaluate_stage(
     Kept with them for reports: confusion counts or a sample of predictions, and a few rows as training saw them.
     """
     test = pipeline.test
-    if test is not None and (steps(pipeline) or pipeline.metric is not None):
+    if test is not None and (steps(pipeline) or pipeline.metric is not None or pipeline.kernel is None):
         test = test.prepared_like(train_set).final()
 
     def compute() -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 from streamkern.errors import UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import Solver
+from streamkern.solvers.choice import default_centers
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
@@ -89,13 +90,18 @@ def choose_solver(
 
 
 def resolved(recipe: R, budget: int) -> tuple[R, str]:
-    """A recipe whose solver is one, and why it was chosen; the recipe itself, and "", where it had one.
+    """A recipe whose centers and solver are there, and why the solver was chosen; "" where it had one.
 
     Args:
-        recipe: a frozen dataclass that is a ``Recipe``, but for its solver, which may be ``"auto"``.
+        recipe: a frozen dataclass that is a ``Recipe``, but for centers that may be None, and for its solver, which may
+            be ``"auto"``.
         budget: bytes that the process may hold.
     """
     given: Any = recipe
+    if given.centers is None and given.features is None:
+        given.train.require_rows()
+        data = given.train
+        recipe = given = replace(given, centers=default_centers(data.base_rows, data.n_features, budget, given.seed))
     if given.solver != AUTO:
         return recipe, ""
     given.train.require_rows()

@@ -5,7 +5,7 @@ learned at the best of them. On all rows of the subsample the best norm and kind
 theirs are compared with each other and with ``default_kernel``. What is more than ``default_kernel`` has to be
 better than it by ``ENOUGH`` of the squared error.
 
-The search takes at most ``SHARE`` of the work of the fit that it is for, and at most ``MOST_WORK``. Work is counted on
+The search takes at most half of the time of the fit that it is for, and at most two minutes. Work is counted on
 arrays of shapes at fixed prices, never in seconds: what is chosen is the same on any machine, on threads and workers.
 Where not even the smallest search is allowed, the kernel is ``default_kernel``.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.centers import Uniform
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.engine.operations import Operations
@@ -31,11 +32,17 @@ from streamkern.solvers.metered import THREADS, Bill, nominal, nominal_work
 from streamkern.solvers.metric import AGOP, WIDEST, Metric, Round, Rounds, metric_bill, round_work
 from streamkern.storage.serialize import serializable
 
-SIZES = ((25_000, 2_000), (16_000, 1_400), (10_000, 1_000), (7_000, 700), (5_000, 500))
+SIZES = ((25_000, 2_000), (16_000, 1_400), (10_000, 1_000), (7_000, 700), (5_000, 500), (3_000, 300))
 """Rows of the subsample and centers of its models, the largest first: errors of fewer rows say too little."""
 
-SHARE = 0.5
-"""Work of the search, at most, as a part of that of the fit."""
+RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+"""Ridges of a model: each takes a factorisation."""
+
+SHARE = 0.2
+"""Work of the search at nominal prices, at most, as a part of that of the fit.
+
+Its matrices are small, and run at 0.4 to 0.5 of the rate of the fit's: this is half of the fit's processor time.
+"""
 
 MOST_WORK = 120 * 2e10
 """Work of the search at most: two minutes at 20 GFLOP/s."""
@@ -52,12 +59,14 @@ ABOUT = (0.6, 1.7)
 ENOUGH = 0.01
 """Part of the squared error by which a choice has to be better than a simpler one."""
 
+CENTERS, MOST_CENTERS = 2_000, 8_000
+"""Centers by default: as many rows as a preconditioner looks at, and a set-up of a few seconds; and at most."""
+
 WIDEST_L1 = 200
 """Features up to which the L1 norm is tried: of wider rows its distances take several times what a product takes."""
 
 _ROUNDS = 3
 _SLOTS = 4  # that memory is reckoned for: what is chosen must not depend on how many there are
-_FITS = len(MULTIPLES) + 1 + 2 * _ROUNDS  # of a norm, on few rows
 _LAST = 2 + _ROUNDS + len(ABOUT)  # on all rows of the subsample
 
 
@@ -89,12 +98,18 @@ class Search:
         """Rows that the first models are fitted to, and their centers."""
         return self.rows // 2, self.centers // 2
 
+    @property
+    def fits(self) -> int:
+        """Models, at most."""
+        return len(self.norms) * (len(MULTIPLES) + len(self.kinds) * _ROUNDS) + _LAST
+
     def work(self, size: Any) -> Operations:
         """Operations, on arrays of shapes."""
         full, total = "full" in self.kinds, Operations()
+        some = len(MULTIPLES) + _ROUNDS * len(self.kinds)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
-        for (rows, p), fits, norms in ((self.few, _FITS, self.norms), ((self.rows, self.centers), _LAST, (1,))):
-            fitted, gradients, _ = round_work(rows, p, full, size)
+        for (rows, p), fits, norms in ((self.few, some, self.norms), ((self.rows, self.centers), _LAST, (1,))):
+            fitted, gradients, _ = round_work(rows, p, full, size, RIDGES)
             for norm in norms:
                 found = float(fits) * fitted + float(_ROUNDS * len(self.kinds)) * gradients
                 total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
@@ -144,8 +159,8 @@ class KernelChoice:
             return f"kernel: {self.kernel!r}, the root mean square distance; nothing {tried} is {ENOUGH:.0%} better"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         return (
-            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on held-out rows, the least {tried}; "
-            f"{self.simple:.4g} with the default bandwidth and no metric"
+            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on held-out rows, the least {tried}, "
+            f"and {self.simple:.4g} with the default bandwidth and no metric"
         )
 
     def summary(self) -> dict[str, Any]:
@@ -173,6 +188,23 @@ def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
     """
     spread = 2.0 * float(np.sum(facts.variance * np.square(dataset.factor)))
     return Laplace(float(np.sqrt(spread)) if spread > 0 else 1.0)
+
+
+def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
+    """The centers of a fit without: 2,000 or, of rows up to ``WIDEST_L1`` wide, an eighth of them, at most 8,000.
+
+    A table needs more centers than images do, and each takes less. There are fewer where p² numbers in float64, three
+    times over, would take more than a quarter of the budget.
+
+    Args:
+        rows: training rows.
+        d: features as they are stored.
+        budget: bytes the process may hold.
+        seed: which rows are drawn.
+    """
+    room = int((budget / (4 * 3 * 8)) ** 0.5)
+    more = min(rows // 8, MOST_CENTERS, room) if d <= WIDEST_L1 else 0
+    return Uniform(min(max(CENTERS, more), rows), seed)
 
 
 def search_for(bill: Bill, rows: int, budget: int, seed: int = 0) -> Search | None:
@@ -209,7 +241,7 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     Raises:
         NumericalError: the kernel matrix of the centers of a model is not positive definite.
     """
-    rounds = Rounds.of(search.agop, default, problem)
+    rounds = replace(Rounds.of(search.agop, default, problem), ridges=RIDGES)
     few, trials = rounds.fewer(*search.few), _Trials()
     best: list[Round] = []
     for norm in search.norms:

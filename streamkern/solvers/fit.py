@@ -423,7 +423,7 @@ def fit(
     learned, columns, chosen = None, scaled.columns, None
     if search is not None:
         chosen = _chosen_kernel(recipe, search, scaled, facts, stages, executor, device)
-        recipe, learned = _with(recipe, chosen), chosen.metric
+        recipe, learned = _with(recipe, chosen, search), chosen.metric
     elif recipe.metric is not None:
         learned = _learned_metric(recipe, scaled, facts, stages, executor, device)
     if learned is not None:
@@ -547,11 +547,11 @@ def _chosen_kernel(
     return chosen
 
 
-def _with(recipe: R, chosen: KernelChoice) -> R:
-    """A recipe with a kernel that was chosen, and its ridge."""
+def _with(recipe: R, chosen: KernelChoice, search: Search) -> R:
+    """A recipe with the kernel that was chosen, its ridge, and the metric that was tried."""
     given: Any = recipe  # a frozen dataclass
     solver = chosen.solver(recipe.solver, recipe.train.base_rows)
-    return cast(R, replace(given, kernel=chosen.kernel, solver=solver))
+    return cast(R, replace(given, kernel=chosen.kernel, solver=solver, metric=search.agop))
 
 
 def _sampled(recipe: Recipe, scaled: Dataset, facts: Statistics, executor: Executor, device: Device | None) -> Problem:

@@ -264,6 +264,7 @@ class Rounds:
         p: centers of a round.
         variance: of each feature, shape (d,).
         covariance: of the features, shape (d, d); None where no full matrix is tried.
+        ridges: of every round.
     """
 
     agop: AGOP
@@ -276,6 +277,7 @@ class Rounds:
     p: int
     variance: Array
     covariance: Array | None
+    ridges: tuple[float, ...] = RIDGES
 
     @classmethod
     def of(cls, agop: AGOP, kernel: Kernel, problem: Problem) -> Rounds:
@@ -370,12 +372,12 @@ class Rounds:
             like, train=train, encoding=self.encoding, kernel=kernel, centers=centers, dtype=self.dtype,
             validation=None, features=None, mean_weight=1.0, largest_weight=1.0,
         )  # fmt: skip
-        weights = RidgePath.of(problem).solved(RIDGES)
+        weights = RidgePath.of(problem).solved(self.ridges)
         mse, score = path_scores(problem, held, weights)
         best = int(np.argmin(mse))
         c = self.encoding.outputs
         kept = np.ascontiguousarray(weights[:, best * c : (best + 1) * c], dtype=self.dtype)
-        return Round(kind, number, M, factor, problem, kept, float(mse[best]), float(score[best]), RIDGES[best])
+        return Round(kind, number, M, factor, problem, kept, float(mse[best]), float(score[best]), self.ridges[best])
 
     def outer(self, made: Round, full: bool) -> Array:
         """G of a round's model, in the units of the rows before the metric: shape (d, d), or its diagonal (d,)."""
@@ -456,7 +458,9 @@ def metric_bill(agop: AGOP, size: Size, rows: int) -> MetricBill:
     return MetricBill(work, fits * (2.0 * sample), peak + sampled + square, sample, fits)
 
 
-def round_work(sample: int, p: int, full: bool, size: Size) -> tuple[Operations, Operations, int]:
+def round_work(
+    sample: int, p: int, full: bool, size: Size, ridges: tuple[float, ...] = RIDGES
+) -> tuple[Operations, Operations, int]:
     """Operations of a round's fit with its errors and of its gradients, and bytes at the peak, on arrays of shapes.
 
     Args:
@@ -464,12 +468,13 @@ def round_work(sample: int, p: int, full: bool, size: Size) -> tuple[Operations,
         p: centers.
         full: whether a matrix is summed.
         size: of the problem; n and p are not looked at.
+        ridges: of the round.
     """
     size = replace(size, n=sample, p=p, features=None, stored=False, blocks=None)
     meter, overlaps = Meter(), size.slots > 1 if size.overlaps is None else size.overlaps
     engine = MeterEngine(meter, default_engine(), size.slots, overlaps)
     problem = MeteredProblem.of(size, engine, _Run())
-    weights = RidgePath.of(problem).solved(RIDGES)
+    weights = RidgePath.of(problem).solved(ridges)
     c, kept = size.outputs, engine.zeros((p, size.outputs), size.dtype)
     held = PathError(problem.expansion(), c, False)
     error = replace(size, n=max(1, round(HELD_OUT * sample)))
