@@ -53,6 +53,7 @@ from streamkern.registry import Registry, RetrainResult, retrain
 from streamkern.report.inspect import Inspection, inspect
 from streamkern.report.mlflow import log_to_mlflow
 from streamkern.serving import Predictor
+from streamkern.serving.explain import Explanation, explain
 from streamkern.serving.predict import PredictionResult, predict
 from streamkern.solvers import (
     AGOP,
@@ -98,6 +99,7 @@ __all__ = [
     "EigenPro",
     "EigenPro1",
     "EigenPro2",
+    "Explanation",
     "ExponentialPower",
     "Falkon",
     "FeatureDropout",
@@ -160,6 +162,7 @@ __all__ = [
     "UsageError",
     "corollary_1",
     "default_features",
+    "explain",
     "from_arrays",
     "ingest",
     "inspect",

@@ -42,6 +42,7 @@ from streamkern.registry.retrain import listing
 from streamkern.report import read_run, status, status_text
 from streamkern.report.inspect import inspect as inspect_data
 from streamkern.report.status import metrics_in_words
+from streamkern.serving.explain import explain
 from streamkern.serving.predict import evaluate, predict
 from streamkern.storage.ingest import ingest
 from streamkern.storage.schema import KINDS
@@ -238,6 +239,13 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--overwrite", action="store_true", help="replace other predictions that are there")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_predict)
+
+    command = commands.add_parser("explain", help="columns that a model goes by, and gradients of single rows")
+    command.add_argument("model", metavar="RUN", help="the directory of a run, or a model.zarr")
+    command.add_argument("data", metavar="DATA", nargs="?", help="rows whose gradients are wanted: a table of any kind")
+    command.add_argument("--rows", type=int, default=20, metavar="N", help="the first of them; 20 by default")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(command=_explain)
 
     command = commands.add_parser("ingest", help="write any table in the training layout, shuffled if asked for")
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables of any kind, or globs")
@@ -555,6 +563,11 @@ def _predict(args: argparse.Namespace) -> None:
     finally:
         display.close()
     _say((json.dumps(made.to_json()) if args.json else str(made)) + "\n")
+
+
+def _explain(args: argparse.Namespace) -> None:
+    found = explain(args.model, args.data, most=args.rows)
+    _say((json.dumps(found.to_json()) if args.json else found.text()) + "\n")
 
 
 def _ingest(args: argparse.Namespace) -> None:

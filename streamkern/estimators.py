@@ -175,7 +175,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.report_ = fitted.report | {"seed": seed} | reason
         if fitted.choice is not None:
             self.report_ |= {"kernel": fitted.choice.summary()}
-        if fitted.metric is not None:
+        if fitted.metric is not None and fitted.columns is not None:
             self.report_ |= {"metric": fitted.metric.summary(fitted.columns)}
         self.footprint_ = fitted.footprint
         return self
@@ -228,9 +228,11 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def feature_importances_(self) -> Array:
-        """Share of each feature in the squared gradient of the outputs, in units of its standard deviation: shape (d,).
+        """Share of each column in the squared gradient of the outputs: shape (n_features_in_,), sum 1.
 
-        Features are those after ``preprocess``, in the order of ``report_["metric"]["columns"]``. They sum to 1.
+        The sum over the features that preprocessing makes of a column, each in units of its standard deviation;
+        ``report_["metric"]`` has those. Where a step mixes columns, such as a random projection, the features
+        themselves: shape (d,).
 
         Raises:
             AttributeError: the model was fitted without a metric.
@@ -238,10 +240,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if "metric" not in self.model_.metadata:
             raise AttributeError(
-                "feature_importances_ comes with a metric: fit with metric=sk.AGOP(), or without a kernel where there is "
-                "time to choose one"
+                "feature_importances_ comes with a metric: fit with metric=sk.AGOP(), or without a kernel where there "
+                "is time to choose one"
             )
-        return np.array(self.model_.metadata["metric"]["importances"])
+        return np.array(self.model_.metadata["metric"]["by_column"])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fitted model, to be read by ``load_model``: a zarr group with JSON attributes.

@@ -282,7 +282,7 @@ def _train(
             "n_centers": len(problem.centers.Z),
             "kernel": problem.kernel.to_json() if problem.features is None else None,
             **settled,
-            **({} if fitted.metric is None else {"metric": fitted.metric.summary(fitted.columns)}),
+            **({"metric": model.metadata["metric"]} if "metric" in model.metadata else {}),
             **({} if fitted.choice is None else {"kernel_choice": fitted.choice.summary()}),
             "solver": pipeline.solver.to_json()["name"],
             "solver_report": {name: value for name, value in report.items() if name != "preprocess"},

@@ -44,8 +44,8 @@ SHARE = 0.2
 Its matrices are small, and run at 0.4 to 0.5 of the rate of the fit's: this is half of the fit's processor time.
 """
 
-MOST_WORK = 120 * 2e10
-"""Work of the search at most: two minutes at 20 GFLOP/s."""
+MOST_WORK = 120 * 5e10
+"""Work of the search at most: two minutes on two slow cores."""
 
 MEMORY_SHARE = 8
 """The search may hold this part of the budget."""
@@ -159,8 +159,8 @@ class KernelChoice:
             return f"kernel: {self.kernel!r}, the root mean square distance; nothing {tried} is {ENOUGH:.0%} better"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         return (
-            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on held-out rows, the least {tried}, "
-            f"and {self.simple:.4g} with the default bandwidth and no metric"
+            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on held-out rows, the least "
+            f"{tried}, and {self.simple:.4g} with the default bandwidth and no metric"
         )
 
     def summary(self) -> dict[str, Any]:

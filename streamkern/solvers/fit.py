@@ -18,6 +18,7 @@ from streamkern.data.alike import require_alike, require_scaled_alike
 from streamkern.data.auto import Auto, AutoScale, automatic, notes
 from streamkern.data.categories import TargetEncode, require_encoded
 from streamkern.data.dataset import Dataset
+from streamkern.data.origins import Features, features_of
 from streamkern.data.preprocess import (
     Learning,
     Scaling,
@@ -339,7 +340,7 @@ class Fitted(NamedTuple):
         footprint: projected memory.
         median: the median distance of two rows, where a bandwidth asked for it.
         metric: what was learned about the features, or None.
-        columns: names of the features that the metric is of, or None.
+        columns: the features that the metric is of, or None.
         choice: the kernel that was chosen where none was given, or None.
     """
 
@@ -349,7 +350,7 @@ class Fitted(NamedTuple):
     footprint: Footprint
     median: float | None = None
     metric: Metric | None = None
-    columns: tuple[str, ...] | None = None
+    columns: Features | None = None
     choice: KernelChoice | None = None
 
 
@@ -420,7 +421,7 @@ def fit(
     done = notes(scaled, steps(recipe), facts)
     if message := unlike_scales(facts.variance * np.square(scaled.factor), scaled.columns):
         stages.warn(message)
-    learned, columns, chosen = None, scaled.columns, None
+    learned, columns, chosen = None, features_of(scaled), None
     if search is not None:
         chosen = _chosen_kernel(recipe, search, scaled, facts, stages, executor, device)
         recipe, learned = _with(recipe, chosen, search), chosen.metric

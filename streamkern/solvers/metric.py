@@ -21,6 +21,7 @@ import numpy as np
 from streamkern.centers import CenterSet, Given, Uniform
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
+from streamkern.data.origins import Features, features_of
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.data.transforms import LinearMap
@@ -136,15 +137,21 @@ class Metric:
             return dataset.scale(self.factor)
         return dataset.transform(LinearMap(self.factor))
 
-    def summary(self, columns: tuple[str, ...] | None) -> dict[str, Any]:
-        """JSON-serialisable facts, for results and models."""
+    def summary(self, features: Features) -> dict[str, Any]:
+        """JSON-serialisable facts, for results and models.
+
+        Args:
+            features: the features that the metric is of.
+        """
         return {
             "kind": self.kind,
             "round": self.round,
             "score": self.metric,
             "history": [dict(each) for each in self.history],
-            "columns": None if columns is None else list(columns),
+            "columns": None if features.names is None else list(features.names),
             "importances": self.importances.tolist(),
+            "stored": None if features.stored_names is None else list(features.stored_names),
+            "by_column": features.by_column(self.importances).tolist(),
         }
 
     def reason(self) -> str:
@@ -265,6 +272,7 @@ class Rounds:
         variance: of each feature, shape (d,).
         covariance: of the features, shape (d, d); None where no full matrix is tried.
         ridges: of every round.
+        blocks: features that are indicators of one category, which a diagonal metric weighs alike.
     """
 
     agop: AGOP
@@ -278,6 +286,7 @@ class Rounds:
     variance: Array
     covariance: Array | None
     ridges: tuple[float, ...] = RIDGES
+    blocks: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(cls, agop: AGOP, kernel: Kernel, problem: Problem) -> Rounds:
@@ -304,7 +313,7 @@ class Rounds:
         full = "full" in agop.kinds(X.shape[1])
         return cls(
             agop, kernel, train, held, problem, encoding, dtype, p, np.square(wide).mean(axis=0),
-            problem.engine.gram(wide.T.copy()) / rows if full else None,
+            problem.engine.gram(wide.T.copy()) / rows if full else None, blocks=features_of(data).categories,
         )  # fmt: skip
 
     @property
@@ -331,6 +340,8 @@ class Rounds:
             M = self.outer(current, kind == "full")
             if not M.max() > 0:  # a constant model
                 break
+            for block in self.blocks if kind == "diagonal" else ():
+                M[list(block)] = M[list(block)].mean()
             M = M / M.max()
             made.append(self.fit(kind, number, M, self.factor(M)))
             if not made[-1].mse < current.mse:

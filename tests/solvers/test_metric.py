@@ -211,7 +211,10 @@ def test_a_table_through_a_turned_metric_keeps_its_preprocessing_and_its_importa
     model = sk.KernelRegressor(metric=sk.AGOP(rounds=1, kind="full", centers=60), centers=60, memory="4GiB", threads=1)
     model.fit(table, y)
     assert any("an indicator for each category: town (3)" in each for each in model.report_["preprocess"])
-    found = dict(zip(model.report_["metric"]["columns"], model.feature_importances_, strict=True))
+    found = dict(zip(model.report_["metric"]["columns"], model.report_["metric"]["importances"], strict=True))
     assert found["town=a"] + found["x"] > 0.8
+    by_column = dict(zip(table, model.feature_importances_, strict=True))
+    assert by_column["town"] == pytest.approx(sum(share for name, share in found.items() if name.startswith("town=")))
+    assert by_column["x"] == found["x"]
     again = [{"town": str(town[0]), "x": float(x[0]), "noise": float(noise[0])}]
     assert model.predict(again)[0] == model.predict({name: values[:1] for name, values in table.items()})[0]
