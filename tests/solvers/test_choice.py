@@ -113,7 +113,7 @@ def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Size, s
 def test_little_memory_makes_it_smaller_and_few_rows_rule_it_out():
     size = Size(500_000, 4000, 30, 16, memory=4 << 30)
     bill = Bill(choose_solver(size).solver, size)
-    large, small = (search_for(bill, size.n, budget) for budget in (16 << 30, 128 << 20))
+    large, small = (search_for(bill, size.n, budget) for budget in (16 << 30, 400 << 20))
     assert large is not None and small is not None  # noqa: PT018
     assert small.centers < large.centers
     assert search_for(bill, 2000, 16 << 30) is None
