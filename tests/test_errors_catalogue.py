@@ -779,7 +779,7 @@ storage/parquet_files.py: the file has changed since the dataset was o
     storage/test_parquet_bad_input.py::test_a_file_that_changes_or_goes_while_open_is_named
 storage/remote.py: http has no listing: what lies below this URL canno
     storage/test_remote.py::test_http_has_no_listing_and_says_so_where_one_is_needed
-storage/remote.py: the server sends whole files where a part was asked
+storage/remote.py: the server sends whole files where a part was requested
     storage/test_remote.py::test_a_server_without_ranges_is_told_apart
 storage/remote.py: the store does not give this object:
     storage/test_faulty_stores.py::test_a_store_that_is_gone_is_one_error_within_the_deadline

@@ -1,4 +1,4 @@
-"""Rows beside those of training: the same columns, kinds and scaling, checked before anything is computed."""
+"""Rows of validation and test: the same columns, kinds and scaling, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def require_alike(
         n_features: stored width of the training rows.
         columns: their names, or None.
         transforms: what training does to stored rows, in order.
-        schema: kinds of the training rows' columns, by which these rows are read; None where there are none.
+        schema: kinds of the training rows' columns, by which these rows are read; None if they have no schema.
 
     Raises:
         DataError: another width, other names, or text where training had numbers.

@@ -93,7 +93,7 @@ class Source(ABC):
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes at most, from metadata and at most a few rows.
 
-        The default fits a format that decodes the rows asked for from as many stored bytes.
+        The default fits a format that decodes the requested rows from as many stored bytes.
         """
         row = self._row_bytes()
         return Reading(row, 0 if self.in_memory else 2 * self._most_rows() * row)
