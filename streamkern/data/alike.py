@@ -12,6 +12,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block
 from streamkern.data.transforms import Transform, require_numbers
 from streamkern.errors import DataError, UsageError
+from streamkern.storage.base import unlike_columns
 from streamkern.storage.schema import Schema
 
 
@@ -48,13 +49,8 @@ def require_alike(
     source = rows.source
     require_width(source.n_features, n_features)
     if columns is not None and source.columns is not None and tuple(source.columns) != tuple(columns):
-        differ = next((a, b) for a, b in zip(columns, source.columns, strict=True) if a != b)
-        raise DataError(
-            f"The columns differ from those of training: {differ[1]!r} is where {differ[0]!r} was.",
-            where=source.where(0) if len(source.bounds) > 1 else "the source",
-            expected=", ".join(columns[:8]) + (", ..." if len(columns) > 8 else ""),
-            remedy="open the data with columns=[...] as in training",
-        )
+        where = source.where(0) if len(source.bounds) > 1 else "the source"
+        raise unlike_columns(source.columns, columns, where)
     if schema is None:
         require_numbers(source, transforms)
 
