@@ -63,7 +63,7 @@ CENTERS, MOST_CENTERS = 2_000, 8_000
 """Centers by default: as many rows as a preconditioner looks at, and a set-up of a few seconds; and at most."""
 
 TELLING = 20
-"""Rows of the sample for each feature of a full matrix: d² numbers of fewer rows are noise."""
+"""Rows of the subsample for each feature, at least: what fewer say of many features does not hold for all rows."""
 
 WIDEST_L1 = 200
 """Features up to which the L1 norm is tried: of wider rows its distances take several times what a product takes."""
@@ -221,10 +221,10 @@ def search_for(bill: Bill, rows: int, budget: int, seed: int = 0) -> Search | No
     """
     size = replace(bill.size, slots=THREADS, overlaps=True)
     d, allowed = size.d, min(MOST_WORK, SHARE * nominal_work(bill.solver, size))
+    kinds = ("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)
     for sample, p in SIZES:
-        if sample > rows:
+        if sample > rows or sample < TELLING * d:
             continue
-        kinds = ("diagonal", "full") if 1 < d <= min(WIDEST, sample // TELLING) else ("diagonal",)
         search = Search(sample, p, (2, 1) if d <= WIDEST_L1 else (2,), kinds, seed)
         if metric_bill(search.agop, replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
             continue

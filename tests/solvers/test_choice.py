@@ -106,7 +106,7 @@ def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Size, s
     if search is not None:
         work = search.work(replace(size, slots=THREADS, overlaps=True)).priced(nominal(size.d))
         assert work <= min(MOST_WORK, SHARE * nominal_work(bill.solver, size))
-        assert search.rows <= size.n
+        assert 20 * size.d <= search.rows <= size.n
         assert (1 in search.norms) == (size.d <= 200)
 
 
