@@ -148,11 +148,17 @@ def ours(classes: bool, **how: Any) -> Any:
     return sk.KernelClassifier(**how) if classes else sk.KernelRegressor(**how)
 
 
+def threads() -> int:
+    """Threads of LightGBM, which waits in loops for those that the machine gives to others."""
+    return int(os.environ.get("TABLES_THREADS", "-1"))
+
+
 def trees(classes: bool) -> Any:
     """LightGBM with its defaults: 100 trees of 31 leaves."""
     import lightgbm
 
-    return (lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor)(verbose=-1, random_state=0, n_jobs=-1)
+    made = lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor
+    return made(verbose=-1, random_state=0, n_jobs=threads())
 
 
 def hist(classes: bool) -> Any:
@@ -170,7 +176,7 @@ MODELS: dict[str, Callable[..., Any]] = {
 MINE = ("streamkern", "one bandwidth")
 
 
-def measure(table: str, title: str, seed: int, how: dict[str, Any], answer: Any) -> None:
+def measure(table: str, title: str, seed: int, rows: int | None, how: dict[str, Any], answer: Any) -> None:
     """Fit one model, in a process of its own, and put score, seconds and bytes."""
     X, y, classes = (GENERATED | TABLES)[table]()
     frame = pd.DataFrame(X)
@@ -180,6 +186,7 @@ def measure(table: str, title: str, seed: int, how: dict[str, Any], answer: Any)
         frame = frame.astype(dict.fromkeys(words, "category"))
         frame.columns = [f"c{i}" for i in range(frame.shape[1])]  # LightGBM takes no punctuation
     train, test, targets, truth = train_test_split(frame, y, test_size=0.2, random_state=seed)
+    train, targets = train.iloc[:rows], targets[:rows]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.perf_counter()
     model = MODELS[title](classes, **how) if title in MINE else MODELS[title](classes)
@@ -202,18 +209,22 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS])
     parser.add_argument("--centers", type=int, help="by default the library's default")
     parser.add_argument("--memory", help="by default the library's default")
+    parser.add_argument("--rows", type=int, help="fit to so many of the rows at most")
+    parser.add_argument("--threads", type=int, help="of LightGBM; all by default")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     how = {name: value for name in ("centers", "memory") if (value := getattr(args, name)) is not None}
     if args.packages is not None:
         os.environ["TABLES_PACKAGES"] = str(args.packages)
+    if args.threads is not None:
+        os.environ["TABLES_THREADS"] = str(args.threads)
     processes = multiprocessing.get_context("spawn")
     for name in args.tables or [*GENERATED, *([] if args.packages is None else TABLES)]:
         for number, title in enumerate(args.models):
             if title == "LightGBM" and find_spec("lightgbm") is None:
                 continue
             answer = processes.SimpleQueue()
-            process = processes.Process(target=measure, args=(name, title, args.seed, how, answer))
+            process = processes.Process(target=measure, args=(name, title, args.seed, args.rows, how, answer))
             process.start()
             process.join()
             if process.exitcode:
