@@ -202,12 +202,12 @@ def file(folder: Path, text: str, name: str = "job.py") -> Path:
 def command(*words: object) -> None:
     """A command of the command line; its error, if it ends in one."""
     seen: list[BaseException] = []
-    old = sys.modules["streamkern.cli"]._complain
-    sys.modules["streamkern.cli"]._complain = lambda text: seen.append(sk.UsageError(text, where="stderr"))
+    old = sys.modules["streamkern.cli"].complain
+    sys.modules["streamkern.cli"].complain = lambda text: seen.append(sk.UsageError(text, where="stderr"))
     try:
         status = main([str(word) for word in words])
     finally:
-        sys.modules["streamkern.cli"]._complain = old
+        sys.modules["streamkern.cli"].complain = old
     assert status != 0
     raise Told(str(seen[0].args[0]))
 
