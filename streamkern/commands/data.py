@@ -7,8 +7,8 @@ import sys
 from argparse import Namespace
 
 from streamkern.commands.output import say
+from streamkern.engine.parallel import default_threads
 from streamkern.execute import open_executor
-from streamkern.execute.threads import default_threads
 from streamkern.progress import Display
 from streamkern.report.inspect import inspect as inspect_data
 from streamkern.storage.ingest import ingest

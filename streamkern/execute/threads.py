@@ -7,12 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-import psutil
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 
+from streamkern.engine.parallel import one_blas_thread, thread_count
 from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import WorkerCounts
@@ -29,11 +30,20 @@ def blas_kernels() -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def default_threads() -> int:
-    """Cores that this process may use."""
-    process = psutil.Process()
-    affinity = getattr(process, "cpu_affinity", None)
-    return len(affinity()) if affinity else psutil.cpu_count() or 1
+_thread = threading.local()
+
+
+def _serve(executor: object) -> None:
+    """Note in a thread of a pool whose it is."""
+    _thread.executor = executor
+
+
+def _is_served_by(executor: object) -> bool:
+    """Whether this thread is one of the executor's own: waiting there for its other threads could wait for ever.
+
+    A block whose contribution calls a verb of an engine that is bound to the executor evaluates it by itself.
+    """
+    return getattr(_thread, "executor", None) is executor
 
 
 class ThreadsExecutor:
@@ -48,24 +58,23 @@ class ThreadsExecutor:
     allowed: Allowance | None = None
 
     def __init__(self, threads: int | None = None) -> None:
-        self.slots = threads or default_threads()
+        self.slots = thread_count(threads)
         self.request_counts = WorkerCounts()
         self._pool: ThreadPoolExecutor | None = None
-        self._limits: threadpool_limits | None = None
+        self._limits = ExitStack()
 
     def __enter__(self) -> ThreadsExecutor:
-        self._limits = threadpool_limits(1, user_api="blas")
-        self._pool = ThreadPoolExecutor(self.slots, thread_name_prefix="streamkern")
+        self._limits.enter_context(one_blas_thread())
+        self._pool = ThreadPoolExecutor(self.slots, "streamkern", initializer=_serve, initargs=(self,))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._pool is not None
-        assert self._limits is not None
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._limits.restore_original_limits()
-        self._pool = self._limits = None
+        self._limits.close()
+        self._pool = None
 
     @property
     def pool(self) -> ThreadPoolExecutor:
@@ -82,6 +91,9 @@ class ThreadsExecutor:
         return []
 
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
+        if _is_served_by(self):
+            yield from (fn(item, *shared) for item in items)
+            return
         flying: deque[Future[R]] = deque()
         try:
             for item in items:
@@ -95,6 +107,8 @@ class ThreadsExecutor:
                 future.cancel()
 
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        if _is_served_by(self):
+            return list(map(fn, items))
         return list(self.pool.map(fn, items))
 
     def place(self, work: LaneWork, lanes: int) -> LanePool:

@@ -18,10 +18,10 @@ from streamkern.data.preprocess import AUTOMATIC, Step
 from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
 from streamkern.defaults import TUNING_ROWS
+from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor
-from streamkern.execute.threads import default_threads
 from streamkern.kernels import Kernel, named_kernel
 from streamkern.kernels.radial import Radial
 from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, resident
