@@ -635,7 +635,7 @@ estimators.py: A target is missing:
     test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
 estimators.py: There is no target: this estimator requires y to be pas
     test_estimators.py::test_no_target_at_all_is_told
-cli.py: The page cannot be served:
+commands/runs.py: The page cannot be served:
     report/test_browser.py::test_a_port_that_is_taken_is_told
 estimators.py: random_state is
     test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
@@ -819,7 +819,7 @@ sweep.py: There are no rows to go over.
 UNTESTED = _table("""
 solvers/direct.py: The normal equations are zero or not finite.
     kernel values that are all 0: refused before, by their precision
-cli.py: The report needs
+commands/runs.py: The report needs
     an installation without Bokeh
 model.py: The model's description is incomplete:
     a model of another release: its checksum holds, and a field is not there

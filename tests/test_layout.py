@@ -31,7 +31,7 @@ DOORS = {
             for name in ("compiled", "cuda", "lapack", "loops", "manhattan", "product", "slopes", "thin")
         ),
     },
-    "numcodecs": {"storage/artifact_arrays.py"},
+    "numcodecs": {"storage/artifact_arrays.py", "storage/frames.py"},
     "pyarrow": {
         "storage/arrow.py",
         "storage/convert.py",
@@ -43,6 +43,7 @@ DOORS = {
     "rich": {"progress.py"},
     "sklearn": {"estimators.py"},
     "zarr": {
+        "storage/frames.py",
         "storage/predictions.py",
         "storage/training_zarr.py",
         "storage/zarr.py",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -55,34 +53,10 @@ def run_parts(task: Callable[[slice], Any], parts: list[slice], threads: int | N
         for part in parts:
             task(part)
         return
-    with one_blas_thread():
-        if threads == 1:
-            for part in parts:
-                task(part)
-            return
+    limits = threadpool_limits(1, user_api="blas")
+    try:
         with ThreadPoolExecutor(threads, thread_name_prefix="streamkern") as pool:
             for _ in pool.map(task, parts):
                 pass
-
-
-_lock = threading.Lock()
-_users = 0
-_limits: threadpool_limits | None = None
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """BLAS has one thread while any such context is open, and what it had before once the last has ended."""
-    global _users, _limits
-    with _lock:
-        _users += 1
-        if _users == 1:
-            _limits = threadpool_limits(1, user_api="blas")
-    try:
-        yield
     finally:
-        with _lock:
-            _users -= 1
-            if not _users and _limits is not None:
-                _limits.restore_original_limits()
-                _limits = None
+        limits.restore_original_limits()

@@ -7,13 +7,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from streamkern.engine.parallel import one_blas_thread, thread_count
+from streamkern.engine.parallel import thread_count
 from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import WorkerCounts
@@ -61,10 +60,10 @@ class ThreadsExecutor:
         self.slots = thread_count(threads)
         self.request_counts = WorkerCounts()
         self._pool: ThreadPoolExecutor | None = None
-        self._limits = ExitStack()
+        self._limits: threadpool_limits | None = None
 
     def __enter__(self) -> ThreadsExecutor:
-        self._limits.enter_context(one_blas_thread())
+        self._limits = threadpool_limits(1, user_api="blas")
         self._pool = ThreadPoolExecutor(self.slots, "streamkern", initializer=_serve, initargs=(self,))
         return self
 
@@ -72,9 +71,10 @@ class ThreadsExecutor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._pool is not None
+        assert self._limits is not None
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._limits.close()
-        self._pool = None
+        self._limits.restore_original_limits()
+        self._pool = self._limits = None
 
     @property
     def pool(self) -> ThreadPoolExecutor:

@@ -4,8 +4,9 @@
 
 First, in turns: `import streamkern`, all public names and `streamkern --help`, with `import numpy` for scale.
 Then each run is a fresh process that imports the library and fits 2,000 rows against 200 centers, one pass of a few
-steps, so that what it takes is imports, set-up and compiled loops. ``--cold`` begins with an empty compilation cache and says
-what the first run then takes. Seconds are by the clock, and those of the processor, which others do not disturb.
+steps, so that what it takes is imports, set-up and compiled loops. ``--cold`` begins with an empty compilation cache
+and says what the first run then takes. Seconds are by the clock, and those of the processor, which others do not
+disturb.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +11,7 @@ from threadpoolctl import threadpool_info
 import streamkern as sk
 from streamkern.backends.product import VECTORS
 from streamkern.engine import default_engine
-from streamkern.engine.parallel import one_blas_thread, row_parts
+from streamkern.engine.parallel import row_parts
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Expansion
 
@@ -46,7 +43,7 @@ def test_kernel_values_and_products_have_the_same_bits_for_any_number_of_threads
 
 def test_predictions_have_the_same_bits_for_any_number_of_threads():
     X, Z, W = arrays(900, 1500, 60, 2, np.float32)
-    model = sk.KernelRegressor(kernel=sk.Laplace(5.0), centers=1500, solver=sk.Falkon(epochs=2), preprocess=None)
+    model = sk.KernelRegressor(kernel=sk.Laplace(5.0), centers=1500, solver=sk.EigenPro(epochs=1), preprocess=None)
     model = model.fit(np.concatenate([Z, Z + 1]), np.concatenate([W, W])).model_
     found = [model.decision_function(X, threads=t) for t in (1, 2, 3)]
     np.testing.assert_array_equal(found[1], found[0])
@@ -88,27 +85,21 @@ def test_a_row_is_a_row_beyond_the_terms_of_one_sum():
         np.testing.assert_array_equal(basis.predict(X[i : i + 1], W), whole[i : i + 1])
 
 
-def blas_threads() -> set[int]:
-    return {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"}
+def test_blas_has_its_threads_back():
+    def threads() -> list[int]:
+        return [info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"]
 
+    before, inside = threads(), []
 
-def test_blas_has_its_threads_back_when_the_last_user_ends():
-    """Contexts that overlap in two threads, of which the first ends first."""
-    before, inside, leave = blas_threads(), threading.Event(), threading.Event()
+    class Looking(sk.Polynomial):
+        def apply(self, *given: object) -> None:
+            inside.extend(threads())
+            super().apply(*given)
 
-    def second() -> set[int]:
-        with one_blas_thread():
-            inside.set()
-            leave.wait()
-            return blas_threads()
-
-    with ThreadPoolExecutor(1) as pool:
-        with one_blas_thread():
-            found = pool.submit(second)
-            inside.wait()
-        leave.set()
-        assert found.result() == {1}
-    assert blas_threads() == before
+    X, Z, _ = arrays(700, 1100, 40, 1, np.float64)
+    Looking(2)(X, Z, threads=2)
+    assert set(inside) == {1}
+    assert threads() == before
 
 
 def test_a_contribution_may_call_a_threaded_verb_of_a_bound_engine():
