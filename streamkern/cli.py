@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = error.exit_status
     except KeyboardInterrupt as error:
         number = error.args[0] if error.args else signal.SIGINT
-        logging.getLogger("asyncio").disabled = True  # it would tell of writes of zarr's that end with the process
+        logging.getLogger("asyncio").disabled = True  # it would report writes of zarr's that end with the process
         complain(f"stopped by {signal.Signals(number).name}")
         status = 128 + number
     except Exception as error:
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Stop:
-    """SIGTERM ends a run as Ctrl-C does: the last checkpoint is written, the result says so, the lock is let go.
+    """SIGTERM ends a run as Ctrl-C does: the last checkpoint is written, the result says so, the lock is released.
 
     A wrapper may pass on the same Ctrl-C: what follows within a second does not stop the checkpoint.
     """
@@ -180,7 +180,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_with_settings(command, "tuning.tune_command"))
 
-    command = commands.add_parser("status", help="tell how a run stands: a live, a finished or a dead one")
+    command = commands.add_parser("status", help="show the state of a run: running, finished or dead")
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("runs.status_command"))
@@ -223,7 +223,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("serving.predict_command"))
 
-    command = commands.add_parser("ingest", help="write any table in the training layout, shuffled if asked for")
+    command = commands.add_parser("ingest", help="write any table in the training layout, shuffled on request")
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables of any kind, or globs")
     command.add_argument("path", metavar="TARGET", help="the local directory to make, or the URL of a store")
     command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")

@@ -24,7 +24,7 @@ def retrain_command(args: Namespace, settings: dict[str, str]) -> None:
     """Train if there is something new and promote what passes the gate; the last line of stdout is one JSON object."""
     get_device(args.device)
     display = Display(sys.stderr)
-    told: dict[str, Any] = {"status": "failed"}
+    reply: dict[str, Any] = {"status": "failed"}
     try:
         if args.registry is None:
             raise UsageError(
@@ -33,23 +33,23 @@ def retrain_command(args: Namespace, settings: dict[str, str]) -> None:
                 expected="a directory",
                 remedy="streamkern retrain PIPELINE --registry DIR",
             )
-        told = retrain(
+        reply = retrain(
             load_pipeline(args.pipeline, settings), args.registry, gate=args.gate, cold=args.cold, keep=args.keep,
             memory=args.memory, threads=args.threads, scheduler=args.scheduler, device=args.device,
             listeners=() if args.quiet else (display,), report=_page if find_spec("bokeh") else None,
         ) | {"exit_status": 0}  # fmt: skip
     except StreamkernError as error:
-        told |= {"exit_status": error.exit_status, "reasons": [str(error)]}
+        reply |= {"exit_status": error.exit_status, "reasons": [str(error)]}
         raise
     except KeyboardInterrupt as error:
-        told = {"status": "interrupted", "exit_status": 128 + (error.args[0] if error.args else signal.SIGINT)}
+        reply = {"status": "interrupted", "exit_status": 128 + (error.args[0] if error.args else signal.SIGINT)}
         raise
     except Exception as error:
-        told |= {"exit_status": StreamkernError.exit_status, "reasons": [f"{type(error).__name__}: {error}"]}
+        reply |= {"exit_status": StreamkernError.exit_status, "reasons": [f"{type(error).__name__}: {error}"]}
         raise
     finally:
         display.close()
-        say(json.dumps(told) + "\n")
+        say(json.dumps(reply) + "\n")
 
 
 def _page(folder: Path) -> Path:

@@ -84,10 +84,10 @@ def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, q
             complain(f"the run can go on: streamkern resume {shlex.quote(str(folder))}")
         raise
     except StreamkernError:
-        told = read_json(folder / "result.json") or {}
-        if "model" in told and told.get("status") != "done":
+        saved = read_json(folder / "result.json") or {}
+        if "model" in saved and saved.get("status") != "done":
             display.close()
-            model = shlex.quote(str(folder / told["model"]))
+            model = shlex.quote(str(folder / saved["model"]))
             complain(f"the model is trained and saved: streamkern evaluate {model} DATA --target NAME scores it")
         raise
     finally:

@@ -30,14 +30,14 @@ def tune_command(args: Namespace, settings: dict[str, str]) -> None:
         )  # fmt: skip
     finally:
         display.close()
-    told, following = redacted(found.to_json()), redacted(next_command(found, args.pipeline, settings))
-    write_json(folder / "tune.json", told | {"next": following})
+    facts, following = redacted(found.to_json()), redacted(next_command(found, args.pipeline, settings))
+    write_json(folder / "tune.json", facts | {"next": following})
     lines = [found.text(), "", "next:", *(f"  {line}" for line in following.splitlines()), ""]
     try:
         from streamkern.report.tuning import write_tuning
     except ModuleNotFoundError as error:
         lines.append(f"{folder / 'tune.json'}; a page with plots needs {error.name}: pip install 'streamkern[report]'")
     else:
-        write_tuning(told, folder / "tune.html", pipeline.name, following)
+        write_tuning(facts, folder / "tune.html", pipeline.name, following)
         lines.append(f"{folder / 'tune.json'}, {folder / 'tune.html'}")
-    say(json.dumps(told | {"next": following}) + "\n" if args.json else "\n".join(lines) + "\n")
+    say(json.dumps(facts | {"next": following}) + "\n" if args.json else "\n".join(lines) + "\n")
