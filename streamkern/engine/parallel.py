@@ -11,8 +11,8 @@ from threadpoolctl import threadpool_limits
 
 from streamkern.errors import UsageError
 
-_PART = 1 << 24  # multiply-adds of a part, about: one to five milliseconds of a core
-_LEAST, _MOST = 16, 256  # rows of a part
+_PART = 1 << 24  # multiply-adds of a part, about, where that is more than its fewest rows
+_LEAST, _MOST = 128, 256  # rows of a part: fewer would read the centers from memory more often
 _VALUE = 30  # multiply-adds that the function of a distance costs
 
 
@@ -38,7 +38,7 @@ def thread_count(threads: int | None) -> int:
 
 def row_parts(n: int, p: int, d: int) -> list[slice]:
     """Cut n rows of d features for k(X, Z) with p centers. Shapes alone decide the cut, so threads change no bits."""
-    rows = max(_LEAST, min(_MOST, _PART // max(1, p * (d + _VALUE)) // _LEAST * _LEAST))
+    rows = max(_LEAST, min(_MOST, _PART // max(1, p * (d + _VALUE)) // 16 * 16))
     return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -33,7 +34,8 @@ class WholeChunks:
     @classmethod
     def of(cls, array: zarr.Array[Any]) -> WholeChunks | None:
         """Return how the chunks of an array are decoded; None where they have another layout, which zarr decodes."""
-        codecs = cast("list[dict[str, Any]]", list(array.metadata.to_dict().get("codecs") or ()))  # type: ignore[call-overload]
+        metadata = array.metadata.to_dict()
+        codecs: list[Any] = list(cast("Iterable[Any]", metadata.get("codecs") or ()))
         dtype, names = np.dtype(array.dtype), [codec["name"] for codec in codecs]
         if names not in _CODECS or dtype.kind not in "biuf" or dtype.newbyteorder("<") != dtype:
             return None
