@@ -242,8 +242,8 @@ def room(p: int, c: int, dtype: Any) -> Array:
 def times(A: Array, W: Array | Factor) -> Array:
     """A W for a panel A (n, p) and W (p, c) as it is prepared: shape (n, c), with W's columns of zeros.
 
-    A row of the result has the same bits whatever the other rows of A. Only where a library multiplies, which does not
-    promise that: on processors without AVX-512, and W (p, c) of float64 that is laid out rather than prepared.
+    A row of the result has the same bits whatever the other rows of A, except where a library multiplies: on
+    processors without AVX-512, and for two or more columns of float64 that are laid out rather than prepared.
     """
     if isinstance(W, Factor):
         out = W.times(A)

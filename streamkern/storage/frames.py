@@ -1,4 +1,4 @@
-"""Whole chunks of the layout that `write_zarr` writes, decoded in one pass: half of what zarr's pipeline takes."""
+"""Whole chunks of the layout that `write_zarr` writes, decoded into their rows without the copies of zarr's pipeline."""
 
 from __future__ import annotations
 
