@@ -1,4 +1,4 @@
-"""Whole chunks of the layout that `write_zarr` writes, decoded into their rows without the copies of zarr's pipeline."""
+"""Whole chunks as `write_zarr` writes them, decoded into their rows without the copies of zarr's pipeline."""
 
 from __future__ import annotations
 
