@@ -132,6 +132,7 @@ PLAIN = {
     "storage/numpy_files.py": "caught and told with the file's name",
     "storage/parquet_files.py": "caught and told with the file's name",
     "storage/serialize.py": "a state of the wrong type: a fault of a solver's author, or a damaged file, told as such",
+    "storage/frames.py": "told with the name of the chunk by the array that reads it",
     "storage/remote.py": "what fsspec expects of a file system",
     "storage/scatter.py": "OSError, told by the ingest",
     "storage/writer.py": "OSError of the system, put in words by staged and Workspace",
