@@ -31,6 +31,7 @@ _WIDE = VECTORS == 2
 _ROWS, _BLOCKS = (4, 4) if _WIDE else (1, 1)  # as many accumulators as there are registers for
 _CHUNK = 32  # rows that an accumulator of Aᵀ R is kept for: their part of A stays in the first-level cache
 
+_FEW = 3  # columns of float64 that are sums of their own: packed ones are padded to sixteen, which takes memory
 _TERMS = 8192  # of a sum of float64 that a library makes: with more it may split them among threads
 
 _INDEX = ir.IntType(64)
@@ -213,8 +214,8 @@ def _add_transposed(A: Any, R: Any, out: Any) -> None:
 
 
 def prepared(W: Array) -> Array | Factor:
-    """W (p, c) for many products ``times(A, W)``: packed where it has two or more columns of float64, else laid out."""
-    if isinstance(W, np.ndarray) and W.dtype == np.float64 and W.shape[1] > 1 and W.size:
+    """W (p, c) for many products ``times(A, W)``: packed where float64 has more than a few columns, else laid out."""
+    if isinstance(W, np.ndarray) and W.dtype == np.float64 and W.shape[1] > _FEW and W.size:
         return Factor(W.T)
     return laid_out(W)
 
@@ -243,15 +244,16 @@ def times(A: Array, W: Array | Factor) -> Array:
     """A W for a panel A (n, p) and W (p, c) as it is prepared: shape (n, c), with W's columns of zeros.
 
     A row of the result has the same bits whatever the other rows of A, except where a library multiplies: on
-    processors without AVX-512, and for two or more columns of float64 that are laid out rather than prepared.
+    processors without AVX-512, and for more than a few columns of float64 that are laid out.
     """
     if isinstance(W, Factor):
         out = W.times(A)
-    elif W.dtype == A.dtype == np.float64 and W.shape[1] == 1:
-        out = np.zeros((len(A), 1))
+    elif W.dtype == A.dtype == np.float64 and W.shape[1] <= _FEW:
+        out = np.zeros((len(A), W.shape[1]))
         for terms in range(0, len(W), _TERMS):
             part = slice(terms, terms + _TERMS)
-            out[:, 0] += np.vecdot(A[:, part], W[part, 0])
+            for j in range(W.shape[1]):
+                out[:, j] += np.vecdot(A[:, part], W[part, j])
     elif _compiled(A, W.T):
         out = np.empty((len(A), W.shape[1]), np.float32)
         _times(A, W.T, out)
