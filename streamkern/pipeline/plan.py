@@ -13,7 +13,7 @@ from streamkern.data.preprocess import Learning, learning_bytes
 from streamkern.data.statistics import unlike_scales
 from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.operations import Operations
-from streamkern.execute.threads import default_threads
+from streamkern.engine.parallel import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline

@@ -12,8 +12,8 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import KEPT_BYTES, reading_bytes
 from streamkern.engine import default_engine
+from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError
-from streamkern.execute.threads import default_threads
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident

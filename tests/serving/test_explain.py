@@ -14,6 +14,7 @@ from sklearn.inspection import permutation_importance
 import streamkern as sk
 from streamkern.cli import main
 from streamkern.errors import UsageError
+from streamkern.report import read_run
 from streamkern.serving.explain import row_gradients
 
 AGOP = sk.AGOP(rounds=2, rows=2000, centers=200)
@@ -104,7 +105,7 @@ def test_a_command_explains_a_run(run: Path, capsys: pytest.CaptureFixture[str])
 
 def test_the_report_shows_shares(run: Path) -> None:
     page = pytest.importorskip("streamkern.report.page")
-    html = page.page([sk.report.read_run(run / "run")])
+    html = page.page([read_run(run / "run")])
     assert "What the model goes by" in html
     assert "middle" in html
 
@@ -114,6 +115,11 @@ def test_models_without_gradients_are_refused() -> None:
     both = sk.KernelRegressor("gaussian", 40, memory="4GiB").fit(X, np.column_stack([y, -y])).model_
     with pytest.raises(UsageError, match="Gradients"):
         sk.explain(both, X[:3])
+    mixed = (sk.RandomProjection(2),)
+    model = sk.KernelRegressor("gaussian", 40, metric=AGOP, preprocess=mixed, memory="4GiB").fit(X, y).model_
+    with pytest.raises(UsageError, match="mixes the columns"):
+        sk.explain(model, X[:3])
+    assert sk.explain(model).columns == ("feature 0", "feature 1")
     found = sk.explain(both)
     assert found.importances is None
     assert "without a metric" in found.text()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
+from streamkern.report import read_run
 from streamkern.solvers import choice
 from streamkern.solvers.auto import choose_solver
 from streamkern.solvers.choice import MOST_WORK, SHARE, KernelChoice, default_centers, search_for
@@ -148,7 +149,7 @@ def test_a_run_keeps_the_choice_as_a_stage_and_the_plan_says_what_is_tried(tmp_p
     assert again["weights_sha256"] == first["weights_sha256"]
     assert first["kernel_choice"]["kernel"] == first["kernel"]
     assert first["metrics"]["test"]["r2"] > 0.95
-    html = pytest.importorskip("streamkern.report.page").page([sk.report.read_run(tmp_path / "run")])
+    html = pytest.importorskip("streamkern.report.page").page([read_run(tmp_path / "run")])
     assert "Models of the search" in html
 
 
