@@ -527,7 +527,7 @@ def search_of(recipe: Recipe, projected: Footprint) -> Search | None:
     given = recipe.kernel is not None or recipe.features is not None or recipe.metric is not None
     if given or recipe.centers is None or isinstance(recipe.centers, Given) or recipe.train.augmentations:
         return None
-    return search_for(projected.bill, recipe.train.base_rows, projected.budget, recipe.seed)
+    return search_for(projected.bill, recipe.train.base_rows, projected.budget, recipe.seed % (1 << 31))
 
 
 def _chosen_kernel(
