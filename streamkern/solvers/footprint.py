@@ -30,7 +30,7 @@ _LIBRARIES = 64 << 20
 _ENGINE = 60 << 20
 """The engine's compiler, in a process that has not loaded it: 57 MiB measured."""
 
-_THREAD = 16 << 20
+THREAD = 16 << 20
 """A thread's stack, its buffers in BLAS and the codecs, and its share of the allocator's slack."""
 
 _USUAL_SLOTS, _FRESH = 4, 192 << 20
@@ -277,7 +277,7 @@ def _project(
         stages["metric"] = gather + ids + metric_bill(agop, size, dataset.base_rows).memory
     if validate:
         stages["train"] += evaluation + takes.centers + weights
-    baseline += _LIBRARIES + slots * _THREAD + dataset.held_bytes(itemsize, outputs)
+    baseline += _LIBRARIES + slots * THREAD + dataset.held_bytes(itemsize, outputs)
     transforming = 0
     if dataset.transforms:  # each thread's rows before and after the widest of them
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)
@@ -293,7 +293,7 @@ def _project(
         stages["train"] += cache
     # A worker has the lanes' blocks or tiles of the set-up: its copy of the work, messages, and what a thread holds.
     thread = (
-        _THREAD + transforming + takes.block + read_ahead + lanes * takes.sums + row_bytes(d, itemsize, values) * batch
+        THREAD + transforming + takes.block + read_ahead + lanes * takes.sums + row_bytes(d, itemsize, values) * batch
     )
     worker = 3 * takes.centers + 2 * takes.state + reading + needed + ids + thread, thread
     return Footprint(baseline, stages, cache, bill, budget, worker, extra)
@@ -321,7 +321,7 @@ def require_fitting(what: str, source: Source, working: int, budget: int, slots:
         PlanRefusedError: it cannot fit; says what would make it fit.
     """
     reading = reading_bytes(source, slots) + KEPT_BYTES
-    projected = int(loaded() + _LIBRARIES + reading + held + slots * (_THREAD + working))
+    projected = int(loaded() + _LIBRARIES + reading + held + slots * (THREAD + working))
     if projected > budget:
         raise PlanRefusedError(
             f"The {what} needs {format_bytes(projected)} and may use {format_bytes(budget)}.",
