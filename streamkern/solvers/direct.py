@@ -134,7 +134,7 @@ class DirectIteration(WholePasses):
         return A
 
     def _with_jitter(self, gram: Array, b: Array, n: int, scale: float) -> Array:
-        """The solution with the least diagonal that lets a Cholesky factor exist, where memory allows no more."""
+        """Solve with the least diagonal that lets a Cholesky factor exist, where memory allows no second sweep."""
         for power in range(16):
             jitter = scale * float(np.finfo(np.float64).eps) * 10.0**power
             A = self._equations(gram, n)
@@ -146,7 +146,9 @@ class DirectIteration(WholePasses):
         raise _unusable()
 
     def _factored(self, A: Array, b: Array, added: float = 0.0) -> Array | None:
-        """The solution by a Cholesky factor; None if there is none. A, with ``added`` on its diagonal, is used up."""
+        """Solve by a Cholesky factor, which overwrites A; None if A, with ``added`` on its diagonal, is not positive
+        definite.
+        """
         engine, eps = self.problem.engine, float(np.finfo(np.float64).eps)
         L = engine.zeros(A.shape)
         for rows in cuts(len(A)):
