@@ -146,8 +146,9 @@ class DirectIteration(WholePasses):
         raise _unusable()
 
     def _factored(self, A: Array, b: Array, added: float = 0.0) -> Array | None:
-        """Solve by a Cholesky factor, which overwrites A; None if A, with ``added`` on its diagonal, is not positive
-        definite.
+        """Solve by a Cholesky factor, which overwrites A, or return None if A is not positive definite.
+
+        ``added`` is the part of A's diagonal that stands for no ridge.
         """
         engine, eps = self.problem.engine, float(np.finfo(np.float64).eps)
         L = engine.zeros(A.shape)
