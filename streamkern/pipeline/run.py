@@ -315,7 +315,7 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
     rows = planned(pipeline)
     return footprint(
         rows, width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=loaded(), slots=slots,
-        lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize,
+        lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize, better=True,
     ).peak  # fmt: skip
 
 

@@ -339,7 +339,7 @@ class _Bench:
         dtype, p = np.dtype(pipeline.dtype), _count(pipeline, fit, centers)
         footprint(
             fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=loaded(), slots=executor.slots,
-            lanes=pipeline.lanes, itemsize=dtype.itemsize,
+            lanes=pipeline.lanes, itemsize=dtype.itemsize, better=True,
         )  # fmt: skip
         # What is found is a bandwidth, and a pipeline with one is not scaled unless it says so.
         recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=bool(pipeline.standardise))
