@@ -219,12 +219,14 @@ def search_for(bill: Bill, rows: int, budget: int, seed: int = 0) -> Search | No
         budget: bytes the process may hold.
         seed: of the subsample.
     """
+    d = bill.size.d
+    possible = [(sample, p) for sample, p in SIZES if TELLING * d <= sample <= rows]
+    if not possible:
+        return None
     size = replace(bill.size, slots=THREADS, overlaps=True)
-    d, allowed = size.d, min(MOST_WORK, SHARE * nominal_work(bill.solver, size))
+    allowed = min(MOST_WORK, SHARE * nominal_work(bill.solver, size))
     kinds = ("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)
-    for sample, p in SIZES:
-        if sample > rows or sample < TELLING * d:
-            continue
+    for sample, p in possible:
         search = Search(sample, p, (2, 1) if d <= WIDEST_L1 else (2,), kinds, seed)
         if metric_bill(search.agop, replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
             continue
