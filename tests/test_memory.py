@@ -211,7 +211,7 @@ def test_auto_leaves_exact_projection_where_its_matrices_take_too_much() -> None
     [
         ({"budget": 100 * MIB}, "the Python process alone holds more"),
         ({"p": 50_000}, r"use at most [0-9,]+ centers"),
-        ({"p": 9000, "solver": sk.EigenPro(projection="exact")}, 'projection="inexact"'),
+        ({"p": 9000, "solver": sk.EigenPro(projection="exact")}, 'projection="packed"'),
     ],
 )
 def test_what_cannot_fit_is_refused_with_a_remedy(changes: dict[str, Any], remedy: str) -> None:

@@ -306,7 +306,8 @@ class MeterEngine:
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
         """The lead's panels in 32 bits, all others in 16, and then those of the lead too."""
         p, wide = expansion.p, max(lead, min(PANEL, expansion.p))
-        self.meter.count("values", p * float(PANEL) + lead * (p - lead / 2.0))
+        for rows in panel_rows(p):
+            self.meter.count("values", (rows.stop - rows.start) * (min(rows.start, lead) + rows.stop - rows.start))
         self.meter.count("gemm", 2.0 / 3.0 * float(lead) ** 3 + 2.0 * (p - lead) * float(lead) * lead)
         # Kernel values, V, the panel, and what is packed of them.
         with self.meter.scratch(6 * min(PANEL, p) * wide * 4 + 6 * PANEL * PANEL * 8):
