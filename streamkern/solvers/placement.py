@@ -14,7 +14,7 @@ from streamkern.solvers.eigenpro import exact_bytes
 from streamkern.solvers.footprint import Footprint
 
 OUTPUTS = 16
-"""Outputs assumed; they weigh little beside the centers."""
+"""Outputs assumed; they take little memory compared with the centers."""
 
 
 def device_for(recipe: Any, name: str) -> Device | None:
@@ -25,7 +25,7 @@ def device_for(recipe: Any, name: str) -> Device | None:
         name: ``"auto"``, ``"cpu"`` or ``"cuda"``.
 
     Raises:
-        UsageError: ``"cuda"`` where there is none, or for what runs on the CPU only.
+        UsageError: ``"cuda"`` on a machine without a GPU, or for a kernel or solver that runs on the CPU only.
     """
     device = get_device(name)
     if device is None:
@@ -56,7 +56,7 @@ def fits_exactly(device: Device, p: int, d: int, batch: int, itemsize: int) -> b
 
 
 def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:
-    """Bytes of the solver's own matrices: the host's, or where an exact projection fits no device, what a factor may."""
+    """Bytes of the solver's own matrices: the host's, or what a device has left where K(Z, Z) does not fit it."""
     batch = projected.bill.memory.batch
     if device is None or fits_exactly(device, p, d, batch, itemsize):
         return projected.solver_bytes
@@ -72,11 +72,11 @@ def require_room(device: Device | None, solver: Solver, projected: Footprint, p:
     """
     if device is None:
         return 0
-    asked = solver.to_json()
-    exact = asked.get("projection") == "exact" or (
+    required = solver.to_json()
+    exact = required.get("projection") == "exact" or (
         projected.bill.choice == "exact" and fits_exactly(device, p, d, projected.bill.memory.batch, itemsize)
     )
-    lead = asked.get("projection") == "packed" and projected.bill.choice.partition(" ")[2]
+    lead = required.get("projection") == "packed" and projected.bill.choice.partition(" ")[2]
     needed = _bytes(p, d, projected.bill.memory.batch, itemsize, exact, factor_bytes(p, int(lead)) if lead else 0)
     if needed > device.budget:
         raise PlanRefusedError(
