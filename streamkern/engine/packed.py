@@ -61,10 +61,10 @@ def panel_rows(p: int) -> list[slice]:
 
 def quantised(W: Array) -> tuple[Array, Array]:
     """Integers and scales of rows W (t, w), float32; columns are padded to whole vectors."""
-    largest = np.abs(W).max(axis=1)
+    largest = np.maximum(W.max(axis=1), -W.min(axis=1))
     scales = (np.where(largest > 0, largest, 1.0) / _LARGEST).astype(np.float32)
-    numbers = np.zeros((len(W), padded(W.shape[1])), np.int16)
-    numbers[:, : W.shape[1]] = np.rint(W / scales[:, None])
+    numbers, whole = np.zeros((len(W), padded(W.shape[1])), np.int16), W / scales[:, None]
+    numbers[:, : W.shape[1]] = np.rint(whole, out=whole)
     return numbers, scales
 
 

@@ -17,7 +17,7 @@ from streamkern.backends.product import Factor
 from streamkern.backends.thin import laid_out, room
 from streamkern.engine.base import SLAB, SUMS, Centered, Map
 from streamkern.engine.numpy import not_positive
-from streamkern.engine.packed import PANEL, PackedFactor, padded, quantised
+from streamkern.engine.packed import PANEL, PackedFactor, padded, panel_rows, quantised
 from streamkern.engine.triangle import cuts
 from streamkern.types import Array
 
@@ -38,9 +38,13 @@ def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> 
         NumericalError: a pivot is not positive.
     """
     p, parallel = expansion.p, engine.parallel
-    W: list[Any] = []  # the lead's panels, in float32: in 16 bits, S would carry their rounding and lose its sign
-    found: list[tuple[Array, Array]] = []
-    for rows in cuts(p, PANEL):
+    # The lead in float32: in 16 bits, S would carry its rounding and lose its sign. One array, as panels that grow
+    # would leave holes in the heap.
+    inside = panel_rows(lead)
+    store = np.empty(sum((rows.stop - rows.start) * rows.stop for rows in inside) + PANEL * PANEL, np.float32)
+    W, end = list[Array](), 0
+    beyond: list[tuple[Array, Array]] = []
+    for rows in panel_rows(p):
         n, Z = min(rows.start, lead), expansion.Z[rows]
         S = np.asarray(expansion.at(Z).block(Z), dtype=np.float64)
         np.fill_diagonal(S, engine.diagonal(expansion, Z))
@@ -50,7 +54,12 @@ def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> 
             _border(engine.kernel_values(expansion.head(n), Z).astype(np.float32, copy=False), W, V, parallel)
             S -= engine.gram(V)
         own = _inverse_lower(S)
-        panel = np.empty((len(S), n + len(S)), np.float32)
+        shape = len(S), n + len(S)
+        if rows.stop <= lead:
+            panel = store[end : end + shape[0] * shape[1]].reshape(shape)
+            end += panel.size
+        else:
+            panel = np.empty(shape, np.float32)
         panel[:, n:] = own
         if n:
             _times_lead(V, W, own, panel, parallel)
@@ -58,13 +67,32 @@ def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> 
         if rows.stop <= lead:
             W.append(panel)
         else:
-            found.append(quantised(panel))
-    inside = []
-    for i in range(len(W)):
-        inside.append(quantised(W[i]))
-        W[i] = None
-    both = [*inside, *found]
-    return PackedFactor(p, lead, np.concatenate([scales for _, scales in both]), tuple(numbers for numbers, _ in both))
+            beyond.append(quantised(panel))
+    del panel
+    numbers, scales = _in_place(store, W)
+    return PackedFactor(
+        p, lead, np.concatenate([*scales, *(each for _, each in beyond)]), (*numbers, *(each for each, _ in beyond))
+    )
+
+
+def _in_place(store: Array, W: list[Array]) -> tuple[list[Array], list[Array]]:
+    """Integers of each panel of W, and scales, in the memory of ``store``, of which W are views and are used up."""
+    integers, end, scales = store.view(np.int16), 0, list[Array]()
+    shapes = []
+    for panel in W:
+        numbers, scale = quantised(panel)
+        integers[end : end + numbers.size] = numbers.ravel()  # never beyond the panel that it was made of
+        end += numbers.size
+        shapes.append(numbers.shape)
+        scales.append(scale)
+    del integers
+    W.clear()
+    store.resize(-(-end // 2), refcheck=False)  # gives the rest of the memory back
+    found, first = list[Array](), 0
+    for shape in shapes:
+        found.append(store.view(np.int16)[first : first + shape[0] * shape[1]].reshape(shape))
+        first += shape[0] * shape[1]
+    return found, scales
 
 
 def _inverse_lower(S: Array) -> Array:

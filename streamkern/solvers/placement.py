@@ -72,11 +72,11 @@ def require_room(device: Device | None, solver: Solver, projected: Footprint, p:
     """
     if device is None:
         return 0
-    required = solver.to_json()
-    exact = required.get("projection") == "exact" or (
+    settings = solver.to_json()
+    exact = settings.get("projection") == "exact" or (
         projected.bill.choice == "exact" and fits_exactly(device, p, d, projected.bill.memory.batch, itemsize)
     )
-    lead = required.get("projection") == "packed" and projected.bill.choice.partition(" ")[2]
+    lead = settings.get("projection") == "packed" and projected.bill.choice.partition(" ")[2]
     needed = _bytes(p, d, projected.bill.memory.batch, itemsize, exact, factor_bytes(p, int(lead)) if lead else 0)
     if needed > device.budget:
         raise PlanRefusedError(
