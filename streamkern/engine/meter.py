@@ -310,7 +310,7 @@ class MeterEngine:
             self.meter.count("values", (rows.stop - rows.start) * (min(rows.start, lead) + rows.stop - rows.start))
         self.meter.count("gemm", 2.0 / 3.0 * float(lead) ** 3 + 2.0 * (p - lead) * float(lead) * lead)
         # Kernel values, V, the panel, and what is packed of them.
-        with self.meter.scratch(6 * min(PANEL, p) * wide * 4 + 6 * PANEL * PANEL * 8):
+        with self.meter.scratch(4 * min(PANEL, p) * wide * 4 + 6 * PANEL * PANEL * 8):
             inside = [self._new((rows.stop - rows.start, rows.stop), np.float32) for rows in panel_rows(lead)]
             beyond = [
                 self._new((rows.stop - rows.start, lead + padded(rows.stop - rows.start)), np.int16)
@@ -333,7 +333,8 @@ class MeterEngine:
         """B Wᵀ."""
         self.meter.count("gemm", 2.0 * len(B) * sum(panel.size for panel in W.numbers))
         widened = 0 if B.dtype == np.float32 else B.size * 4
-        with self.meter.scratch(widened + 2 * self.slots * PANEL * W.p * 4):
+        widest = max(panel.size for panel in W.numbers)
+        with self.meter.scratch(widened + 2 * self.slots * widest * 4):
             return self._new((len(B), W.p), np.float32)
 
     def cholesky(self, A: Array) -> Array:

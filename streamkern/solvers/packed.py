@@ -18,6 +18,7 @@ import numpy as np
 from streamkern.engine import Engine
 from streamkern.engine.packed import PANEL, PackedFactor, fitting_lead
 from streamkern.kernels import Expansion
+from streamkern.kernels.base import tiles
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
 from streamkern.solvers.projection import DIAGONAL, factored
 from streamkern.types import Array
@@ -92,10 +93,14 @@ class PackedKernel:
     def __init__(self, expansion: Expansion, projection: PackedProjection, X: Array) -> None:
         self.n, engine = len(X), projection.engine
         self.engine, U = engine, projection.nystrom.eigensystem.vectors
-        K = engine.kernel_values(expansion, np.concatenate([X, expansion.Z[-DIAGONAL:]]))
-        self.phi = engine.product(K, U.astype(K.dtype)).astype(np.float64)
-        B = engine.times_packed(K, projection.W)
-        del K
+        rows = np.concatenate([X, expansion.Z[-DIAGONAL:]])
+        self.phi, B = engine.empty((len(rows), U.shape[1])), engine.empty((len(rows), expansion.p), np.float32)
+        narrow = U.astype(expansion.dtype)
+        for part in tiles(len(rows), DIAGONAL):  # a whole K(X, Z) would be the most that the set-up holds
+            K = engine.kernel_values(expansion, rows[part])
+            self.phi[part] = engine.product(K, narrow)
+            B[part] = engine.times_packed(K, projection.W)
+        del K, narrow
         T = engine.times_packed(U.T, projection.W).T
         self.inner = engine.product_t(T, T).astype(np.float64)
         self.cross = engine.product(B, T).astype(np.float64)
