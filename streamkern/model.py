@@ -296,7 +296,7 @@ class KernelMachine:
         return np.asarray(self.encoding.values[values]) if isinstance(self.encoding, Classes) else values
 
     def score(self, X: Any, y: Array | None = None, *, executor: Executor | None = None) -> dict[str, Any]:
-        """Metrics on rows with targets: ``n``, ``mse`` and ``accuracy`` or ``r2``.
+        """Metrics on rows with targets: ``n``, ``mse`` and ``accuracy`` or ``r2``, and those of ``metrics_of``.
 
         Args:
             X: as in ``decision_function``; a Dataset or path with a target, or an array with ``y``.
@@ -308,9 +308,9 @@ class KernelMachine:
         """
         assembly = self._with_target(self._dataset(X, y))
         if executor is not None:
-            return score(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS)
+            return score(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True)
         with ThreadsExecutor() as threads:
-            return score(threads, assembly, self._basis(), self.weights, _BLOCK_ROWS)
+            return score(threads, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True)
 
     def score_in_detail(self, dataset: Dataset, executor: Executor) -> Scored:
         """As ``score``, and what a report shows of it, in the same sweep over the rows."""

@@ -15,6 +15,7 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
+from streamkern.solvers.metrics import Measured, flat, measured, metrics_of
 from streamkern.types import Array
 
 SCORES = 8192
@@ -26,7 +27,8 @@ class Paired:
     """How two models do on the same rows.
 
     Attributes:
-        challenger: ``n_test``, ``mse``, and ``accuracy`` or ``r2``.
+        challenger: ``n_test``, ``mse``, and ``accuracy`` or ``r2``; and those of ``metrics_of``, each by a name of its
+            own, see ``flat``. What the rows do not define, or one of the models alone has, is NaN.
         champion: the same of the champion; None where there is none.
         test: name and numbers of the paired test; its ``p_value`` is two-sided. None without a champion.
         challenger_scores: largest outputs, or values, on a fixed sample of the rows, shape (k,).
@@ -85,6 +87,8 @@ def compare_models(
             difference, squares = difference + float(d.sum()), squares + float(np.square(d).sum())
     scores = [np.concatenate(tally.scores) for tally in tallies]
     metrics = [tally.metrics(n) for tally in tallies]
+    names = {name for each in metrics for name in each}
+    metrics = [{name: each.get(name, np.nan) for name in sorted(names)} for each in metrics]
     if champion is None:
         return Paired(metrics[0], None, None, scores[0], None)
     classes = isinstance(challenger.encoding, Classes)
@@ -115,6 +119,7 @@ class _Tally:
         self.right = 0
         self.errors, self.sums, self.squares = np.zeros((3, model.encoding.outputs))
         self.scores: list[Array] = []
+        self.more: Measured | None = None
 
     def add(self, y: Array, F: Array, keep: Array) -> tuple[Array, Array]:
         """Which rows are right, and their squared error, meant over the outputs."""
@@ -122,6 +127,8 @@ class _Tally:
         if isinstance(encoding, Classes):
             right = np.asarray(self.model.decide(F) == y.reshape(len(y)))
             wanted = np.asarray(y.reshape(len(y), 1) == encoding.values[None, :], dtype=np.float64)
+            codes = np.where(wanted.any(axis=1), wanted.argmax(axis=1), -1)
+            found = measured(encoding, F, codes, None)
             self.scores.append(F[keep].max(axis=1))
         else:
             assert isinstance(encoding, Continuous)
@@ -131,6 +138,8 @@ class _Tally:
             self.sums += shifted.sum(axis=0)
             self.squares += np.square(shifted).sum(axis=0)
             self.scores.append(F[keep, 0])
+            found = measured(encoding, F / encoding.unit, wanted / encoding.unit, None)
+        self.more = found if self.more is None else self.more + found
         squared = np.square(F - wanted)
         self.errors += squared.sum(axis=0)
         self.right += int(right.sum())
@@ -138,13 +147,17 @@ class _Tally:
 
     def metrics(self, n: int) -> dict[str, float]:
         """As ``streamkern.solvers.score.score`` tells them."""
-        found = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
+        assert self.more is not None
+        found: dict[str, float] = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
+        others = metrics_of(self.model.encoding, self.more)
         if isinstance(self.model.encoding, Classes):
-            return found | {"accuracy": self.right / n}
-        spread = self.squares - self.sums**2 / n
-        varies = spread > 0
-        r2 = np.where(varies, 1 - self.errors / np.where(varies, spread, 1.0), np.where(self.errors > 0, 0.0, 1.0))
-        return found | {"r2": float(r2.mean())}
+            found["accuracy"] = self.right / n
+        else:
+            spread = self.squares - self.sums**2 / n
+            varies = spread > 0
+            r2 = np.where(varies, 1 - self.errors / np.where(varies, spread, 1.0), np.where(self.errors > 0, 0.0, 1.0))
+            found |= {"r2": float(r2.mean()), "rmse": float(np.mean(np.sqrt(self.errors / n)))}
+        return found | {name: np.nan if value is None else value for name, value in flat(others).items()}
 
 
 def _mcnemar(only_first: int, only_second: int) -> dict[str, Any]:

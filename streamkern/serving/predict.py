@@ -34,6 +34,8 @@ from streamkern.model import KernelMachine, Predicted
 from streamkern.progress import showing, told
 from streamkern.registry.models import open_model
 from streamkern.solvers.footprint import require_fitting
+from streamkern.solvers.metered import sums_held
+from streamkern.solvers.metrics import ranks_bytes
 from streamkern.storage.base import Source, digest
 from streamkern.storage.predictions import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.storage.remote import is_remote
@@ -440,5 +442,7 @@ def evaluate(
         source = open_tables([data], target, machine.columns, schema=machine.schema, memory=budget)
         dataset = Dataset(source)
         held, working = _taken_by(machine, dataset)
+        sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
+        held += sums * ranks_bytes(dataset.base_rows, machine.encoding.outputs)
         require_fitting("evaluation", source, working, budget, executor.slots, held)
         return machine.score(dataset, executor=executor)

@@ -18,8 +18,9 @@ from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
 from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
-from streamkern.solvers.metered import SCAN_ROWS, Bill, Size
+from streamkern.solvers.metered import SCAN_ROWS, Bill, Size, sums_held
 from streamkern.solvers.metric import AGOP, metric_bill
+from streamkern.solvers.metrics import ranks_bytes
 from streamkern.solvers.score import SAMPLED
 from streamkern.storage.base import Source
 from streamkern.storage.layout import rows_per_chunk
@@ -221,13 +222,19 @@ def _project(
     reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row
     reading += 8 * (_ORDER_ROWS + (walked + _ORDERING) * group)
     evaluation = read + slots * (takes.evaluation + min(model_rows, chunk_rows) * row) + KEPT_BYTES
+    evaluation_sums = sums_held(slots, -(-stored_rows // model_rows) or 1) + 2 * slots
+    ranked = ranks_bytes(stored_rows, outputs) * evaluation_sums
     weights = p * outputs * (itemsize + 8)
     stages = {
         "statistics": scan + ids + learning_bytes,
         "centers": gather + ids + 4 * takes.centers + centers_bytes,
         "eigensystem": gather + takes.setup,
         "train": takes.training + (read + KEPT_BYTES if takes.sweeps else read_ahead) + reading,
-        "evaluate": takes.centers + 2 * weights + evaluation + _DETAILS * min(SAMPLED, stored_rows) * outputs * 8,
+        "evaluate": takes.centers
+        + 2 * weights
+        + evaluation
+        + _DETAILS * min(SAMPLED, stored_rows) * outputs * 8
+        + ranked,
     }
     if agop is not None:
         stages["metric"] = gather + ids + metric_bill(agop, size, dataset.base_rows).memory
