@@ -35,6 +35,9 @@ from streamkern.kernels import (
     mean_row,
 )
 from streamkern.solvers.fit import Fitted
+from streamkern.solvers.intervals import Intervals
+from streamkern.solvers.probabilities import ProbabilityCalibration
+from streamkern.solvers.saved import Answers, described_arrays, loaded_answers, saved_answers
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.storage import Source, array_source, open_source, table_source
 from streamkern.storage.artifact import load_artifact, save_artifact, sha256
@@ -88,6 +91,7 @@ class KernelMachine:
         origin: subtracted from scaled rows, in float64, before they are rounded; Z is relative to it. A number or
             shape (d,).
         schema: names and kinds of the columns of a table, by which rows are read; None for arrays of numbers.
+        answers: what turns outputs into probabilities or intervals; None where there were no rows to learn it from.
     """
 
     kernel: Kernel
@@ -102,6 +106,7 @@ class KernelMachine:
     transforms: tuple[Transform, ...] = ()
     origin: float | Array = 0.0
     schema: Schema | None = None
+    answers: Answers | None = None
 
     def __repr__(self) -> str:
         basis = repr(self.kernel) if self.features is None else f"{type(self.features).__name__} features"
@@ -137,6 +142,7 @@ class KernelMachine:
             final(problem.train.transforms),
             problem.train.origin,
             problem.train.source.schema,
+            fitted.answers,
         )
 
     @property
@@ -165,6 +171,7 @@ class KernelMachine:
             *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
             *(["wide"] if self.wide else []),
             *([self.schema.kinds] if self.schema is not None and not self.schema.plain else []),
+            *(described_arrays(self.answers) if self.answers is not None else []),
         )
 
     @property
@@ -204,6 +211,7 @@ class KernelMachine:
         *,
         executor: Executor | None = None,
         outputs: bool = False,
+        scales: bool = False,
         rows: tuple[int, int] | None = None,
         unseen: Counter[str] | None = None,
     ) -> Iterator[Predicted]:
@@ -213,6 +221,7 @@ class KernelMachine:
             X: as in ``decision_function``; every stored row once.
             executor: where blocks run; threads of this process by default.
             outputs: whether outputs are wanted too.
+            scales: whether what intervals are made from is wanted beside them, see ``intervals``.
             rows: first and last + 1 row; all by default.
             unseen: takes the number of rows with a category that training did not see, by column.
 
@@ -228,25 +237,29 @@ class KernelMachine:
         starts, stops = runs(bounds[:-1], bounds[1:], scan.block_rows)
         start, stop = rows or (0, int(bounds[-1]))
         numbers = range(int(np.searchsorted(stops, start, side="right")), int(np.searchsorted(starts, stop)))
-        found = self._swept(_predictions, scan, [(i, outputs) for i in numbers], executor)
+        weights = self._intervals().widened(self.weights) if scales else None
+        found = self._swept(_predictions, scan, [(i, outputs or scales) for i in numbers], executor, weights)
         for i, (block, strange) in zip(numbers, found, strict=True):
             if unseen is not None:
                 unseen.update(strange)
             here = slice(max(0, start - int(starts[i])), min(stop, int(stops[i])) - int(starts[i]))
             yield Predicted(*block).part(here)
 
-    def answering(self) -> Callable[[Array], Array]:
+    def answering(self, scales: bool = False) -> Callable[[Array], Array]:
         """A function from stored rows in memory (n, d) to outputs (n, c): what every call needs is made once.
+
+        With ``scales`` to (n, 2c): with what ``intervals`` are made from.
 
         Many threads may call it. It raises DataError as ``decision_function`` does, and trusts the shape.
         """
         dataset = self._prepared(Dataset(open_source(np.empty((0, self.n_features)))))
         assembly, basis = self._assembly(dataset, encoding=None), self._basis()
+        weights = self._intervals().widened(self.weights) if scales else self.weights
 
         def outputs(X: Array) -> Array:
             ids = np.arange(len(X), dtype=np.int64)
             block = assembly.build(Raw(X, None, ids, np.zeros_like(ids)), ids, (), "the rows")
-            return _evaluated(block, dataset.source, basis, self.weights, self.encoding)
+            return _evaluated(block, dataset.source, basis, weights, self.encoding)
 
         return outputs
 
@@ -269,9 +282,14 @@ class KernelMachine:
         return Scan(self._assembly(dataset, encoding=None), self.task_rows(dataset))
 
     def _swept(
-        self, task: Callable[..., R], scan: Scan, items: list[tuple[Any, ...]], executor: Executor | None
+        self,
+        task: Callable[..., R],
+        scan: Scan,
+        items: list[tuple[Any, ...]],
+        executor: Executor | None,
+        weights: Array | None = None,
     ) -> Iterator[R]:
-        shared = (scan, self._basis(), self.weights, self.encoding)
+        shared = (scan, self._basis(), self.weights if weights is None else weights, self.encoding)
         if executor is not None:
             yield from executor.imap(task, items, shared)
         else:
@@ -289,6 +307,94 @@ class KernelMachine:
             DataError: as in ``decision_function``.
         """
         return self.decide(self.decision_function(X, executor=executor))
+
+    def predict_proba(self, X: Any, *, executor: Executor | None = None) -> Array:
+        """Probabilities of the classes, in the order of ``encoding.values``, shape (n, K), float64.
+
+        Args:
+            X: as in ``decision_function``.
+            executor: where blocks run; threads of this process by default.
+
+        Raises:
+            UsageError: the model has none: it predicts values, or there were no rows to learn them from.
+            DataError: as in ``decision_function``.
+        """
+        return self._calibration().probabilities(self.decision_function(X, executor=executor))
+
+    def predict_log_proba(self, X: Any, *, executor: Executor | None = None) -> Array:
+        """Logarithms of ``predict_proba``, finite where a probability rounds to 0: shape (n, K), float64.
+
+        Raises:
+            UsageError: as ``predict_proba``.
+            DataError: as ``predict_proba``.
+        """
+        return self._calibration().log_probabilities(self.decision_function(X, executor=executor))
+
+    def probabilities(self, outputs: Array) -> Array:
+        """Probabilities of the classes, shape (n, K), float64, from outputs of that shape.
+
+        Raises:
+            UsageError: as ``predict_proba``.
+        """
+        return self._calibration().probabilities(outputs)
+
+    def _calibration(self) -> ProbabilityCalibration:
+        if not isinstance(self.answers, ProbabilityCalibration):
+            classes = isinstance(self.encoding, Classes)
+            raise UsageError(
+                "The model has no probabilities."
+                if classes
+                else "The model predicts values, which have no probabilities.",
+                where="predict_proba",
+                expected="a classifier that was trained with validation rows, or by Direct",
+                remedy="train with validation=0.1 (Pipeline(validation=...)), or with solver=sk.Direct()",
+            )
+        return self.answers
+
+    def predict_interval(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
+        """Lower and upper ends that hold the target with the given probability, see ``solvers.intervals``.
+
+        Args:
+            X: as in ``decision_function``.
+            coverage: the probability, between 0 and 1; where there were too few rows for it, ends are infinite.
+            executor: where blocks run; threads of this process by default.
+
+        Returns:
+            Shape (n, 2), or (n, c, 2) where targets have several values; float64.
+
+        Raises:
+            UsageError: the model has none: it is a classifier, or there were no rows to learn them from.
+            DataError: as in ``decision_function``.
+        """
+        scan, intervals = self._scan(self._dataset(X)), self._intervals()
+        keys = [(i,) for i in range(len(scan))]
+        pieces = list(self._swept(_outputs, scan, keys, executor, intervals.widened(self.weights)))
+        width = 2 * self.weights.shape[1]
+        return self.intervals(np.concatenate(pieces) if pieces else np.empty((0, width)), coverage)
+
+    def intervals(self, outputs: Array, coverage: float = 0.9) -> Array:
+        """As ``predict_interval``, from outputs and what the basis gives for the scales, side by side: shape (n, 2c).
+
+        Raises:
+            UsageError: as ``predict_interval``.
+        """
+        intervals, c = self._intervals(), self.weights.shape[1]
+        assert isinstance(self.encoding, Continuous)
+        middle = outputs[:, :c].astype(np.float64)
+        half = intervals.quantile(coverage) * intervals.scales(outputs[:, c:]) * self.encoding.unit
+        ends = np.stack([middle - half, middle + half], axis=-1)
+        return ends[:, 0] if self.encoding.flat else ends
+
+    def _intervals(self) -> Intervals:
+        if not isinstance(self.answers, Intervals):
+            classes = ": it is a classifier" if isinstance(self.encoding, Classes) else ""
+            raise UsageError(
+                f"The model has no intervals{classes}.",
+                where="predict_interval",
+                expected="a regressor that was trained with validation rows, or by Direct",
+                remedy="train with validation=0.1 (Pipeline(validation=...)), or with solver=sk.Direct()",
+            )
+        return self.answers
 
     def decide(self, outputs: Array) -> Array:
         """Predictions from outputs (n, c)."""
@@ -308,14 +414,14 @@ class KernelMachine:
         """
         assembly = self._with_target(self._dataset(X, y))
         if executor is not None:
-            return score(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True)
+            return score(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True, answers=self.answers)
         with ThreadsExecutor() as threads:
-            return score(threads, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True)
+            return score(threads, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True, answers=self.answers)
 
     def score_in_detail(self, dataset: Dataset, executor: Executor) -> Scored:
         """As ``score``, and what a report shows of it, in the same sweep over the rows."""
         assembly = self._with_target(self._dataset(dataset))
-        return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS)
+        return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, self.answers)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model as a zarr group with JSON attributes, in place of whatever model is there.
@@ -333,6 +439,7 @@ class KernelMachine:
         if np.any(self.origin):
             arrays["origin"] = np.asarray(self.origin, dtype=np.float64)
         described, fitted = dump(self.transforms)
+        answers, numbers = saved_answers(self.answers)
         metadata = {
             "kernel": self.kernel.to_json(),
             "features": None if self.features is None else self.features.to_json(),
@@ -342,8 +449,9 @@ class KernelMachine:
             "schema": None if self.schema is None else self.schema.to_json(),
             "weights_sha256": self.weights_sha256,
             "training": self.metadata,
+            **({} if self.answers is None else {"answers": answers}),
         }
-        save_artifact(path, KIND, arrays | stored | fitted, metadata)
+        save_artifact(path, KIND, arrays | stored | fitted | numbers, metadata)
         return Path(path)
 
     def _basis(self) -> Basis:
@@ -450,6 +558,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
             transforms,
             _number_or_array(arrays["origin"]) if "origin" in arrays else 0.0,
             None if metadata.get("schema") is None else Schema.from_json(metadata["schema"]),
+            loaded_answers(metadata.get("answers"), arrays, encoding),
         )
         if model.schema is not None and model.schema.names != model.columns:
             raise KeyError("schema")
@@ -489,7 +598,7 @@ def _decided(outputs: Array, encoding: Encoding) -> Array:
     if isinstance(encoding, Classes):
         return np.asarray(outputs.argmax(axis=1))
     assert isinstance(encoding, Continuous)
-    return outputs[:, 0] if encoding.flat else outputs
+    return outputs[:, 0] if encoding.flat else outputs[:, : encoding.outputs]
 
 
 def _evaluated(block: Block, source: Source, basis: Basis, weights: Array, encoding: Encoding) -> Array:
@@ -502,7 +611,13 @@ def _evaluated(block: Block, source: Source, basis: Basis, weights: Array, encod
             remedy="leave those rows out, or fill them; a model trained with sk.Impute fills them itself",
         )
     outputs = basis.predict(block.X, weights)
-    return encoding.decode(outputs) if isinstance(encoding, Continuous) else outputs
+    if not isinstance(encoding, Continuous):
+        return outputs
+    c = encoding.outputs
+    if outputs.shape[1] == c:
+        return encoding.decode(outputs)
+    # Of intervals: outputs, and what their scales are made from, which has no unit.
+    return np.concatenate([encoding.decode(np.ascontiguousarray(outputs[:, :c])), outputs[:, c:]], axis=1)
 
 
 def _place(source: Source) -> str:

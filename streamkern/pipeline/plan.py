@@ -17,11 +17,13 @@ from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
+from streamkern.solvers.answers import planned_answers, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
 from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.solvers.left_out import rows_left_out
 from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.metric import metric_bill
 from streamkern.solvers.placement import device_for, require_room
@@ -147,13 +149,15 @@ def plan(
     if pipeline.centers is not None:
         data.draw(pipeline.centers.count(data))
     dtype = np.dtype(pipeline.dtype)
+    source = source_of(solver, pipeline.train, pipeline.validation)
+    answering = planned_answers(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline))
     fits = footprint(
         data, p, likely_outputs(data), solver, budget=budget, baseline=loaded(), slots=slots, lanes=pipeline.lanes,
         itemsize=dtype.itemsize, validate=pipeline.validation is not None,
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
-        agop=pipeline.metric,
+        agop=pipeline.metric, answers=source,
     )  # fmt: skip
     bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
     doubt = _unlike(pipeline) if prices is None else None
@@ -168,6 +172,7 @@ def plan(
         *_on_device(pipeline, device, fits, bill.size),
         *bill.reasons,
         *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
+        *([] if answering is None else [answering]),
         *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
@@ -279,6 +284,13 @@ def _stages(pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices) -> 
         took = seconds(costs.work, costs.rows, whole) + stored * _HASHED
         metrics = [stage("metric", costs.sample, costs.rounds, costs.work, whole, took)]
     prepared = seconds(takes.setup, sweeps * n, whole * (1 + sweeps)) + bill.memory.setup * prices.page
+    calibrating = []
+    if "calibrate" in fits.stages:
+        held = 0 if pipeline.validation is None else rows_left_out(pipeline.validation.base_rows, size.outputs)
+        fitted = held or rows_left_out(data.base_rows, size.outputs)
+        answered = float(held) * predicting + Operations(numbers=20.0 * fitted * (3 * size.outputs + 2) ** 2)
+        took = seconds(answered, held, held * row_bytes)
+        calibrating = [stage("calibrate", fitted, 1, answered, held * row_bytes, took)]
     evaluated = seconds(float(scored) * predicting, scored, looked_up)
     return (
         *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
@@ -301,5 +313,6 @@ def _stages(pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices) -> 
         stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
         stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),
         stage("train", passes * n, passes, training, read, trained),
+        *calibrating,
         stage("evaluate", scored, 1, float(scored) * predicting, looked_up, evaluated),
     )

@@ -28,6 +28,7 @@ from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
 from streamkern.progress import showing
 from streamkern.redaction import redacted
+from streamkern.solvers.answers import described_answers
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import fit, likely_outputs, planned, steps, width
@@ -283,6 +284,7 @@ def _train(
             "kernel": problem.kernel.to_json() if problem.features is None else None,
             **settled,
             **({} if fitted.metric is None else {"metric": fitted.metric.summary(fitted.columns)}),
+            **described_answers(fitted.answers),
             "solver": pipeline.solver.to_json()["name"],
             "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
             "preprocess": report.get("preprocess", []),

@@ -16,6 +16,7 @@ from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
 from streamkern.solvers.metrics import Measured, flat, measured, metrics_of
+from streamkern.solvers.probabilities import ProbabilityCalibration
 from streamkern.types import Array
 
 SCORES = 8192
@@ -128,7 +129,14 @@ class _Tally:
             right = np.asarray(self.model.decide(F) == y.reshape(len(y)))
             wanted = np.asarray(y.reshape(len(y), 1) == encoding.values[None, :], dtype=np.float64)
             codes = np.where(wanted.any(axis=1), wanted.argmax(axis=1), -1)
-            found = measured(encoding, F, codes, None)
+            answers = self.model.answers
+            found = measured(
+                encoding,
+                F,
+                codes,
+                None,
+                answers.probabilities(F) if isinstance(answers, ProbabilityCalibration) else None,
+            )
             self.scores.append(F[keep].max(axis=1))
         else:
             assert isinstance(encoding, Continuous)

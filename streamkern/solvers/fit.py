@@ -46,6 +46,7 @@ from streamkern.execute.base import Allowance, Executor
 from streamkern.kernels import FeatureMap, Kernel, Laplace
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
+from streamkern.solvers.answers import make_answers, source_of
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
@@ -53,6 +54,7 @@ from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.metric import AGOP, Metric, learn_metric
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
+from streamkern.solvers.saved import Answers
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 from streamkern.user_code import described
@@ -372,6 +374,7 @@ class Fitted(NamedTuple):
         median: the median distance of two rows, where a bandwidth asked for it.
         metric: what was learned about the features, or None.
         columns: names of the features that the metric is of, or None.
+        answers: what turns outputs into probabilities or intervals, or None.
     """
 
     problem: Problem
@@ -381,6 +384,7 @@ class Fitted(NamedTuple):
     median: float | None = None
     metric: Metric | None = None
     columns: tuple[str, ...] | None = None
+    answers: Answers | None = None
 
 
 def fit(
@@ -429,9 +433,10 @@ def fit(
             centers_bytes=centers_bytes(recipe, executor.slots, rows),
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
-            agop=recipe.metric,
+            agop=recipe.metric, answers=source,
         )  # fmt: skip
 
+    source = source_of(recipe.solver, data, recipe.validation)
     require_metric(recipe)
 
     def allow(projected: Footprint) -> None:
@@ -491,6 +496,7 @@ def fit(
         mean_weight=facts.mean_weight,
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
+        leave_out=source == "leave-one-out",
     )
 
     def key() -> tuple[Any, ...]:
@@ -510,7 +516,10 @@ def fit(
     if done:
         report = report | {"preprocess": done}
     release()
-    return Fitted(problem, outcome, report, projected, median, learned, columns)
+    answers = None
+    if source is not None:
+        answers = stages.keep("calibrate", key, lambda: make_answers(problem, outcome, stages.warn))
+    return Fitted(problem, outcome, report, projected, median, learned, columns, answers)
 
 
 def rows_key(dataset: Dataset) -> str:

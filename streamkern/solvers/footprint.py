@@ -17,6 +17,7 @@ from streamkern.execute.threads import default_threads
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
+from streamkern.solvers.answers import answers_bytes
 from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
 from streamkern.solvers.metered import SCAN_ROWS, Bill, Size, sums_held
 from streamkern.solvers.metric import AGOP, metric_bill
@@ -97,6 +98,7 @@ def footprint(
     features: FeatureMap | None = None,
     overlaps: bool | None = None,
     agop: AGOP | None = None,
+    answers: str | None = None,
 ) -> Footprint:
     """Project the memory of a fit.
 
@@ -118,6 +120,7 @@ def footprint(
         features: the feature map, or None.
         overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
         agop: the metric to learn, or None.
+        answers: where outputs on rows that are left out come from, see ``answers.source_of``.
 
     Raises:
         PlanRefusedError: it cannot fit; says what would.
@@ -126,6 +129,7 @@ def footprint(
         _project, dataset=dataset, p=p, outputs=outputs, solver=solver, budget=budget, baseline=baseline, slots=slots,
         lanes=lanes, itemsize=itemsize, validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes,
         model_rows=model_rows, stored_centers=stored_centers, features=features, overlaps=overlaps, agop=agop,
+        answers=answers,
     )  # fmt: skip
     result = project()
     if result.peak <= budget:
@@ -179,6 +183,7 @@ def _project(
     overlaps: bool | None,
     most_rows: int | None = None,
     agop: AGOP | None,
+    answers: str | None,
 ) -> Footprint:
     """The projection for a budget, whether it fits or not; parameters as in ``footprint``.
 
@@ -202,6 +207,7 @@ def _project(
     room = solver_memory(budget, dataset, p, itemsize, slots if stored_centers else None)
     blocks = len(dataset) // max(1, dataset.base_rows) * int(np.sum(-(-sizes // SCAN_ROWS))) or 1
     size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks)
+    size = replace(size, leave_out=answers == "leave-one-out")
     bill = Bill(solver, size, model_rows)
     takes = bill.memory
     batch = max(takes.batch, lanes)
@@ -238,6 +244,9 @@ def _project(
     }
     if agop is not None:
         stages["metric"] = gather + ids + metric_bill(agop, size, dataset.base_rows).memory
+    if answers is not None:
+        held = answers_bytes(stored_rows, outputs, d * itemsize)
+        stages["calibrate"] = gather + takes.centers + weights + evaluation + held
     if validate:
         stages["train"] += evaluation + takes.centers + weights
     baseline += _LIBRARIES + slots * _THREAD + dataset.held_bytes(itemsize, outputs)

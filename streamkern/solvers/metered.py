@@ -59,6 +59,7 @@ class Size:
         features: the feature map; None for kernel values at centers.
         stored: whether the centers stay where the rows are stored.
         blocks: of a sweep over all rows; None where it is not known.
+        leave_out: whether outputs on rows that are left out one at a time are wanted.
     """
 
     n: int
@@ -73,6 +74,7 @@ class Size:
     features: FeatureMap | None = field(default=None, compare=False)
     stored: bool = False
     blocks: int | None = None
+    leave_out: bool = False
 
     @property
     def scanned(self) -> int:
@@ -409,7 +411,7 @@ class MeteredProblem(Problem):
         ids = None if size.stored else np.arange(min(p, 4096))
         return cls(
             given, outputs, Laplace(1.0), CenterSet(Z, ids), nobody, size.dtype, lanes=size.lanes, memory=size.memory,
-            features=size.features, engine=engine, size=size, run=run,
+            features=size.features, engine=engine, leave_out=size.leave_out, size=size, run=run,
         )  # fmt: skip
 
     @property
@@ -464,6 +466,13 @@ class MeteredProblem(Problem):
     def rows(self, ids: Array) -> tuple[Array, Array | None]:
         self.meter.count("rows", len(ids))
         return self.meter.array((len(ids), self.size.d), self.dtype), None
+
+    def full_rows(self, ids: Any, data: Any = None) -> Any:
+        X, _ = self.rows(ids)
+        return X, self.meter.array((len(X), self.size.outputs), np.float64), None
+
+    def by_features(self, X: Array, values: Array, w: Array | None) -> Any:
+        return values, self.meter.array((len(X),), np.float64)
 
     def all_rows(self) -> Any:
         ids, places = (self.meter.array((self.size.n,), np.int64) for _ in range(2))

@@ -135,7 +135,9 @@ class Measured:
         return Measured({name: value + other.sums[name] for name, value in self.sums.items()}, ranks)
 
 
-def measured(encoding: Encoding, F: Array, y: Array, w: Array | None, P: Array | None = None) -> Measured:
+def measured(
+    encoding: Encoding, F: Array, y: Array, w: Array | None, P: Array | None = None, inside: Array | None = None
+) -> Measured:
     """Sums over rows.
 
     Args:
@@ -144,12 +146,16 @@ def measured(encoding: Encoding, F: Array, y: Array, w: Array | None, P: Array |
         y: encoded targets: class codes (n,), -1 for a label that training did not see; or values (n, c).
         w: sample weights, shape (n,), or None.
         P: probabilities of the classes, shape (n, K), or None where the model has none.
+        inside: whether targets lie in their 90% intervals, shape (n, c), or None where the model has none.
     """
     if isinstance(encoding, Classes):
         return _measured_classes(F, y, w, P)
     miss = np.abs(np.subtract(F, y, dtype=np.float64))
     mass = float(len(y)) if w is None else float(w.sum())
-    return Measured({"mass": mass, "absolute": miss.sum(axis=0) if w is None else w @ miss})
+    sums = {"mass": mass, "absolute": miss.sum(axis=0) if w is None else w @ miss}
+    if inside is not None:
+        sums["inside"] = inside.sum(axis=0) if w is None else w @ inside
+    return Measured(sums)
 
 
 def _measured_classes(F: Array, y: Array, w: Array | None, P: Array | None) -> Measured:
@@ -195,13 +201,20 @@ def metrics_of(encoding: Encoding, found: Measured) -> dict[str, Any]:
         the model has probabilities, ``log_loss``, ``brier`` (with two classes, of the second, as scikit-learn's; with
         more, summed over the classes) and ``ece``; ``auc_error``, where scores were tied to bound the memory. By label,
         ``by_class``: ``precision``, ``recall``, ``f1``, ``auc``, ``average_precision`` and ``support``, the weight of
-        the rows. For values ``mae``. A number that the rows do not define is None.
+        the rows. For values ``mae`` and, where the model has intervals, ``coverage_90``, the share of the rows inside
+        those of 90%. A number that the rows do not define is None.
     """
     if isinstance(encoding, Classes):
         return _class_metrics(encoding, found)
     assert isinstance(encoding, Continuous)
-    errors = found.sums["absolute"] * encoding.unit / (found.sums["mass"] or np.nan)
-    return {"mae": _number(np.mean(errors)), **({"by_output": {"mae": errors.tolist()}} if len(errors) > 1 else {})}
+    mass = found.sums["mass"] or np.nan
+    several = {"mae": found.sums["absolute"] * encoding.unit / mass}
+    if "inside" in found.sums:
+        several["coverage_90"] = found.sums["inside"] / mass
+    metrics: dict[str, Any] = {name: _number(np.mean(values)) for name, values in several.items()}
+    if encoding.outputs > 1:
+        metrics["by_output"] = {name: values.tolist() for name, values in several.items()}
+    return metrics
 
 
 def _counts(codes: Array, w: Array, k: int) -> Array:

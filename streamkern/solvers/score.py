@@ -12,7 +12,9 @@ from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
+from streamkern.solvers.intervals import Intervals, covered
 from streamkern.solvers.metrics import measured, metrics_of
+from streamkern.solvers.saved import Answers
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 
@@ -56,21 +58,28 @@ class SquaredError:
         classify: whether targets are class codes.
         sample: rows whose values are kept; None for no details.
         encoding: of the targets, for all metrics; None for squared error and accuracy alone.
+        answers: what turns outputs into probabilities or intervals, or None.
     """
 
     basis: Basis
     classify: bool
     sample: Chooser | None = None
     encoding: Encoding | None = None
+    answers: Answers | None = None
 
     def __call__(self, block: Block, state: Array) -> Parts:
-        """Sums over the block under weights ``state``, shape (M, c)."""
+        """Sums over the block under weights ``state``, shape (M, c); with intervals (M, 2c), with those of scales."""
         n = len(block.X)
         y, w = block.y, block.w
         assert y is not None
-        F = self.basis.predict(block.X, state)
+        F, inside, P = self.basis.predict(block.X, state), None, None
+        if isinstance(self.answers, Intervals):
+            F, found = np.ascontiguousarray(F[:, : F.shape[1] // 2]), F[:, F.shape[1] // 2 :]
+            inside = covered(self.answers, F, found, y)
+        elif self.answers is not None:
+            P = self.answers.probabilities(F)
         correct, details = 0.0, self._details(block, y, F)
-        more = 0 if self.encoding is None else measured(self.encoding, F, y, w)
+        more = 0 if self.encoding is None else measured(self.encoding, F, y, w, P, inside)
         if self.classify:
             right = F.argmax(axis=1) == y
             correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
@@ -121,6 +130,7 @@ def score(
     block_rows: int = 1024,
     *,
     every: bool = False,
+    answers: Answers | None = None,
 ) -> dict[str, Any]:
     """Metrics of f(x) = Σ_j w_j φ_j(x) on a dataset.
 
@@ -131,6 +141,7 @@ def score(
         weights: w, shape (M, c).
         block_rows: most rows of a block.
         every: whether all metrics are wanted, not those alone that a pass is judged by.
+        answers: what turns outputs into probabilities or intervals, or None; then all metrics are wanted.
 
     Returns:
         ``n``, ``mse`` (mean over rows of the mean squared error over outputs) and, for classes, ``accuracy``, else
@@ -138,19 +149,24 @@ def score(
         ``metrics_of`` and, for values, ``rmse``; by output, where there are several.
     """
     classify = isinstance(assembly.encoding, Classes)
-    error = SquaredError(basis, classify, encoding=assembly.encoding if every else None)
+    error = SquaredError(basis, classify, encoding=assembly.encoding if every else None, answers=answers)
     sums = _sums(executor, assembly, error, weights, block_rows)
     return _metrics(assembly.encoding, sums)
 
 
 def score_in_detail(
-    executor: Executor, assembly: Assembly, basis: Basis, weights: Array, block_rows: int = 1024
+    executor: Executor,
+    assembly: Assembly,
+    basis: Basis,
+    weights: Array,
+    block_rows: int = 1024,
+    answers: Answers | None = None,
 ) -> Scored:
     """As ``score``, and what a report shows of it, in the same sweep."""
     encoding, data = assembly.encoding, assembly.dataset
     classify = isinstance(encoding, Classes)
     sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]
-    sums = _sums(executor, assembly, SquaredError(basis, classify, sample, encoding), weights, block_rows)
+    sums = _sums(executor, assembly, SquaredError(basis, classify, sample, encoding, answers), weights, block_rows)
     metrics, details = _metrics(encoding, sums), sums[-2]
     if classify:
         return Scored(metrics, details if isinstance(details, np.ndarray) else None)
@@ -162,6 +178,8 @@ def score_in_detail(
 
 
 def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: Array, block_rows: int) -> Parts:
+    if isinstance(error.answers, Intervals):
+        weights = error.answers.widened(weights)
     return sweep(executor, ScanWork(Scan(assembly, block_rows), error), weights)
 
 
