@@ -172,7 +172,7 @@ def plan(
         *_on_device(pipeline, device, fits, bill.size),
         *bill.reasons,
         *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
-        *([] if answering is None else [answering]),
+        answering,
         *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "

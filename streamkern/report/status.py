@@ -11,7 +11,7 @@ from streamkern.memory import format_bytes
 from streamkern.progress import duration
 from streamkern.report.run_directory import RunDirectory
 
-_SHOWN = ("accuracy", "balanced_accuracy", "auc", "log_loss", "ece", "r2", "mae", "mse")
+_SHOWN = ("accuracy", "auc", "log_loss", "ece", "r2", "mae", "mse")
 _RECENT = 30.0  # seconds over which the speed of a live run is taken
 
 

@@ -7,6 +7,7 @@ G = ΦᵀWΦ/n + λR the second needs no second fit: f₋ᵢ(xᵢ) − yᵢ = (f
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -115,7 +116,8 @@ def _places(problem: Problem, ids: IntArray) -> IntArray:
 def alike(X: Array) -> tuple[IntArray, IntArray]:
     """Number of each row's group of equal rows, shape (n,), and the first row of each group."""
     seen: dict[bytes, int] = {}
-    codes = np.array([seen.setdefault(row.tobytes(), len(seen)) for row in np.ascontiguousarray(X)], dtype=np.int64)
+    digests = (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X))
+    codes = np.array([seen.setdefault(digest, len(seen)) for digest in digests], dtype=np.int64)
     return codes, np.unique(codes, return_index=True)[1]
 
 

@@ -106,6 +106,8 @@ def calibrated(left_out: LeftOut, engine: Engine) -> ProbabilityCalibration:
     """
     F, y, w = left_out.outputs, left_out.y, left_out.w
     K = F.shape[1]
+    if w is not None and not w.any():
+        w = None
     mass = np.bincount(y, weights=w, minlength=K)
     present = np.flatnonzero(mass > 0)
     code = np.searchsorted(present, y)
