@@ -617,6 +617,23 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         assert isinstance(self.model_.answers, ProbabilityCalibration)
         return self.model_.answers.log_probabilities(outputs)
 
+    def prediction_set(self, X: Any, coverage: float = 0.9) -> Array:
+        """Which classes belong to a set that holds the true one with the given probability: shape (n, K), booleans.
+
+        Of the rows of each class, rare ones too, that share has it in their set (split conformal prediction class by
+        class); sets of several classes, or of none, are where the model is unsure.
+
+        Args:
+            X: as in ``predict``.
+            coverage: the probability, between 0 and 1.
+
+        Raises:
+            UsageError: there were no rows to learn it from, or the coverage is not between 0 and 1.
+            DataError: as ``predict``.
+        """
+        outputs = self._outputs(X)
+        return self.model_.sets(outputs, coverage)
+
 
 def _no_target(y: Any, sample_weight: Any = None) -> None:
     if y is not None or sample_weight is not None:

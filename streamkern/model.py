@@ -338,6 +338,33 @@ class KernelMachine:
         """
         return self._calibration().probabilities(outputs)
 
+    def prediction_set(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
+        """Which classes belong to a set that holds the true one with the given probability: shape (n, K), booleans.
+
+        Split conformal prediction class by class: of the rows of each class, that share has it in their set, rare
+        classes too. A class of too few rows for the coverage is in every set (Vovk 2012; Sadinle, Lei, Wasserman 2019).
+
+        Args:
+            X: as in ``decision_function``.
+            coverage: the probability, between 0 and 1.
+            executor: where blocks run; threads of this process by default.
+
+        Raises:
+            UsageError: as ``predict_proba``; or the coverage is not between 0 and 1.
+            DataError: as in ``decision_function``.
+        """
+        return self.sets(self.decision_function(X, executor=executor), coverage)
+
+    def sets(self, outputs: Array, coverage: float = 0.9) -> Array:
+        """As ``prediction_set``, from outputs (n, K).
+
+        Raises:
+            UsageError: as ``prediction_set``.
+        """
+        scores = self._calibration().sets
+        assert scores is not None
+        return np.asarray(self.probabilities(outputs) >= scores.least(coverage))
+
     def _calibration(self) -> ProbabilityCalibration:
         if not isinstance(self.answers, ProbabilityCalibration):
             classes = isinstance(self.encoding, Classes)

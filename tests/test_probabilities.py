@@ -1,6 +1,7 @@
 """Probabilities of classes: calibrated, the same everywhere, kept in the model."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -182,3 +183,26 @@ def test_a_run_keeps_the_calibration_and_a_second_run_takes_it_over(tmp_path):
     other = sk.run(pipeline, tmp_path / "other", threads=2)
     np.testing.assert_array_equal(sk.load_model(other.model_path).predict_proba(X_test), bits)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["test"]["by_class"]["3"]["auc"] > 0.9
+
+
+def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.choice(3, 6000, p=[0.8, 0.15, 0.05])
+    X = rng.standard_normal((6000, 3)) + 1.2 * np.eye(3)[y]
+    model = sk.KernelClassifier("gaussian", centers=100, threads=1).fit(X[:3000], y[:3000])
+    for coverage in (0.7, 0.9):
+        found = model.prediction_set(X[3000:], coverage)
+        assert found.shape == (3000, 3)
+        inside = found[np.arange(3000), y[3000:]]
+        for label in range(3):
+            assert inside[y[3000:] == label].mean() == pytest.approx(coverage, abs=0.06)
+    loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
+    np.testing.assert_array_equal(loaded.prediction_set(X[3000:], 0.9), found)
+    few = sk.KernelClassifier("gaussian", centers=20, threads=1).fit(X[:60], y[:60])
+    assert few.prediction_set(X[:50], 0.99)[:, 2].all()
+    with pytest.raises(sk.UsageError, match="coverage"):
+        model.prediction_set(X, 1.5)
+    loaded.answers = replace(loaded.answers, sets=replace(loaded.answers.sets, starts=np.array([0, 5, 2, 9])))
+    saved = loaded.save(tmp_path / "damaged.zarr")
+    with pytest.raises(sk.ModelFormatError, match="ascending"):
+        sk.load_model(saved)

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from streamkern.engine import Engine
-from streamkern.errors import ModelFormatError, NumericalError, UsageError
+from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows
-from streamkern.solvers.left_out import LeftOut
+from streamkern.solvers.left_out import LeftOut, require_coverage
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -76,11 +76,7 @@ class Intervals:
         Raises:
             UsageError: the coverage is not between 0 and 1.
         """
-        real = isinstance(coverage, int | float | np.floating) and not isinstance(coverage, bool)
-        if not (real and 0 < coverage < 1):
-            raise UsageError(
-                f"The coverage is {coverage!r}.", where="coverage", expected="a share between 0 and 1, such as 0.9"
-            )
+        require_coverage(coverage)
         m, c = self.scores.shape
         place = [int(np.searchsorted(self.shares[:, j], coverage - 1e-12)) for j in range(c)]
         return np.array([self.scores[i, j] if i < m else np.inf for j, i in enumerate(place)])

@@ -18,6 +18,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block, Scan
 from streamkern.data.targets import as_values
 from streamkern.engine.triangle import cuts
+from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
 from streamkern.kernels import Basis
 from streamkern.storage.serialize import serializable
@@ -41,6 +42,19 @@ _DRAW = 0x6C656674  # keeps the draw apart from others
 def rows_left_out(rows: int, outputs: int) -> int:
     """How many rows are left out of so many."""
     return max(1, min(ROWS, VALUES // max(1, outputs), rows))
+
+
+def require_coverage(coverage: float) -> None:
+    """Refuse what is no probability to hold a target with.
+
+    Raises:
+        UsageError: the coverage is not between 0 and 1.
+    """
+    real = isinstance(coverage, int | float | np.floating) and not isinstance(coverage, bool)
+    if not (real and 0 < coverage < 1):
+        raise UsageError(
+            f"The coverage is {coverage!r}.", where="coverage", expected="a share between 0 and 1, such as 0.9"
+        )
 
 
 @serializable

@@ -14,7 +14,8 @@ prior, so that rare classes lean on the others. The posterior is log-concave: Ne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from scipy.special import log_softmax
 
 from streamkern.engine import Engine
 from streamkern.errors import ModelFormatError
-from streamkern.solvers.left_out import LeftOut
+from streamkern.solvers.left_out import LeftOut, require_coverage
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -40,6 +41,47 @@ _PRIOR_BIAS = 1e-5  # of b
 
 @serializable
 @dataclass(frozen=True, eq=False)
+class ClassScores:
+    """What sets of classes are made from: 1 − p of the true class on rows that the model was not fitted to.
+
+    Attributes:
+        scores: those of each class ascending, class after class, shape (m,).
+        shares: share of the class's weight up to each, with one row more that is counted as the worst: shape (m,).
+        starts: where each class begins, shape (K + 1,).
+    """
+
+    scores: Array
+    shares: Array
+    starts: Array
+
+    @classmethod
+    def of(cls, P: Array, y: Array, w: Array) -> ClassScores:
+        """Those of rows with probabilities (m, K), class codes (m,) and weights (m,)."""
+        scores = 1.0 - P[np.arange(len(y)), y]
+        order = np.lexsort((scores, y))
+        starts = np.searchsorted(y[order], np.arange(P.shape[1] + 1))
+        shares = np.zeros(len(y))
+        for a, b in pairwise(starts):
+            mass = w[order[a:b]]
+            shares[a:b] = np.cumsum(mass) / (mass.sum() + (mass.mean() if mass.sum() > 0 else 1.0)) if b > a else 0.0
+        return cls(scores[order], shares, starts)
+
+    def least(self, coverage: float) -> Array:
+        """Probability from which on each class belongs to the set, shape (K,); 0 for classes of too few rows.
+
+        Raises:
+            UsageError: the coverage is not between 0 and 1.
+        """
+        require_coverage(coverage)
+        found = np.zeros(len(self.starts) - 1)
+        for k, (a, b) in enumerate(pairwise(self.starts)):
+            place = a + int(np.searchsorted(self.shares[a:b], coverage - 1e-12))
+            found[k] = 1.0 - self.scores[place] if place < b else 0.0
+        return found
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
 class ProbabilityCalibration:
     """What turns outputs into probabilities.
 
@@ -47,6 +89,7 @@ class ProbabilityCalibration:
         below: a, shape (K,).
         above: c, shape (K,).
         bias: b, shape (K,).
+        sets: what sets of classes are made from, or None.
         facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` classes among them, as codes.
     """
 
@@ -54,6 +97,7 @@ class ProbabilityCalibration:
     above: Array
     bias: Array
     facts: dict[str, Any]
+    sets: ClassScores | None = None
 
     def probabilities(self, outputs: Array) -> Array:
         """Probabilities of the classes, shape (n, K), float64, of outputs of that shape; rows sum to 1."""
@@ -76,6 +120,17 @@ class ProbabilityCalibration:
                     f"The probabilities' parameter {name} has shape {np.shape(value)}, or is not finite.",
                     where="answers",
                     expected=f"{classes} finite numbers",
+                    remedy="restore the model from a copy",
+                )
+        if self.sets is not None:
+            m = len(self.sets.scores)
+            starts = np.asarray(self.sets.starts)
+            right = starts.shape == (classes + 1,) and np.shape(self.sets.shares) == (m,)
+            if not right or starts[0] != 0 or starts[-1] != m or np.any(np.diff(starts) < 0):
+                raise ModelFormatError(
+                    f"The scores of classes have starts of shape {starts.shape}.",
+                    where="answers",
+                    expected=f"{classes + 1} places, ascending, among {m} scores",
                     remedy="restore the model from a copy",
                 )
 
@@ -118,9 +173,9 @@ def calibrated(left_out: LeftOut, engine: Engine) -> ProbabilityCalibration:
     below, above, bias = np.full(K, fit.theta[0]), np.full(K, fit.theta[1]), np.full(K, b.mean())
     below[present], above[present], bias[present] = a, c, b
     missing = np.flatnonzero(mass == 0).tolist()
-    return ProbabilityCalibration(
-        below, above, bias, {"source": left_out.source, "rows": len(y), "missing": missing, "steps": steps}
-    )
+    facts = {"source": left_out.source, "rows": len(y), "missing": missing, "steps": steps}
+    made = ProbabilityCalibration(below, above, bias, facts)
+    return replace(made, sets=ClassScores.of(made.probabilities(F), y, weight))
 
 
 class _Newton:
