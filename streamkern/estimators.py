@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
@@ -31,10 +30,10 @@ from streamkern.model import KernelMachine
 from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers
 from streamkern.solvers.fit import Fitted, Stages, fit
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
-from streamkern.solvers.probabilities import ProbabilityCalibration
 from streamkern.storage.convert import is_mixed, is_table
 from streamkern.storage.dask import is_dask_array
 from streamkern.storage.schema import Column, Schema
@@ -253,21 +252,16 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.model_.save(path)
 
-    def _outputs(self, X: Any) -> Array:
-        """f(X), shape (n, c)."""
-        rows = self._rows(X)
-        with open_executor(self.scheduler, self.threads) as executor:
-            return self.model_.decision_function(rows, executor=executor)
-
-    def _rows(self, X: Any) -> Any:
-        """Rows to predict, checked as scikit-learn does where they are an array of numbers."""
+    def _outputs(self, X: Any, scales: bool = False) -> Array:
+        """f(X), shape (n, c); with what the scales of intervals are made from, shape (n, 2c)."""
         check_is_fitted(self)
         schema = self.model_.schema
         numbers = schema is None or (schema.plain and not is_mixed(X))
         if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
             # The model looks for NaN itself, block by block, and can say in which row.
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
-        return X
+        with open_executor(self.scheduler, self.threads) as executor:
+            return self.model_.decision_function(X, executor=executor, scales=scales)
 
     def _score(self, data: Dataset, y: Any, sample_weight: Any, metric: str) -> float:
         """One metric over a dataset, in a stream."""
@@ -383,7 +377,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
 
-class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
     Args:
@@ -431,25 +425,6 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
 
     _task = "regression"
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
-        """Lower and upper ends that hold the target with the given probability: shape (n, 2), or (n, c, 2).
-
-        From rows that the model was not fitted to: those of ``validation``; or, with the solver ``Direct``, training
-        rows that are left out one at a time. On average over rows like these, whatever the model is worth (split
-        conformal prediction); their width follows a predicted scale, see ``streamkern.solvers.intervals``.
-
-        Args:
-            X: as in ``predict``.
-            coverage: the probability, between 0 and 1; where there were too few rows for it, ends are infinite.
-
-        Raises:
-            UsageError: there were no rows to learn them from, or the coverage is not between 0 and 1.
-            DataError: as ``predict``.
-        """
-        rows = self._rows(X)
-        with open_executor(self.scheduler, self.threads) as executor:
-            return self.model_.predict_interval(rows, coverage, executor=executor)
-
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """R², averaged over the outputs.
 
@@ -471,21 +446,7 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
         return tags
 
 
-def _has_probabilities(estimator: Any) -> bool:
-    """Whether a fitted classifier has probabilities; one that is not fitted may come to have them.
-
-    Raises:
-        AttributeError: it has none.
-    """
-    if hasattr(estimator, "model_") and estimator.model_.answers is None:
-        raise AttributeError(
-            "This classifier has no probabilities: fit it with validation=0.1, or with solver=sk.Direct(), which knows "
-            "its outputs on rows that are left out"
-        )
-    return True
-
-
-class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classification by least squares on class indicators: the class of the largest output is the prediction.
 
     ``predict_proba`` has probabilities where there are rows to learn them from that the model was not fitted to: with
@@ -587,52 +548,6 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
         """
         outputs = self._outputs(X)
         return outputs if outputs.shape[1] > 2 else np.asarray(outputs[:, 1] - outputs[:, 0])
-
-    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, in the order of ``classes_``: shape (n, K), float64; rows sum to 1.
-
-        Args:
-            X: as in ``predict``.
-
-        Raises:
-            AttributeError: there were no rows to learn them from; the message says what gives some.
-            DataError: as ``predict``.
-        """
-        outputs = self._outputs(X)
-        return self.model_.probabilities(outputs)
-
-    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
-    def predict_log_proba(self, X: Any) -> Array:
-        """Logarithms of ``predict_proba``, finite where a probability rounds to 0: shape (n, K), float64.
-
-        Args:
-            X: as in ``predict``.
-
-        Raises:
-            AttributeError: as ``predict_proba``.
-            DataError: as ``predict``.
-        """
-        outputs = self._outputs(X)
-        assert isinstance(self.model_.answers, ProbabilityCalibration)
-        return self.model_.answers.log_probabilities(outputs)
-
-    def prediction_set(self, X: Any, coverage: float = 0.9) -> Array:
-        """Which classes belong to a set that holds the true one with the given probability: shape (n, K), booleans.
-
-        Of the rows of each class, rare ones too, that share has it in their set (split conformal prediction class by
-        class); sets of several classes, or of none, are where the model is unsure.
-
-        Args:
-            X: as in ``predict``.
-            coverage: the probability, between 0 and 1.
-
-        Raises:
-            UsageError: there were no rows to learn it from, or the coverage is not between 0 and 1.
-            DataError: as ``predict``.
-        """
-        outputs = self._outputs(X)
-        return self.model_.sets(outputs, coverage)
 
 
 def _no_target(y: Any, sample_weight: Any = None) -> None:

@@ -34,9 +34,8 @@ from streamkern.kernels import (
     kernel_from_json,
     mean_row,
 )
+from streamkern.solvers.answering import ModelAnswers
 from streamkern.solvers.fit import Fitted
-from streamkern.solvers.intervals import Intervals
-from streamkern.solvers.probabilities import ProbabilityCalibration
 from streamkern.solvers.saved import Answers, described_arrays, loaded_answers, saved_answers
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.storage import Source, array_source, open_source, table_source
@@ -60,7 +59,7 @@ class Predicted(NamedTuple):
 
     Attributes:
         values: as from ``predict``, or codes of classes where outputs decide among them.
-        outputs: as from ``decision_function``, where they were asked for.
+        outputs: as from ``decision_function``, if they were requested.
         y: stored targets, where the source has them.
     """
 
@@ -74,7 +73,7 @@ class Predicted(NamedTuple):
 
 
 @dataclass(eq=False)
-class KernelMachine:
+class KernelMachine(ModelAnswers):
     """f(x) = Σ_j α_j k(x, z_j), with what turns stored rows into x and f into a prediction.
 
     Args:
@@ -182,28 +181,31 @@ class KernelMachine:
 
     @property
     def output_dtype(self) -> np.dtype[Any]:
-        """Dtype of outputs and predicted values: float64 where float32 could not tell the targets apart."""
+        """Dtype of outputs and predicted values: float64 where float32 cannot distinguish the targets."""
         encoding, working = self.encoding, self.weights.dtype
         return encoding.dtype(working) if isinstance(encoding, Continuous) else working
 
-    def decision_function(self, X: Any, *, executor: Executor | None = None) -> Array:
+    def decision_function(self, X: Any, *, executor: Executor | None = None, scales: bool = False) -> Array:
         """Outputs f(x), shape (n, c): a score for each class, or predicted values.
 
         Args:
             X: rows as they were stored in training: an array (n, d); a table (a frame, an Arrow table, a dict of
                 columns, a list of dicts), whose columns are found by their names; a Dataset; or a path.
             executor: where blocks run; threads of this process by default.
+            scales: whether what ``intervals`` are made from is wanted beside them: shape (n, 2c).
 
         Raises:
             DataError: the width differs, or a feature is NaN or infinite; the message names the row.
         """
-        pieces = list(self.stream_outputs(X, executor=executor))
-        return np.concatenate(pieces) if pieces else np.empty((0, self.weights.shape[1]), self.output_dtype)
+        pieces = list(self.stream_outputs(X, executor=executor, scales=scales))
+        width = (1 + scales) * self.weights.shape[1]
+        return np.concatenate(pieces) if pieces else np.empty((0, width), self.output_dtype)
 
-    def stream_outputs(self, X: Any, *, executor: Executor | None = None) -> Iterator[Array]:
+    def stream_outputs(self, X: Any, *, executor: Executor | None = None, scales: bool = False) -> Iterator[Array]:
         """Outputs block by block, in the order of the rows; memory does not grow with their number."""
         scan = self._scan(self._dataset(X))
-        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor)
+        weights = self._intervals().widened(self.weights) if scales else None
+        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor, weights)
 
     def stream_predictions(
         self,
@@ -215,7 +217,7 @@ class KernelMachine:
         rows: tuple[int, int] | None = None,
         unseen: Counter[str] | None = None,
     ) -> Iterator[Predicted]:
-        """Predictions block by block, in the order of the stored rows; the same for a row whichever ``rows`` are asked.
+        """Predictions block by block, in the order of the stored rows; a row has the same for any choice of ``rows``.
 
         Args:
             X: as in ``decision_function``; every stored row once.
@@ -274,7 +276,7 @@ class KernelMachine:
         return np.concatenate(pieces) if pieces else np.empty((0, source.n_features))
 
     def task_rows(self, dataset: Dataset) -> int:
-        """Rows of a task of predictions: about 8 MiB of them, so that beginning a task costs nothing beside it."""
+        """Rows of a task of predictions: about 8 MiB of them, so that the cost of starting a task is negligible."""
         width = max(self.Z.shape[1], dataset.source.n_features) + self.weights.shape[1]
         return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
 
@@ -307,121 +309,6 @@ class KernelMachine:
             DataError: as in ``decision_function``.
         """
         return self.decide(self.decision_function(X, executor=executor))
-
-    def predict_proba(self, X: Any, *, executor: Executor | None = None) -> Array:
-        """Probabilities of the classes, in the order of ``encoding.values``, shape (n, K), float64.
-
-        Args:
-            X: as in ``decision_function``.
-            executor: where blocks run; threads of this process by default.
-
-        Raises:
-            UsageError: the model has none: it predicts values, or there were no rows to learn them from.
-            DataError: as in ``decision_function``.
-        """
-        return self._calibration().probabilities(self.decision_function(X, executor=executor))
-
-    def predict_log_proba(self, X: Any, *, executor: Executor | None = None) -> Array:
-        """Logarithms of ``predict_proba``, finite where a probability rounds to 0: shape (n, K), float64.
-
-        Raises:
-            UsageError: as ``predict_proba``.
-            DataError: as ``predict_proba``.
-        """
-        return self._calibration().log_probabilities(self.decision_function(X, executor=executor))
-
-    def probabilities(self, outputs: Array) -> Array:
-        """Probabilities of the classes, shape (n, K), float64, from outputs of that shape.
-
-        Raises:
-            UsageError: as ``predict_proba``.
-        """
-        return self._calibration().probabilities(outputs)
-
-    def prediction_set(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
-        """Which classes belong to a set that holds the true one with the given probability: shape (n, K), booleans.
-
-        Split conformal prediction class by class: of the rows of each class, that share has it in their set, rare
-        classes too. A class of too few rows for the coverage is in every set (Vovk 2012; Sadinle, Lei, Wasserman 2019).
-
-        Args:
-            X: as in ``decision_function``.
-            coverage: the probability, between 0 and 1.
-            executor: where blocks run; threads of this process by default.
-
-        Raises:
-            UsageError: as ``predict_proba``; or the coverage is not between 0 and 1.
-            DataError: as in ``decision_function``.
-        """
-        return self.sets(self.decision_function(X, executor=executor), coverage)
-
-    def sets(self, outputs: Array, coverage: float = 0.9) -> Array:
-        """As ``prediction_set``, from outputs (n, K).
-
-        Raises:
-            UsageError: as ``prediction_set``.
-        """
-        scores = self._calibration().sets
-        assert scores is not None
-        return np.asarray(self.probabilities(outputs) >= scores.least(coverage))
-
-    def _calibration(self) -> ProbabilityCalibration:
-        if not isinstance(self.answers, ProbabilityCalibration):
-            classes = isinstance(self.encoding, Classes)
-            raise UsageError(
-                "The model has no probabilities."
-                if classes
-                else "The model predicts values, which have no probabilities.",
-                where="predict_proba",
-                expected="a classifier that was trained with validation rows, or by Direct",
-                remedy="train with validation=0.1 (Pipeline(validation=...)), or with solver=sk.Direct()",
-            )
-        return self.answers
-
-    def predict_interval(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
-        """Lower and upper ends that hold the target with the given probability, see ``solvers.intervals``.
-
-        Args:
-            X: as in ``decision_function``.
-            coverage: the probability, between 0 and 1; where there were too few rows for it, ends are infinite.
-            executor: where blocks run; threads of this process by default.
-
-        Returns:
-            Shape (n, 2), or (n, c, 2) where targets have several values; float64.
-
-        Raises:
-            UsageError: the model has none: it is a classifier, or there were no rows to learn them from.
-            DataError: as in ``decision_function``.
-        """
-        scan, intervals = self._scan(self._dataset(X)), self._intervals()
-        keys = [(i,) for i in range(len(scan))]
-        pieces = list(self._swept(_outputs, scan, keys, executor, intervals.widened(self.weights)))
-        width = 2 * self.weights.shape[1]
-        return self.intervals(np.concatenate(pieces) if pieces else np.empty((0, width)), coverage)
-
-    def intervals(self, outputs: Array, coverage: float = 0.9) -> Array:
-        """As ``predict_interval``, from outputs and what the basis gives for the scales, side by side: shape (n, 2c).
-
-        Raises:
-            UsageError: as ``predict_interval``.
-        """
-        intervals, c = self._intervals(), self.weights.shape[1]
-        assert isinstance(self.encoding, Continuous)
-        middle = outputs[:, :c].astype(np.float64)
-        half = intervals.quantile(coverage) * intervals.scales(outputs[:, c:]) * self.encoding.unit
-        ends = np.stack([middle - half, middle + half], axis=-1)
-        return ends[:, 0] if self.encoding.flat else ends
-
-    def _intervals(self) -> Intervals:
-        if not isinstance(self.answers, Intervals):
-            classes = ": it is a classifier" if isinstance(self.encoding, Classes) else ""
-            raise UsageError(
-                f"The model has no intervals{classes}.",
-                where="predict_interval",
-                expected="a regressor that was trained with validation rows, or by Direct",
-                remedy="train with validation=0.1 (Pipeline(validation=...)), or with solver=sk.Direct()",
-            )
-        return self.answers
 
     def decide(self, outputs: Array) -> Array:
         """Predictions from outputs (n, c)."""

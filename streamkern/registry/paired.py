@@ -30,7 +30,7 @@ class Paired:
     Attributes:
         challenger: ``n_test``, ``mse``, and ``accuracy`` or ``r2``; and those of ``metrics_of``, each by a name of its
             own, see ``flat``. What the rows do not define, or one of the models alone has, is NaN.
-        champion: the same of the champion; None where there is none.
+        champion: the same of the champion; None without a champion.
         test: name and numbers of the paired test; its ``p_value`` is two-sided. None without a champion.
         challenger_scores: largest outputs, or values, on a fixed sample of the rows, shape (k,).
         champion_scores: the same of the champion.
@@ -154,7 +154,7 @@ class _Tally:
         return right, squared.mean(axis=1)
 
     def metrics(self, n: int) -> dict[str, float]:
-        """As ``streamkern.solvers.score.score`` tells them."""
+        """As ``streamkern.solvers.score.score`` returns them."""
         assert self.more is not None
         found: dict[str, float] = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
         others = metrics_of(self.model.encoding, self.more)

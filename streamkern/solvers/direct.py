@@ -146,7 +146,10 @@ class DirectIteration(WholePasses):
         return Solved(w, leave_one_out(self.problem, self.basis, wide, half, n))
 
     def _factored(self, A: Array, b: Array) -> tuple[Array, Array, Half] | None:
-        """The solution by a Cholesky factor, in float64 too, and ``Half``; None where there is none. A is used up."""
+        """Solve by a Cholesky factor, which overwrites A; None if A is not positive definite.
+
+        Returns the solution in the basis' dtype and in float64, and ``Half``.
+        """
         engine, eps = self.problem.engine, float(np.finfo(np.float64).eps)
         L = engine.zeros(A.shape)
         for rows in cuts(len(A)):
