@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
@@ -30,7 +31,7 @@ from streamkern.model import KernelMachine
 from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers
+from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
 from streamkern.solvers.fit import Fitted, Stages, fit
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
@@ -499,6 +500,9 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
     """
 
     _task = "classification"
+
+    predict_proba = available_if(has_probabilities)(ClassifierAnswers.predict_proba)
+    predict_log_proba = available_if(has_probabilities)(ClassifierAnswers.predict_log_proba)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.

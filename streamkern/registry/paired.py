@@ -15,6 +15,7 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
+from streamkern.solvers.intervals import Intervals, covered
 from streamkern.solvers.metrics import Measured, flat, measured, metrics_of
 from streamkern.solvers.probabilities import ProbabilityCalibration
 from streamkern.types import Array
@@ -71,7 +72,10 @@ def compare_models(
     tallies = [_Tally(model) for model in models]
     only_first = only_second = n = 0
     difference = squares = 0.0
-    streams = [_Outputs(model.stream_outputs(rows, executor=executor)) for model in models]
+    streams = [
+        _Outputs(model.stream_outputs(rows, executor=executor, scales=isinstance(model.answers, Intervals)))
+        for model in models
+    ]
     scan = RawScan(Scan(Assembly(rows)))
     for i in range(len(scan)):
         raw, _ = scan.block((i,))
@@ -125,6 +129,7 @@ class _Tally:
     def add(self, y: Array, F: Array, keep: Array) -> tuple[Array, Array]:
         """Which rows are right, and their squared error, meant over the outputs."""
         encoding, F = self.model.encoding, F.astype(np.float64)
+        F, scales = F[:, : encoding.outputs], F[:, encoding.outputs :]
         if isinstance(encoding, Classes):
             right = np.asarray(self.model.decide(F) == y.reshape(len(y)))
             wanted = np.asarray(y.reshape(len(y), 1) == encoding.values[None, :], dtype=np.float64)
@@ -146,7 +151,9 @@ class _Tally:
             self.sums += shifted.sum(axis=0)
             self.squares += np.square(shifted).sum(axis=0)
             self.scores.append(F[keep, 0])
-            found = measured(encoding, F / encoding.unit, wanted / encoding.unit, None)
+            answers, units = self.model.answers, (F / encoding.unit, wanted / encoding.unit)
+            inside = covered(answers, units[0], scales, units[1]) if isinstance(answers, Intervals) else None
+            found = measured(encoding, *units, None, inside=inside)
         self.more = found if self.more is None else self.more + found
         squared = np.square(F - wanted)
         self.errors += squared.sum(axis=0)

@@ -9,7 +9,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Classes
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.intervals import FUNCTIONS, Intervals, made_intervals
+from streamkern.solvers.intervals import FUNCTIONS, LEARNED, Intervals, made_intervals
 from streamkern.solvers.left_out import on_validation, rows_left_out
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.probabilities import calibrated
@@ -35,8 +35,8 @@ def answers_bytes(rows: int, outputs: int, row: int) -> int:
     """Bytes that making answers takes, of so many rows and outputs, and bytes of a row."""
     count, parameters = rows_left_out(rows, outputs), 3 * outputs + 2
     probabilities = 8 * (VALUES_HELD * count * outputs + 3 * count * parameters + 3 * parameters**2)
-    functions = min(FUNCTIONS, count)
-    intervals = count * (3 * row + 8 * VALUES_HELD * outputs + 6 * 8 * functions) + 8 * 8 * functions**2
+    functions, learned = min(FUNCTIONS, count), min(LEARNED, count)
+    intervals = count * (3 * row + 8 * VALUES_HELD * outputs) + 8 * functions * (6 * learned + 8 * functions)
     return max(probabilities, intervals)
 
 

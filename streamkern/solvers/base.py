@@ -192,16 +192,16 @@ class Problem:
         assert y is not None
         return X, y, w
 
-    def by_features(self, X: Array, values: Array, w: Array | None) -> tuple[Array, Array]:
-        """Mean of the values (n, c) over rows of equal features, and their weight, shape (n,): of each row's group."""
+    def by_features(self, X: Array, values: Array, w: Array | None) -> tuple[Array, Array, IntArray]:
+        """Mean of values (n, c) and weight (n,) of the rows with each row's features; and numbers of those groups."""
         codes, first = alike(X)
         weight = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
         mass = np.bincount(codes, weights=weight)
         if len(first) == len(X):
-            return values, weight
+            return values, weight, codes
         means = np.zeros((len(first), values.shape[1]))
         np.add.at(means, codes, values * weight[:, None])
-        return (means / np.where(mass > 0, mass, 1.0)[:, None])[codes], mass[codes]
+        return (means / np.where(mass > 0, mass, 1.0)[:, None])[codes], mass[codes], codes
 
     def all_rows(self) -> tuple[IntArray, IntArray]:
         """Ids of the training rows, ascending, shape (n,), and where the rows that the centers are stand among them.

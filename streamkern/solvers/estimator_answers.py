@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sklearn.utils.metaestimators import available_if
-
 from streamkern.solvers.answering import ModelAnswers
 from streamkern.solvers.probabilities import ProbabilityCalibration
 from streamkern.types import Array
 
 
-def _has_probabilities(estimator: Any) -> bool:
+def has_probabilities(estimator: Any) -> bool:
     """Whether a fitted classifier has probabilities; one that is not fitted may come to have them.
 
     Raises:
@@ -32,7 +30,6 @@ class ClassifierAnswers:
     model_: ModelAnswers
     _outputs: Callable[..., Array]
 
-    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, in the order of ``classes_``: shape (n, K), float64; rows sum to 1.
 
@@ -46,7 +43,6 @@ class ClassifierAnswers:
         outputs = self._outputs(X)
         return self.model_.probabilities(outputs)
 
-    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Array:
         """Logarithms of ``predict_proba``, finite where a probability rounds to 0: shape (n, K), float64.
 

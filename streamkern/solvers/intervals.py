@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.engine import Engine
+from streamkern.engine.triangle import cuts
 from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows
@@ -27,6 +28,9 @@ from streamkern.types import Array
 
 LEAST = 100
 """Rows below which the scale is a constant, and all of them tell the quantile."""
+
+LEARNED = 2000
+"""Rows, at most, that the scale is learned from."""
 
 FUNCTIONS = 300
 """Functions of the basis, at most, that the scale is made of."""
@@ -117,7 +121,7 @@ def made_intervals(left_out: LeftOut, X: Array, basis: Basis, engine: Engine) ->
     functions = 0
     if m >= LEAST:
         first = uniform_rows(0, _HALF, left_out.ids, 1)[:, 0] < 0.5
-        learning, rest = np.flatnonzero(first), np.flatnonzero(~first)
+        learning, rest = np.flatnonzero(first)[:LEARNED], np.flatnonzero(~first)
         mean = w[learning] @ missed[learning] / max(float(w[learning].sum()), np.finfo(np.float64).tiny)
         mean = np.where(mean > 0, mean, 1.0)
         if isinstance(basis, Expansion) and isinstance(basis.Z, np.ndarray) and w[learning].sum() > 0:
@@ -128,7 +132,8 @@ def made_intervals(left_out: LeftOut, X: Array, basis: Basis, engine: Engine) ->
     found = np.zeros((len(rest), c))
     if functions:
         head = basis.head(functions)  # type: ignore[attr-defined]
-        found = engine.product(engine.values(head, X[rest]).astype(np.float64), weights)
+        for rows in cuts(len(rest)):
+            found[rows] = engine.product(engine.values(head, X[rest[rows]]).astype(np.float64), weights)
     scores = missed[rest] / made.scales(found)
     order = np.argsort(scores, axis=0, kind="stable")
     mass = w[rest]

@@ -93,8 +93,8 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
     engine, outputs = problem.engine, weights.shape[1]
     ids = problem.draw(rows_left_out(problem.train.base_rows, outputs), _DRAW)
     X, y, w = problem.full_rows(ids)
-    wanted, mass = problem.by_features(X, as_values(y, outputs), w)
-    share, places = mass / n, _places(problem, ids)
+    wanted, mass, codes = problem.by_features(X, as_values(y, outputs), w)
+    share, centers = mass / n, _centers(problem, ids, codes)
     found = engine.zeros((len(X), outputs))
     for rows in cuts(len(X), _TILE):
         phi = engine.values(basis, X[rows]).astype(np.float64)
@@ -102,29 +102,32 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
         rest = np.maximum(1.0 - c * engine.row_squares(own), _SURE)
         missed = engine.product(phi, weights) - wanted[rows]
         tile = wanted[rows] + missed / rest[:, None]
-        center = places[rows]
-        if np.any(center >= 0):
+        pairs = [(i, place) for i, code in enumerate(codes[rows].tolist()) for place in centers.get(code, ())]
+        if pairs:
             # The weight of the row's center is held at 0 beside: a Lagrange multiplier on top of Sherman and Morrison.
             at = engine.zeros(phi.shape)
-            here = np.flatnonzero(center >= 0)
-            at[here, center[here]] = 1.0
+            here = np.array(pairs)
+            at[here[:, 0], here[:, 1]] = 1.0
             of_center = half(at)
             pull = (own * of_center).sum(axis=1) / rest
             size = engine.row_squares(of_center) + c * np.square(pull) * rest + np.finfo(np.float64).tiny
-            move = weights[np.maximum(center, 0)] + (c * pull)[:, None] * missed
+            move = engine.product(at, weights) + (c * pull)[:, None] * missed
             tile = tile - (pull / size)[:, None] * move
         found[rows] = tile
     return LeftOut(found, y, w, "leave-one-out", ids)
 
 
-def _places(problem: Problem, ids: IntArray) -> IntArray:
-    """Where rows stand among the centers, shape (m,); -1 for those that are none."""
+def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list[int]]:
+    """Places of the centers that the rows of each group of equal rows are."""
     centers = problem.centers.ids
+    found: dict[int, list[int]] = {}
     if centers is None or problem.features is not None or not len(centers):
-        return np.full(len(ids), -1)
+        return found
     order = np.argsort(centers)
     at = order[np.minimum(np.searchsorted(centers, ids, sorter=order), len(centers) - 1)]
-    return np.where(centers[at] == ids, at, -1)
+    for row in np.flatnonzero(centers[at] == ids).tolist():
+        found.setdefault(int(codes[row]), []).append(int(at[row]))
+    return found
 
 
 def alike(X: Array) -> tuple[IntArray, IntArray]:

@@ -472,7 +472,7 @@ class MeteredProblem(Problem):
         return X, self.meter.array((len(X), self.size.outputs), np.float64), None
 
     def by_features(self, X: Array, values: Array, w: Array | None) -> Any:
-        return values, self.meter.array((len(X),), np.float64)
+        return values, self.meter.array((len(X),), np.float64), np.arange(len(X))
 
     def all_rows(self) -> Any:
         ids, places = (self.meter.array((self.size.n,), np.int64) for _ in range(2))
