@@ -157,7 +157,7 @@ def plan(
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
-        agop=pipeline.metric, answers=source,
+        agop=pipeline.metric, answers=None if source is None else (source, pipeline.task),
     )  # fmt: skip
     bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
     doubt = _unlike(pipeline) if prices is None else None

@@ -31,13 +31,13 @@ def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str
     return "leave-one-out" if isinstance(solver, Direct) and whole else None
 
 
-def answers_bytes(rows: int, outputs: int, row: int) -> int:
+def answers_bytes(task: str, rows: int, outputs: int, row: int) -> int:
     """Bytes that making answers takes, of so many rows and outputs, and bytes of a row."""
     count, parameters = rows_left_out(rows, outputs), 3 * outputs + 2
-    probabilities = 8 * (VALUES_HELD * count * outputs + 3 * count * parameters + 3 * parameters**2)
+    if task == "classification":
+        return 8 * (VALUES_HELD * count * outputs + 3 * count * parameters + 3 * parameters**2)
     functions, learned = min(FUNCTIONS, count), min(LEARNED, count)
-    intervals = count * (3 * row + 8 * VALUES_HELD * outputs) + 8 * functions * (6 * learned + 8 * functions)
-    return max(probabilities, intervals)
+    return count * (3 * row + 8 * VALUES_HELD * outputs) + 8 * functions * (6 * learned + 8 * functions)
 
 
 def make_answers(problem: Problem, outcome: Outcome, warn: Callable[[str], None]) -> Answers | None:

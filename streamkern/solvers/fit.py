@@ -433,7 +433,7 @@ def fit(
             centers_bytes=centers_bytes(recipe, executor.slots, rows),
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
-            agop=recipe.metric, answers=source,
+            agop=recipe.metric, answers=None if source is None else (source, recipe.task),
         )  # fmt: skip
 
     source = source_of(recipe.solver, data, recipe.validation)

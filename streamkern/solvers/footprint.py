@@ -98,7 +98,7 @@ def footprint(
     features: FeatureMap | None = None,
     overlaps: bool | None = None,
     agop: AGOP | None = None,
-    answers: str | None = None,
+    answers: tuple[str, str] | None = None,
 ) -> Footprint:
     """Project the memory of a fit.
 
@@ -120,7 +120,7 @@ def footprint(
         features: the feature map, or None.
         overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
         agop: the metric to learn, or None.
-        answers: where outputs on rows that are left out come from, see ``answers.source_of``.
+        answers: where outputs on rows that are left out come from, see ``answers.source_of``, and the task; or None.
 
     Raises:
         PlanRefusedError: it cannot fit; says what would.
@@ -183,7 +183,7 @@ def _project(
     overlaps: bool | None,
     most_rows: int | None = None,
     agop: AGOP | None,
-    answers: str | None,
+    answers: tuple[str, str] | None,
 ) -> Footprint:
     """The projection for a budget, whether it fits or not; parameters as in ``footprint``.
 
@@ -207,7 +207,7 @@ def _project(
     room = solver_memory(budget, dataset, p, itemsize, slots if stored_centers else None)
     blocks = len(dataset) // max(1, dataset.base_rows) * int(np.sum(-(-sizes // SCAN_ROWS))) or 1
     size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks)
-    size = replace(size, leave_out=answers == "leave-one-out")
+    size = replace(size, leave_out=answers is not None and answers[0] == "leave-one-out")
     bill = Bill(solver, size, model_rows)
     takes = bill.memory
     batch = max(takes.batch, lanes)
@@ -245,8 +245,8 @@ def _project(
     if agop is not None:
         stages["metric"] = gather + ids + metric_bill(agop, size, dataset.base_rows).memory
     if answers is not None:
-        held = answers_bytes(stored_rows, outputs, d * itemsize)
-        stages["calibrate"] = gather + takes.centers + weights + evaluation + held
+        held = answers_bytes(answers[1], stored_rows, outputs, d * itemsize)
+        stages["calibrate"] = takes.centers + weights + max(gather, evaluation) + held
     if validate:
         stages["train"] += evaluation + takes.centers + weights
     baseline += _LIBRARIES + slots * _THREAD + dataset.held_bytes(itemsize, outputs)
