@@ -20,6 +20,7 @@ from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Transform, dump, final, load
+from streamkern.engine.base import ROW_TILE
 from streamkern.errors import DataError, ModelFormatError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
@@ -50,6 +51,8 @@ from streamkern.user_code import described
 KIND = "KernelMachine"
 _BLOCK_ROWS = 1024
 _TASK_BYTES, _TASK_ROWS = 8 << 20, 1 << 16
+_TASK_WORK = 1 << 28  # multiply-adds of a task, about: some ten milliseconds of a core
+_VALUE = 30  # multiply-adds that the function of a distance costs
 
 R = TypeVar("R")
 
@@ -185,27 +188,33 @@ class KernelMachine(ModelAnswers):
         encoding, working = self.encoding, self.weights.dtype
         return encoding.dtype(working) if isinstance(encoding, Continuous) else working
 
-    def decision_function(self, X: Any, *, executor: Executor | None = None, scales: bool = False) -> Array:
+    def decision_function(
+        self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
+    ) -> Array:
         """Outputs f(x), shape (n, c): a score for each class, or predicted values.
 
         Args:
             X: rows as they were stored in training: an array (n, d); a table (a frame, an Arrow table, a dict of
                 columns, a list of dicts), whose columns are found by their names; a Dataset; or a path.
             executor: where blocks run; threads of this process by default.
+            threads: at most so many without an executor, the cores of the process by default; bits are the same.
             scales: whether what ``intervals`` are made from is wanted beside them: shape (n, 2c).
 
         Raises:
             DataError: the width differs, or a feature is NaN or infinite; the message names the row.
+            UsageError: ``threads`` is below 1.
         """
-        pieces = list(self.stream_outputs(X, executor=executor, scales=scales))
+        pieces = list(self.stream_outputs(X, executor=executor, threads=threads, scales=scales))
         width = (1 + scales) * self.weights.shape[1]
         return np.concatenate(pieces) if pieces else np.empty((0, width), self.output_dtype)
 
-    def stream_outputs(self, X: Any, *, executor: Executor | None = None, scales: bool = False) -> Iterator[Array]:
+    def stream_outputs(
+        self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
+    ) -> Iterator[Array]:
         """Outputs block by block, in the order of the rows; memory does not grow with their number."""
         scan = self._scan(self._dataset(X))
         weights = self._intervals().widened(self.weights) if scales else None
-        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor, weights)
+        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor, threads, weights)
 
     def stream_predictions(
         self,
@@ -240,7 +249,7 @@ class KernelMachine(ModelAnswers):
         start, stop = rows or (0, int(bounds[-1]))
         numbers = range(int(np.searchsorted(stops, start, side="right")), int(np.searchsorted(starts, stop)))
         weights = self._intervals().widened(self.weights) if scales else None
-        found = self._swept(_predictions, scan, [(i, outputs or scales) for i in numbers], executor, weights)
+        found = self._swept(_predictions, scan, [(i, outputs or scales) for i in numbers], executor, weights=weights)
         for i, (block, strange) in zip(numbers, found, strict=True):
             if unseen is not None:
                 unseen.update(strange)
@@ -281,7 +290,10 @@ class KernelMachine(ModelAnswers):
         return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
 
     def _scan(self, dataset: Dataset) -> Scan:
-        return Scan(self._assembly(dataset, encoding=None), self.task_rows(dataset))
+        rows = self.task_rows(dataset)
+        if isinstance(self.Z, np.ndarray):  # few rows use every core, too; each task reads stored centers anew
+            rows = min(rows, max(ROW_TILE, _TASK_WORK // (self.Z.size + _VALUE * len(self.Z) + 1)))
+        return Scan(self._assembly(dataset, encoding=None), rows)
 
     def _swept(
         self,
@@ -289,26 +301,29 @@ class KernelMachine(ModelAnswers):
         scan: Scan,
         items: list[tuple[Any, ...]],
         executor: Executor | None,
+        threads: int | None = None,
         weights: Array | None = None,
     ) -> Iterator[R]:
         shared = (scan, self._basis(), self.weights if weights is None else weights, self.encoding)
         if executor is not None:
             yield from executor.imap(task, items, shared)
         else:
-            with ThreadsExecutor() as threads:
-                yield from threads.imap(task, items, shared)
+            with ThreadsExecutor(threads) as pool:
+                yield from pool.imap(task, items, shared)
 
-    def predict(self, X: Any, *, executor: Executor | None = None) -> Array:
+    def predict(self, X: Any, *, executor: Executor | None = None, threads: int | None = None) -> Array:
         """Labels, shape (n,), or values, shape (n,) or (n, c).
 
         Args:
             X: as in ``decision_function``.
             executor: where blocks run; threads of this process by default.
+            threads: as in ``decision_function``.
 
         Raises:
             DataError: as in ``decision_function``.
+            UsageError: as in ``decision_function``.
         """
-        return self.decide(self.decision_function(X, executor=executor))
+        return self.decide(self.decision_function(X, executor=executor, threads=threads))
 
     def decide(self, outputs: Array) -> Array:
         """Predictions from outputs (n, c)."""

@@ -490,6 +490,7 @@ def fit(
         seed=recipe.seed,
         lanes=recipe.lanes,
         memory=room_for_solver(device, projected, width(recipe, scaled), scaled.n_features, centers.Z.dtype.itemsize),
+        better_budget=projected.better_budget,
         cache_bytes=projected.cache_bytes,
         validation=validation,
         features=recipe.features,
@@ -500,6 +501,7 @@ def fit(
     )
 
     def key() -> tuple[Any, ...]:
+        choice = projected.bill.choice + (", no better solve" if problem.better_budget else "")
         return (
             scaled.fingerprint,
             None if validation is None else validation.fingerprint,
@@ -508,7 +510,7 @@ def fit(
             described(kernel),
             described(recipe.features),
             described(recipe.solver),
-            [recipe.seed, recipe.lanes, recipe.dtype, projected.bill.choice, problem.mix_chunks],
+            [recipe.seed, recipe.lanes, recipe.dtype, choice, problem.mix_chunks],
             platform.machine(),
         )
 
@@ -519,7 +521,7 @@ def fit(
     answers = None
     if source is not None:
         answers = stages.keep("calibrate", key, lambda: make_answers(problem, outcome, stages.warn))
-    return Fitted(problem, outcome, report, projected, median, learned, columns, answers)
+    return Fitted(problem, outcome, report, projected.after(report), median, learned, columns, answers)
 
 
 def rows_key(dataset: Dataset) -> str:

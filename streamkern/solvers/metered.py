@@ -60,6 +60,7 @@ class Size:
         stored: whether the centers stay where the rows are stored.
         blocks: of a sweep over all rows; None where it is not known.
         leave_out: whether outputs on rows that are left out one at a time are wanted.
+        better: whether data may make a solver try a better solve: see ``Problem.better_budget``.
     """
 
     n: int
@@ -75,6 +76,7 @@ class Size:
     stored: bool = False
     blocks: int | None = None
     leave_out: bool = False
+    better: bool = False
 
     @property
     def scanned(self) -> int:
@@ -411,7 +413,8 @@ class MeteredProblem(Problem):
         ids = None if size.stored else np.arange(min(p, 4096))
         return cls(
             given, outputs, Laplace(1.0), CenterSet(Z, ids), nobody, size.dtype, lanes=size.lanes, memory=size.memory,
-            features=size.features, engine=engine, leave_out=size.leave_out, size=size, run=run,
+            better_budget=0 if size.better else 1, leave_out=size.leave_out, features=size.features, engine=engine,
+            size=size, run=run,
         )  # fmt: skip
 
     @property

@@ -374,7 +374,7 @@ def test_models_may_cut_the_rows_as_suits_them(place: Path, monkeypatch: pytest.
     whole = model.decision_function(test)
     sizes = iter((7, 1900))
 
-    def pieces(self: Any, X: Any, *, executor: Any = None) -> Iterator[np.ndarray]:
+    def pieces(self: Any, X: Any, *, executor: Any = None, scales: bool = False) -> Iterator[np.ndarray]:
         size = next(sizes)
         return (whole[start : start + size] for start in range(0, len(whole), size))
 
