@@ -16,7 +16,17 @@ import streamkern as sk
 from streamkern.errors import UsageError
 
 # What the library makes and users read; their constructors are not called by users.
-MADE = {"Ingested", "Inspection", "KernelMachine", "Plan", "PredictionResult", "Trial", "Tuning", "Dataset"}
+MADE = {
+    "Explanation",
+    "Ingested",
+    "Inspection",
+    "KernelMachine",
+    "Plan",
+    "PredictionResult",
+    "Trial",
+    "Tuning",
+    "Dataset",
+}
 CLASSES = {
     name: each
     for name, each in vars(sk).items()

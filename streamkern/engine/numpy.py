@@ -28,11 +28,13 @@ from streamkern.engine.base import (
     TaskRunner,
 )
 from streamkern.engine.krylov import is_cheaper, krylov_eigenpairs
+from streamkern.engine.packed import PANEL, PackedFactor, panel_product, quantised
 from streamkern.engine.triangle import cuts, packed_panels
 from streamkern.errors import NumericalError
 from streamkern.rng import generator
 from streamkern.types import Array
 
+_GRADIENT_BYTES = 1 << 20  # of a tile of slopes
 _GROUP = 4  # products of a covariance's tiles held at a time
 
 
@@ -179,18 +181,22 @@ class NumpyEngine:
         x_norms, z_norms = loops.row_norms(X), loops.row_norms(Z)
         centers, weights = self.right_factor(Z), self.right_factor(W)
         features = self.right_factor(np.concatenate([Z, np.ones((len(Z), 1), Z.dtype)], axis=1).T.copy())
-        for rows in cuts(len(X), expansion.row_tile):
+        tile = max(1, min(expansion.row_tile, _GRADIENT_BYTES // max(1, len(Z) * expansion.dtype.itemsize)))
+        # In two buffers that stay in the caches: fresh pages would cost more than the elementwise pass.
+        buffers = np.empty((2, min(tile, len(X)), len(Z)), dtype=expansion.dtype)
+        buffers[1] = W.sum(axis=1)
+        for rows in cuts(len(X), tile):
             x = X[rows]
-            V = np.broadcast_to(W.sum(axis=1), (len(x), len(Z)))
+            S, V = buffers[:, : len(x)]
             if signs is not None:
-                V = weights.times(signs[rows].astype(W.dtype))
+                weights.product(signs[rows].astype(W.dtype), V)
             if kernel.norm == 1:
-                S = np.empty((len(x), len(Z)), dtype=expansion.dtype)
                 loops.manhattan(x, Z, S)
                 P, _ = self.slopes(kernel, S, V, x_norms[rows], z_norms)
                 loops.signed_sums(P, x, Z, out[rows])
                 continue
-            P, Q = self.slopes(kernel, centers.times(x), V, x_norms[rows], z_norms)
+            centers.product(x, S)
+            P, Q = self.slopes(kernel, S, V, x_norms[rows], z_norms)
             sums = features.times(P)
             out[rows] = sums[:, :-1]
             if Q is not None:  # None where it is −P, whose sum is there
@@ -287,7 +293,7 @@ class NumpyEngine:
         """Wᵀ W B."""
         return np.asarray(W.T @ (W @ B))
 
-    def place(self, W: Array) -> Any:
+    def place(self, W: Any) -> Any:
         """W itself."""
         return W
 
@@ -301,6 +307,36 @@ class NumpyEngine:
         """L⁻¹ of A = L Lᵀ in ``dtype``; A is used up."""
         L = self.cholesky(A)
         return np.asarray(scipy.linalg.solve_triangular(L, np.eye(len(L)), lower=True)).astype(dtype)
+
+    def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
+        """Inverse factor in 16 bits, from a whole matrix in float64; see ``Engine.packed_factor``."""
+        p, A = expansion.p, self.kernel_matrix(expansion, expansion.p)
+        A[np.diag_indices(p)] += shift
+        W, found = np.zeros((p, p)), []
+        for rows in cuts(p, PANEL):
+            before = slice(0, min(rows.start, lead))
+            V = A[rows, before] @ W[before, before].T
+            own = scipy.linalg.inv(self.cholesky(A[rows, rows] - V @ V.T))
+            W[rows, rows], W[rows, before] = own, -own @ V @ W[before, before]
+            found.append(quantised(np.concatenate([W[rows, before], own], axis=1).astype(np.float32)))
+        return PackedFactor(p, lead, np.concatenate([scales for _, scales in found]), tuple(each for each, _ in found))
+
+    def packed_product(self, W: Any, B: Array) -> Array:
+        """Wᵀ W B of rounded W; see ``Engine.packed_product``."""
+        out = np.zeros(B.shape, np.float32)
+        for rows, lead, numbers in W.panels():
+            panel_product(rows, lead, numbers, W.scales, B.astype(np.float32), out)
+        return out
+
+    def times_packed(self, B: Array, W: PackedFactor) -> Array:
+        """B Wᵀ of rounded W; see ``Engine.times_packed``."""
+        out = np.empty((len(B), W.p), np.float32)
+        for rows, lead, numbers in W.panels():
+            A = W.scales[rows, None] * numbers[:, : lead + rows.stop - rows.start].astype(np.float32)
+            out[:, rows] = (
+                B[:, :lead].astype(np.float32) @ A[:, :lead].T + B[:, rows].astype(np.float32) @ A[:, lead:].T
+            )
+        return out
 
     def cholesky(self, A: Array) -> Array:
         """Lower factor, in place; see ``Engine.cholesky``."""
@@ -388,6 +424,10 @@ class _Plain:
 
     def __init__(self, B: Array) -> None:
         self.B = B
+
+    def product(self, A: Array, out: Array) -> None:
+        """A Bᵀ into ``out``."""
+        np.matmul(A, self.B.T, out=out)
 
     def times(self, A: Array) -> Array:
         """A Bᵀ."""
