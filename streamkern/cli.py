@@ -216,6 +216,8 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("out", metavar="TARGET", help="the .parquet file or .zarr directory to make")
     command.add_argument("--id", metavar="COLUMN", help="a column of numbers or strings to copy")
     command.add_argument("--scores", action="store_true", help="write a score for each class, too")
+    command.add_argument("--interval", type=float, metavar="SHARE", help="write ends that hold the target, such as 0.9")
+    command.add_argument("--probabilities", action="store_true", help="write the probability of each class, too")
     command.add_argument("--format", choices=("parquet", "zarr"), help="by the end of TARGET if not given")
     command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")

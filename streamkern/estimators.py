@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
@@ -31,6 +32,7 @@ from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.choice import default_centers
+from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
 from streamkern.solvers.fit import Fitted, Stages, fit
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
@@ -260,8 +262,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.model_.save(path)
 
-    def _outputs(self, X: Any) -> Array:
-        """f(X), shape (n, c)."""
+    def _outputs(self, X: Any, scales: bool = False) -> Array:
+        """f(X), shape (n, c); with what the scales of intervals are made from, shape (n, 2c)."""
         check_is_fitted(self)
         schema = self.model_.schema
         numbers = schema is None or (schema.plain and not is_mixed(X))
@@ -269,7 +271,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             # The model looks for NaN itself, block by block, and can say in which row.
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
         with open_executor(self.scheduler, self.threads) as executor:
-            return self.model_.decision_function(X, executor=executor)
+            return self.model_.decision_function(X, executor=executor, scales=scales)
 
     def _score(self, data: Dataset, y: Any, sample_weight: Any, metric: str) -> float:
         """One metric over a dataset, in a stream."""
@@ -385,7 +387,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
 
-class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
     Args:
@@ -456,10 +458,13 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
         return tags
 
 
-class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classification by least squares on class indicators: the class of the largest output is the prediction.
 
-    There is no ``predict_proba``: the outputs are scores, not probabilities.
+    ``predict_proba`` has probabilities where there are rows to learn them from that the model was not fitted to: with
+    ``validation``; or with the solver ``Direct``, which has the outputs on training rows as if each had been left out.
+    They come from the outputs by parameters of each class, so the class of the largest probability may be another than
+    ``predict``'s where two are nearly as large.
 
     Args:
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
@@ -508,6 +513,9 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """
 
     _task = "classification"
+
+    predict_proba = available_if(has_probabilities)(ClassifierAnswers.predict_proba)
+    predict_log_proba = available_if(has_probabilities)(ClassifierAnswers.predict_log_proba)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.

@@ -35,7 +35,9 @@ from streamkern.kernels import (
     kernel_from_json,
     mean_row,
 )
+from streamkern.solvers.answering import ModelAnswers
 from streamkern.solvers.fit import Fitted
+from streamkern.solvers.saved import Answers, described_arrays, loaded_answers, saved_answers
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.storage import Source, array_source, open_source, table_source
 from streamkern.storage.artifact import load_artifact, save_artifact, sha256
@@ -74,7 +76,7 @@ class Predicted(NamedTuple):
 
 
 @dataclass(eq=False)
-class KernelMachine:
+class KernelMachine(ModelAnswers):
     """f(x) = Σ_j α_j k(x, z_j), with what turns stored rows into x and f into a prediction.
 
     Args:
@@ -91,6 +93,7 @@ class KernelMachine:
         origin: subtracted from scaled rows, in float64, before they are rounded; Z is relative to it. A number or
             shape (d,).
         schema: names and kinds of the columns of a table, by which rows are read; None for arrays of numbers.
+        answers: what turns outputs into probabilities or intervals; None where there were no rows to learn it from.
     """
 
     kernel: Kernel
@@ -105,6 +108,7 @@ class KernelMachine:
     transforms: tuple[Transform, ...] = ()
     origin: float | Array = 0.0
     schema: Schema | None = None
+    answers: Answers | None = None
 
     def __repr__(self) -> str:
         basis = repr(self.kernel) if self.features is None else f"{type(self.features).__name__} features"
@@ -140,6 +144,7 @@ class KernelMachine:
             final(problem.train.transforms),
             problem.train.origin,
             problem.train.source.schema,
+            fitted.answers,
         )
 
     @property
@@ -168,6 +173,7 @@ class KernelMachine:
             *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
             *(["wide"] if self.wide else []),
             *([self.schema.kinds] if self.schema is not None and not self.schema.plain else []),
+            *(described_arrays(self.answers) if self.answers is not None else []),
         )
 
     @property
@@ -182,7 +188,9 @@ class KernelMachine:
         encoding, working = self.encoding, self.weights.dtype
         return encoding.dtype(working) if isinstance(encoding, Continuous) else working
 
-    def decision_function(self, X: Any, *, executor: Executor | None = None, threads: int | None = None) -> Array:
+    def decision_function(
+        self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
+    ) -> Array:
         """Outputs f(x), shape (n, c): a score for each class, or predicted values.
 
         Args:
@@ -190,20 +198,23 @@ class KernelMachine:
                 columns, a list of dicts), whose columns are found by their names; a Dataset; or a path.
             executor: where blocks run; threads of this process by default.
             threads: at most so many without an executor, the cores of the process by default; bits are the same.
+            scales: whether what ``intervals`` are made from is wanted beside them: shape (n, 2c).
 
         Raises:
             DataError: the width differs, or a feature is NaN or infinite; the message names the row.
             UsageError: ``threads`` is below 1.
         """
-        pieces = list(self.stream_outputs(X, executor=executor, threads=threads))
-        return np.concatenate(pieces) if pieces else np.empty((0, self.weights.shape[1]), self.output_dtype)
+        pieces = list(self.stream_outputs(X, executor=executor, threads=threads, scales=scales))
+        width = (1 + scales) * self.weights.shape[1]
+        return np.concatenate(pieces) if pieces else np.empty((0, width), self.output_dtype)
 
     def stream_outputs(
-        self, X: Any, *, executor: Executor | None = None, threads: int | None = None
+        self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
     ) -> Iterator[Array]:
         """Outputs block by block, in the order of the rows; memory does not grow with their number."""
         scan = self._scan(self._dataset(X))
-        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor, threads)
+        weights = self._intervals().widened(self.weights) if scales else None
+        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor, threads, weights)
 
     def stream_predictions(
         self,
@@ -211,6 +222,7 @@ class KernelMachine:
         *,
         executor: Executor | None = None,
         outputs: bool = False,
+        scales: bool = False,
         rows: tuple[int, int] | None = None,
         unseen: Counter[str] | None = None,
     ) -> Iterator[Predicted]:
@@ -220,6 +232,7 @@ class KernelMachine:
             X: as in ``decision_function``; every stored row once.
             executor: where blocks run; threads of this process by default.
             outputs: whether outputs are wanted too.
+            scales: whether what intervals are made from is wanted beside them, see ``intervals``.
             rows: first and last + 1 row; all by default.
             unseen: takes the number of rows with a category that training did not see, by column.
 
@@ -235,25 +248,29 @@ class KernelMachine:
         starts, stops = runs(bounds[:-1], bounds[1:], scan.block_rows)
         start, stop = rows or (0, int(bounds[-1]))
         numbers = range(int(np.searchsorted(stops, start, side="right")), int(np.searchsorted(starts, stop)))
-        found = self._swept(_predictions, scan, [(i, outputs) for i in numbers], executor)
+        weights = self._intervals().widened(self.weights) if scales else None
+        found = self._swept(_predictions, scan, [(i, outputs or scales) for i in numbers], executor, weights=weights)
         for i, (block, strange) in zip(numbers, found, strict=True):
             if unseen is not None:
                 unseen.update(strange)
             here = slice(max(0, start - int(starts[i])), min(stop, int(stops[i])) - int(starts[i]))
             yield Predicted(*block).part(here)
 
-    def answering(self) -> Callable[[Array], Array]:
+    def answering(self, scales: bool = False) -> Callable[[Array], Array]:
         """A function from stored rows in memory (n, d) to outputs (n, c): what every call needs is made once.
+
+        With ``scales`` to (n, 2c): with what ``intervals`` are made from.
 
         Many threads may call it. It raises DataError as ``decision_function`` does, and trusts the shape.
         """
         dataset = self._prepared(Dataset(open_source(np.empty((0, self.n_features)))))
         assembly, basis = self._assembly(dataset, encoding=None), self._basis()
+        weights = self._intervals().widened(self.weights) if scales else self.weights
 
         def outputs(X: Array) -> Array:
             ids = np.arange(len(X), dtype=np.int64)
             block = assembly.build(Raw(X, None, ids, np.zeros_like(ids)), ids, (), "the rows")
-            return _evaluated(block, dataset.source, basis, self.weights, self.encoding)
+            return _evaluated(block, dataset.source, basis, weights, self.encoding)
 
         return outputs
 
@@ -289,8 +306,9 @@ class KernelMachine:
         items: list[tuple[Any, ...]],
         executor: Executor | None,
         threads: int | None = None,
+        weights: Array | None = None,
     ) -> Iterator[R]:
-        shared = (scan, self._basis(), self.weights, self.encoding)
+        shared = (scan, self._basis(), self.weights if weights is None else weights, self.encoding)
         if executor is not None:
             yield from executor.imap(task, items, shared)
         else:
@@ -317,7 +335,7 @@ class KernelMachine:
         return np.asarray(self.encoding.values[values]) if isinstance(self.encoding, Classes) else values
 
     def score(self, X: Any, y: Array | None = None, *, executor: Executor | None = None) -> dict[str, Any]:
-        """Metrics on rows with targets: ``n``, ``mse`` and ``accuracy`` or ``r2``.
+        """Metrics on rows with targets: ``n``, ``mse`` and ``accuracy`` or ``r2``, and those of ``metrics_of``.
 
         Args:
             X: as in ``decision_function``; a Dataset or path with a target, or an array with ``y``.
@@ -329,14 +347,14 @@ class KernelMachine:
         """
         assembly = self._with_target(self._dataset(X, y))
         if executor is not None:
-            return score(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS)
+            return score(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True, answers=self.answers)
         with ThreadsExecutor() as threads:
-            return score(threads, assembly, self._basis(), self.weights, _BLOCK_ROWS)
+            return score(threads, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True, answers=self.answers)
 
     def score_in_detail(self, dataset: Dataset, executor: Executor) -> Scored:
         """As ``score``, and what a report shows of it, in the same sweep over the rows."""
         assembly = self._with_target(self._dataset(dataset))
-        return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS)
+        return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, self.answers)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model as a zarr group with JSON attributes, in place of whatever model is there.
@@ -354,6 +372,7 @@ class KernelMachine:
         if np.any(self.origin):
             arrays["origin"] = np.asarray(self.origin, dtype=np.float64)
         described, fitted = dump(self.transforms)
+        answers, numbers = saved_answers(self.answers)
         metadata = {
             "kernel": self.kernel.to_json(),
             "features": None if self.features is None else self.features.to_json(),
@@ -363,8 +382,9 @@ class KernelMachine:
             "schema": None if self.schema is None else self.schema.to_json(),
             "weights_sha256": self.weights_sha256,
             "training": self.metadata,
+            **({} if self.answers is None else {"answers": answers}),
         }
-        save_artifact(path, KIND, arrays | stored | fitted, metadata)
+        save_artifact(path, KIND, arrays | stored | fitted | numbers, metadata)
         return Path(path)
 
     def _basis(self) -> Basis:
@@ -471,6 +491,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
             transforms,
             _number_or_array(arrays["origin"]) if "origin" in arrays else 0.0,
             None if metadata.get("schema") is None else Schema.from_json(metadata["schema"]),
+            loaded_answers(metadata.get("answers"), arrays, encoding),
         )
         if model.schema is not None and model.schema.names != model.columns:
             raise KeyError("schema")
@@ -510,7 +531,7 @@ def _decided(outputs: Array, encoding: Encoding) -> Array:
     if isinstance(encoding, Classes):
         return np.asarray(outputs.argmax(axis=1))
     assert isinstance(encoding, Continuous)
-    return outputs[:, 0] if encoding.flat else outputs
+    return outputs[:, 0] if encoding.flat else outputs[:, : encoding.outputs]
 
 
 def _evaluated(block: Block, source: Source, basis: Basis, weights: Array, encoding: Encoding) -> Array:
@@ -523,7 +544,13 @@ def _evaluated(block: Block, source: Source, basis: Basis, weights: Array, encod
             remedy="leave those rows out, or fill them; a model trained with sk.Impute fills them itself",
         )
     outputs = basis.predict(block.X, weights)
-    return encoding.decode(outputs) if isinstance(encoding, Continuous) else outputs
+    if not isinstance(encoding, Continuous):
+        return outputs
+    c = encoding.outputs
+    if outputs.shape[1] == c:
+        return encoding.decode(outputs)
+    # Of intervals: outputs, and what their scales are made from, which has no unit.
+    return np.concatenate([encoding.decode(np.ascontiguousarray(outputs[:, :c])), outputs[:, c:]], axis=1)
 
 
 def _place(source: Source) -> str:

@@ -59,7 +59,7 @@ def test_a_dask_frame_is_rows_once_its_chunks_are_known() -> None:
     assert np.array_equal(model.predict(frame), model.predict(rows))
 
 
-def test_scores_of_classes_are_no_probabilities() -> None:
+def test_two_classes_have_one_score_and_two_probabilities() -> None:
     model = sk.KernelClassifier(centers=30).fit(X, LABELS)
-    assert not hasattr(model, "predict_proba")
+    assert model.predict_proba(X).shape == (len(X), 2)
     assert model.decision_function(X).ndim == 1  # two classes: one score, as scikit-learn has it

@@ -34,7 +34,8 @@ def predict_command(args: Namespace) -> None:
     display = Display(sys.stderr)
     try:
         made = predict(
-            args.model, args.data, args.out, id=args.id, scores=args.scores, format=args.format, memory=args.memory,
+            args.model, args.data, args.out, id=args.id, scores=args.scores, probabilities=args.probabilities,
+            interval=args.interval, format=args.format, memory=args.memory,
             threads=args.threads, scheduler=args.scheduler, overwrite=args.overwrite, on_progress=display.rows,
         )  # fmt: skip
     finally:

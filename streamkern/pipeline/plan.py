@@ -18,12 +18,14 @@ from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
+from streamkern.solvers.answers import planned_answers, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
 from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.choice import Search
 from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.solvers.left_out import rows_left_out
 from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.metric import metric_bill
 from streamkern.solvers.placement import device_for, require_room
@@ -156,12 +158,15 @@ def plan(
     if pipeline.centers is not None:
         data.draw(pipeline.centers.count(data))
     dtype = np.dtype(pipeline.dtype)
+    source = source_of(solver, pipeline.train, pipeline.validation)
+    answering = planned_answers(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline))
     project = partial(
         footprint, data, p, likely_outputs(data), solver, budget=budget, baseline=loaded(), slots=slots,
         lanes=pipeline.lanes, itemsize=dtype.itemsize, validate=pipeline.validation is not None,
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
+        answers=None if source is None else (source, pipeline.task),
     )  # fmt: skip
     fits = project(agop=pipeline.metric)
     search = search_of(pipeline, fits)
@@ -179,6 +184,7 @@ def plan(
         *_on_device(pipeline, device, fits, bill.size),
         *bill.reasons,
         *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
+        answering,
         *([] if search is None else [search.text()]),
         *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
@@ -298,6 +304,13 @@ def _stages(
         took = seconds(work, costs.rows, whole) + stored * _HASHED
         metrics = [stage("kernel", costs.sample, search.fits, work, whole, took, "metric")]
     prepared = seconds(takes.setup, sweeps * n, whole * (1 + sweeps)) + bill.memory.setup * prices.page
+    calibrating = []
+    if "calibrate" in fits.stages:
+        held = 0 if pipeline.validation is None else rows_left_out(pipeline.validation.base_rows, size.outputs)
+        fitted = held or rows_left_out(data.base_rows, size.outputs)
+        answered = float(held) * predicting + Operations(numbers=20.0 * fitted * (3 * size.outputs + 2) ** 2)
+        took = seconds(answered, held, held * row_bytes)
+        calibrating = [stage("calibrate", fitted, 1, answered, held * row_bytes, took)]
     evaluated = seconds(float(scored) * predicting, scored, looked_up)
     return (
         *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
@@ -320,5 +333,6 @@ def _stages(
         stage("centers", stored, 1, choosing, whole, seconds(choosing, size.p, whole) + stored * _HASHED),
         stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),
         stage("train", passes * n, passes, training, read, trained),
+        *calibrating,
         stage("evaluate", scored, 1, float(scored) * predicting, looked_up, evaluated),
     )

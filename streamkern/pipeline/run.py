@@ -28,6 +28,7 @@ from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
 from streamkern.progress import showing
 from streamkern.redaction import redacted
+from streamkern.solvers.answers import described_answers
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import fit, likely_outputs, planned, steps, width
@@ -284,6 +285,7 @@ def _train(
             **settled,
             **({"metric": model.metadata["metric"]} if "metric" in model.metadata else {}),
             **({} if fitted.choice is None else {"kernel_choice": fitted.choice.summary()}),
+            **described_answers(fitted.answers),
             "solver": pipeline.solver.to_json()["name"],
             "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
             "preprocess": report.get("preprocess", []),

@@ -27,6 +27,7 @@ from streamkern.solvers import Outcome, Problem, Solver, train
 from streamkern.solvers.checks import unseen_categories
 from streamkern.solvers.diagnostics import diagnose
 from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps
+from streamkern.solvers.saved import described_arrays
 from streamkern.storage.base import digest
 from streamkern.storage.serialize import load_value, save_value
 from streamkern.user_code import described
@@ -230,4 +231,5 @@ def diagnosed(pipeline: Pipeline, stages: Stages, problem: Problem, model: Kerne
 
 
 def _model_key(pipeline: Pipeline, model: KernelMachine, dataset: Dataset) -> tuple[Any, ...]:
-    return model.weights_sha256, described(model.kernel), centers_key(pipeline, dataset)
+    answers = [] if model.answers is None else described_arrays(model.answers)
+    return model.weights_sha256, described(model.kernel), centers_key(pipeline, dataset), *answers

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import add, eq, ge, gt, le, lt, mul, ne, sub, truediv
 from typing import Any, NamedTuple
@@ -32,6 +32,8 @@ DEEPEST = 40
 """Parentheses and signs within one another, at most."""
 
 CHAMPION = "champion"
+
+_MANY = 40  # names of metrics that an error lists
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
@@ -116,7 +118,7 @@ class Gate:
             if own != name:
                 values[name] = None if champion is None else champion.get(own)
             if own not in challenger or (own != name and champion is not None and own not in champion):
-                raise self._wrong(at, f"There is no metric {own!r}.", "one of " + ", ".join(sorted(challenger)))
+                raise self._wrong(at, f"There is no metric {own!r}.", "one of " + _listed(challenger))
         reasons: list[str] = []
         try:
             passed = self._value(self._tree, values, reasons) is not False
@@ -248,6 +250,12 @@ class Gate:
             where=f"position {at + 1}\n    {self.expression}\n    {' ' * at}^",
             expected=expected,
         )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names of metrics; of those by class or output, where there are many, none."""
+    ordered = sorted(names)
+    return ", ".join(ordered if len(ordered) <= _MANY else [name for name in ordered if "." not in name])
 
 
 def default_gate(task: str) -> Gate:

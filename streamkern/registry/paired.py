@@ -15,6 +15,9 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
+from streamkern.solvers.intervals import Intervals, covered
+from streamkern.solvers.metrics import Measured, flat, measured, metrics_of
+from streamkern.solvers.probabilities import ProbabilityCalibration
 from streamkern.types import Array
 
 SCORES = 8192
@@ -26,7 +29,8 @@ class Paired:
     """How two models do on the same rows.
 
     Attributes:
-        challenger: ``n_test``, ``mse``, and ``accuracy`` or ``r2``.
+        challenger: ``n_test``, ``mse``, and ``accuracy`` or ``r2``; and those of ``metrics_of``, each by a name of its
+            own, see ``flat``. What the rows do not define, or one of the models alone has, is NaN.
         champion: the same of the champion; None without a champion.
         test: name and numbers of the paired test; its ``p_value`` is two-sided. None without a champion.
         challenger_scores: largest outputs, or values, on a fixed sample of the rows, shape (k,).
@@ -68,7 +72,10 @@ def compare_models(
     tallies = [_Tally(model) for model in models]
     only_first = only_second = n = 0
     difference = squares = 0.0
-    streams = [_Outputs(model.stream_outputs(rows, executor=executor)) for model in models]
+    streams = [
+        _Outputs(model.stream_outputs(rows, executor=executor, scales=isinstance(model.answers, Intervals)))
+        for model in models
+    ]
     scan = RawScan(Scan(Assembly(rows)))
     for i in range(len(scan)):
         raw, _ = scan.block((i,))
@@ -85,6 +92,8 @@ def compare_models(
             difference, squares = difference + float(d.sum()), squares + float(np.square(d).sum())
     scores = [np.concatenate(tally.scores) for tally in tallies]
     metrics = [tally.metrics(n) for tally in tallies]
+    names = {name for each in metrics for name in each}
+    metrics = [{name: each.get(name, np.nan) for name in sorted(names)} for each in metrics]
     if champion is None:
         return Paired(metrics[0], None, None, scores[0], None)
     classes = isinstance(challenger.encoding, Classes)
@@ -115,13 +124,24 @@ class _Tally:
         self.right = 0
         self.errors, self.sums, self.squares = np.zeros((3, model.encoding.outputs))
         self.scores: list[Array] = []
+        self.more: Measured | None = None
 
     def add(self, y: Array, F: Array, keep: Array) -> tuple[Array, Array]:
         """Which rows are right, and their squared error, meant over the outputs."""
         encoding, F = self.model.encoding, F.astype(np.float64)
+        F, scales = F[:, : encoding.outputs], F[:, encoding.outputs :]
         if isinstance(encoding, Classes):
             right = np.asarray(self.model.decide(F) == y.reshape(len(y)))
             wanted = np.asarray(y.reshape(len(y), 1) == encoding.values[None, :], dtype=np.float64)
+            codes = np.where(wanted.any(axis=1), wanted.argmax(axis=1), -1)
+            answers = self.model.answers
+            found = measured(
+                encoding,
+                F,
+                codes,
+                None,
+                answers.probabilities(F) if isinstance(answers, ProbabilityCalibration) else None,
+            )
             self.scores.append(F[keep].max(axis=1))
         else:
             assert isinstance(encoding, Continuous)
@@ -131,6 +151,10 @@ class _Tally:
             self.sums += shifted.sum(axis=0)
             self.squares += np.square(shifted).sum(axis=0)
             self.scores.append(F[keep, 0])
+            answers, units = self.model.answers, (F / encoding.unit, wanted / encoding.unit)
+            inside = covered(answers, units[0], scales, units[1]) if isinstance(answers, Intervals) else None
+            found = measured(encoding, *units, None, inside=inside)
+        self.more = found if self.more is None else self.more + found
         squared = np.square(F - wanted)
         self.errors += squared.sum(axis=0)
         self.right += int(right.sum())
@@ -138,13 +162,17 @@ class _Tally:
 
     def metrics(self, n: int) -> dict[str, float]:
         """As ``streamkern.solvers.score.score`` returns them."""
-        found = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
+        assert self.more is not None
+        found: dict[str, float] = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
+        others = metrics_of(self.model.encoding, self.more)
         if isinstance(self.model.encoding, Classes):
-            return found | {"accuracy": self.right / n}
-        spread = self.squares - self.sums**2 / n
-        varies = spread > 0
-        r2 = np.where(varies, 1 - self.errors / np.where(varies, spread, 1.0), np.where(self.errors > 0, 0.0, 1.0))
-        return found | {"r2": float(r2.mean())}
+            found["accuracy"] = self.right / n
+        else:
+            spread = self.squares - self.sums**2 / n
+            varies = spread > 0
+            r2 = np.where(varies, 1 - self.errors / np.where(varies, spread, 1.0), np.where(self.errors > 0, 0.0, 1.0))
+            found |= {"r2": float(r2.mean()), "rmse": float(np.mean(np.sqrt(self.errors / n)))}
+        return found | {name: np.nan if value is None else value for name, value in flat(others).items()}
 
 
 def _mcnemar(only_first: int, only_second: int) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -229,8 +230,8 @@ def _decide(
         "status": "promoted" if verdict.passed else "rejected",
         "promote": verdict.passed,
         "reasons": list(verdict.reasons),
-        "challenger": metrics,
-        "against": before,
+        "challenger": _defined(metrics),
+        "against": None if before is None else _defined(before),
         "champion": standing.champion,
         "start": "warm" if why_cold is None else "cold",
         "significance": paired.test,
@@ -403,7 +404,9 @@ def listing(models: Registry) -> str:
     lines = []
     for number in models.versions:
         record = models.record(number)
-        scores = ", ".join(f"{k} {v:.4g}" for k, v in record["decision"]["challenger"].items() if k in _SHOWN)
+        scores = ", ".join(
+            f"{k} {v:.4g}" for k, v in record["decision"]["challenger"].items() if k in _SHOWN and v is not None
+        )
         mark = "*" if number == champion else " "
         lines.append(
             f"{mark} {number:>6}  {record['created']}  {record['status']:<8}  {scores} ({record['rows']:,} rows)"
@@ -411,4 +414,9 @@ def listing(models: Registry) -> str:
     return "\n".join(lines or ["there is no version yet"]) + "\n"
 
 
-_SHOWN = ("accuracy", "r2", "mse")
+def _defined(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Metrics as JSON has them: None for those that the rows do not define."""
+    return {name: None if value is None or not math.isfinite(value) else value for name, value in metrics.items()}
+
+
+_SHOWN = ("accuracy", "auc", "r2", "mse")

@@ -9,6 +9,7 @@ from typing import Any
 
 from streamkern.errors import StorageError, UsageError
 from streamkern.report.run_directory import RunDirectory, read_run
+from streamkern.solvers.metrics import flat
 
 _STATES = {"done": "FINISHED", "interrupted": "KILLED", "running": "RUNNING"}  # all others FAILED
 _FILES = ("manifest.json", "result.json", "report.html")
@@ -114,8 +115,9 @@ def _metrics(record: RunDirectory) -> Iterator[tuple[str, float, int]]:
         for name, value in entry.get("validation", {}).items():
             yield f"validation.{name}", float(value), int(entry["pass"])
     for part, metrics in result.get("metrics", {}).items():
-        for name, value in metrics.items():
-            yield f"{part}.{name}", float(value), len(history)
+        for name, value in flat(metrics).items():
+            if value is not None:
+                yield f"{part}.{name}", float(value), len(history)
     for name in _RESULTS:
         if name in result:
             yield name, float(result[name]), len(history)

@@ -76,6 +76,14 @@ def place(name: str) -> str:
     return f"<!--plot {name}-->"
 
 
+_ANSWERS = (
+    ("auc", "AUC", "1 is a perfect order, 0.5 is chance"),
+    ("balanced_accuracy", "balanced accuracy", "mean share found of each class"),
+    ("log_loss", "log loss", "of the probabilities"),
+    ("ece", "calibration error", "mean gap of probability and share"),
+)
+
+
 def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
     """What one looks at first: (label, value, note)."""
     found, result = status(record), record.result or {}
@@ -85,6 +93,11 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
         if "accuracy" in metrics:
             note = f"{metrics['n']:,} rows" + ("" if base is None else f"; commonest class {base:.1%}")
             numbers.append((f"accuracy, {word}", f"{metrics['accuracy']:.2%}", note))
+            numbers += [
+                (f"{name}, {word}", f"{metrics[key]:.4f}", what)
+                for key, name, what in _ANSWERS
+                if part == "test" and metrics.get(key) is not None
+            ]
         else:
             note = f"{metrics['n']:,} rows" + ("" if base is None else f"; mean alone {base:.4g}")
             numbers.append((f"RMSE, {word}", f"{math.sqrt(metrics['mse']):.4g}", note))

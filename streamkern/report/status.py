@@ -11,6 +11,7 @@ from streamkern.memory import format_bytes
 from streamkern.progress import duration
 from streamkern.report.run_directory import RunDirectory
 
+_SHOWN = ("accuracy", "auc", "log_loss", "ece", "r2", "mae", "mse")
 _RECENT = 30.0  # seconds over which the speed of a live run is taken
 
 
@@ -125,7 +126,7 @@ def _headline(found: dict[str, Any]) -> str:
 
 def metrics_in_words(metrics: dict[str, Any]) -> str:
     """Metrics on a line: what a person looks at first comes first."""
-    numbers = [f"{name} {metrics[name]:.4g}" for name in ("accuracy", "r2", "mse") if name in metrics]
+    numbers = [f"{name} {metrics[name]:.4g}" for name in _SHOWN if metrics.get(name) is not None]
     return f"{', '.join(numbers)} ({metrics['n']:,} rows)"
 
 

@@ -34,6 +34,8 @@ from streamkern.model import KernelMachine, Predicted
 from streamkern.progress import reporter, showing
 from streamkern.registry.models import open_model
 from streamkern.solvers.footprint import THREAD, require_fitting
+from streamkern.solvers.metered import sums_held
+from streamkern.solvers.metrics import ranks_bytes
 from streamkern.storage.base import Source, digest
 from streamkern.storage.predictions import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.storage.remote import is_remote
@@ -103,6 +105,8 @@ def predict(
     *,
     id: str | None = None,
     scores: bool = False,
+    probabilities: bool = False,
+    interval: float | None = None,
     format: str | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
@@ -124,6 +128,10 @@ def predict(
         target: the local file (parquet) or directory (zarr) to make.
         id: a column of numbers or strings to copy.
         scores: write the outputs too: ``score_LABEL`` for each class. In zarr they are one array, ``scores``.
+        probabilities: write the probabilities of the classes: ``probability_LABEL``. In zarr one array,
+            ``probabilities``.
+        interval: write the ends that hold the target with this probability: ``lower`` and ``upper``, or ``lower_0``,
+            ``upper_0``, ``lower_1``, ... where there are several values. In zarr one array, ``interval``.
         format: ``parquet`` or ``zarr``; by the end of ``target`` if not given.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
         threads: of this process, as for ``run``.
@@ -147,11 +155,12 @@ def predict(
         machine = model if isinstance(model, KernelMachine) else open_model(model)
         place, format = _place(target, format)
         source = _open(machine, data, id, storage_options, budget)
-        columns = _columns(machine, source, id, scores)
+        columns = _columns(machine, source, id, scores, probabilities, interval)
         n = int(source.bounds[-1])
         row_bytes = sum(column.row_bytes for column in columns)
         part_rows = int(np.clip(PART_BYTES // row_bytes, 1, PART_ROWS))
         parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
+        parts += ["probabilities"] * probabilities + ([] if interval is None else [f"interval {float(interval)!r}"])
         if unknown_code(machine.kernel, machine.features) is not None:
             parts.append(secrets.token_hex(8))  # what an earlier call has written may be of other code
         identity = digest(1, *parts)
@@ -177,7 +186,7 @@ def predict(
                     missing = made.missing()
                     kept = n - sum(b - a for a, b in map(made.rows, missing))
                     start = time.perf_counter()
-                    _write(machine, source, made, missing, executor, reporter(on_progress, display), unseen)
+                    _write(machine, source, made, missing, executor, reporter(on_progress, display), unseen, interval)
                     made.commit()
                     rate = (n - kept) / (time.perf_counter() - start)
         else:
@@ -219,12 +228,13 @@ def _write(
     executor: Executor,
     on_progress: Progress,
     unseen: Counter[str],
+    interval: float | None,
 ) -> None:
     """Predict the missing parts, each run of neighbours in one stream, and write each while the next is predicted."""
     names = [column.name for column in made.columns]
 
     def write(part: int, held: list[Predicted]) -> int:
-        made.write(part, _values(model, held, made.columns))
+        made.write(part, _values(model, held, made.columns, interval))
         return made.rows(part)[1]
 
     with ThreadPoolExecutor(1, thread_name_prefix="streamkern-write") as writer:
@@ -232,7 +242,12 @@ def _write(
         for first, last in _runs(missing):
             rows = made.rows(first)[0], made.rows(last)[1]
             stream = model.stream_predictions(
-                Dataset(source), executor=executor, outputs="scores" in names, rows=rows, unseen=unseen
+                Dataset(source),
+                executor=executor,
+                outputs=bool({"scores", "probabilities"} & {*names}),
+                scales=interval is not None,
+                rows=rows,
+                unseen=unseen,
             )
             for part in range(first, last + 1):
                 stream, held = _taken(stream, made.rows(part)[1] - made.rows(part)[0])
@@ -264,7 +279,9 @@ def _taken(stream: Iterator[Predicted], rows: int) -> tuple[Iterator[Predicted],
     return stream, held
 
 
-def _values(model: KernelMachine, held: Sequence[Predicted], columns: Sequence[OutputColumn]) -> list[Array]:
+def _values(
+    model: KernelMachine, held: Sequence[Predicted], columns: Sequence[OutputColumn], interval: float | None
+) -> list[Array]:
     """The columns' values over blocks."""
     made: list[Array] = []
     for column in columns:
@@ -274,6 +291,13 @@ def _values(model: KernelMachine, held: Sequence[Predicted], columns: Sequence[O
             made.append(values if labels is None else labels.astype(column.dtype)[values.astype(np.int64, copy=False)])
         elif column.name == "scores":
             made.append(_joined([block.outputs for block in held], column))
+        elif column.name == "interval":
+            assert interval is not None
+            ends = [model.intervals(block.outputs, interval) for block in held if block.outputs is not None]
+            made.append(_joined([each.reshape(len(each), -1) for each in ends], column))
+        elif column.name == "probabilities":
+            found = [model.probabilities(block.outputs) for block in held if block.outputs is not None]
+            made.append(_joined(found, column))
         else:
             made.append(_joined([block.y for block in held], column))
     return made
@@ -369,7 +393,9 @@ def _open(
     return source
 
 
-def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool) -> list[OutputColumn]:
+def _columns(
+    model: KernelMachine, source: Source, id: str | None, scores: bool, probabilities: bool, interval: float | None
+) -> list[OutputColumn]:
     """What a row of the predictions has."""
     columns: list[OutputColumn] = []
     if id is not None:
@@ -382,17 +408,27 @@ def _columns(model: KernelMachine, source: Source, id: str | None, scores: bool)
         columns.append(OutputColumn("prediction", np.dtype(object) if labels.dtype.kind in "UTO" else labels.dtype))
         if scores:
             columns.append(OutputColumn("scores", dtype, tuple(f"score_{label}" for label in labels.tolist())))
-    elif scores:
+        if probabilities:
+            model.probabilities(np.zeros((0, len(labels))))  # an error before a row is read, where it has none
+            fields = tuple(f"probability_{label}" for label in labels.tolist())
+            columns.append(OutputColumn("probabilities", np.dtype(np.float64), fields))
+    elif scores or probabilities:
         raise UsageError(
-            "The model predicts values, and has no scores of classes.",
-            where="scores",
+            f"The model predicts values, and has no {'scores' if scores else 'probabilities'} of classes.",
+            where="scores" if scores else "probabilities",
             expected="a classifier",
-            remedy="leave scores out",
+            remedy=f"leave {'scores' if scores else 'probabilities'} out",
         )
     else:
         c = model.weights.shape[1]
         flat = bool(getattr(model.encoding, "flat", True))
         columns.append(OutputColumn("prediction", dtype, () if flat else tuple(f"prediction_{j}" for j in range(c))))
+    if interval is not None:
+        c = model.weights.shape[1]
+        model.intervals(np.zeros((0, 2 * c)), interval)  # an error before a row is read, where it has none
+        places = [""] if getattr(model.encoding, "flat", True) else [f"_{j}" for j in range(c)]
+        fields = tuple(f"{end}{place}" for place in places for end in ("lower", "upper"))
+        columns.append(OutputColumn("interval", np.dtype(np.float64), fields))
     names = [name for column in columns for name in {column.name, *column.fields}]
     if id is not None and (names.count(id) > 1 or "/" in id or id.startswith(".")):
         raise UsageError(
@@ -440,5 +476,7 @@ def evaluate(
         source = open_tables([data], target, machine.columns, schema=machine.schema, memory=budget)
         dataset = Dataset(source)
         held, working = _taken_by(machine, dataset)
+        sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
+        held += sums * ranks_bytes(dataset.base_rows, machine.encoding.outputs)
         require_fitting("evaluation", source, working, budget, executor.slots, held)
         return machine.score(dataset, executor=executor)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,6 +90,37 @@ class Predictor:
         """
         outputs = self._outputs(self._checked(X, columns))
         return Answer(self.model.decide(outputs), outputs)
+
+    def predict_proba(self, X: Any, columns: Sequence[str] | None = None) -> Array:
+        """Probabilities of the classes, in the order of ``labels``, shape (n, K), float64.
+
+        Args:
+            X: rows as in a call.
+            columns: as in a call.
+
+        Raises:
+            UsageError: the model has none, see ``KernelMachine.predict_proba``.
+            DataError: as a call.
+        """
+        return self.model.probabilities(self._outputs(self._checked(X, columns)))
+
+    def predict_interval(self, X: Any, coverage: float = 0.9, columns: Sequence[str] | None = None) -> Array:
+        """Lower and upper ends that hold the target with the given probability: shape (n, 2), or (n, c, 2), float64.
+
+        Args:
+            X: rows as in a call.
+            coverage: the probability, between 0 and 1.
+            columns: as in a call.
+
+        Raises:
+            UsageError: the model has none, see ``KernelMachine.predict_interval``.
+            DataError: as a call.
+        """
+        return self.model.intervals(self._with_scales(self._checked(X, columns)), coverage)
+
+    @cached_property
+    def _with_scales(self) -> Callable[[Array], Array]:
+        return self.model.answering(scales=True)
 
     def _checked(self, X: Any, columns: Sequence[str] | None) -> Array:
         expected = f"at most {self.max_rows:,} rows of {self.n_features} numbers"

@@ -19,7 +19,8 @@ from streamkern.engine import Engine, default_engine
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
-from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gather_weighted, sweep
+from streamkern.solvers.left_out import LeftOut, alike
+from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gather_weighted, gathered, sweep
 from streamkern.types import Array, IntArray, Parameters
 
 HELD_OUT = 2000
@@ -72,6 +73,8 @@ class Problem:
         mean_weight: mean of the training rows' sample weights, which solvers see divided by it.
         largest_weight: the largest of them, divided by it.
         engine: where heavy arithmetic runs, bound to the executor; by default the one of the CPU.
+        leave_out: whether outputs on training rows that are left out one at a time are wanted of solvers that have
+            them in closed form.
     """
 
     train: Dataset
@@ -90,6 +93,7 @@ class Problem:
     mean_weight: float = 1.0
     largest_weight: float = 1.0
     engine: Engine = field(default_factory=default_engine)
+    leave_out: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", self.engine.bound(self.executor))
@@ -184,6 +188,23 @@ class Problem:
     def rows(self, ids: IntArray) -> tuple[Array, Array | None]:
         """Training rows by id, as the basis wants them, shape (k, d), and their sample weights, if they have some."""
         return gather_weighted(self.executor, self.assembly(self.train), ids)
+
+    def full_rows(self, ids: IntArray, data: Dataset | None = None) -> tuple[Array, Array, Array | None]:
+        """Rows by id of the training rows, or of ``data``: features, encoded targets, and sample weights."""
+        X, y, w = gathered(self.executor, self.assembly(data or self.train), ids)
+        assert y is not None
+        return X, y, w
+
+    def by_features(self, X: Array, values: Array, w: Array | None) -> tuple[Array, Array, IntArray]:
+        """Mean of values (n, c) and weight (n,) of the rows with each row's features; and numbers of those groups."""
+        codes, first = alike(X)
+        weight = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
+        mass = np.bincount(codes, weights=weight)
+        if len(first) == len(X):
+            return values, weight, codes
+        means = np.zeros((len(first), values.shape[1]))
+        np.add.at(means, codes, values * weight[:, None])
+        return (means / np.where(mass > 0, mass, 1.0)[:, None])[codes], mass[codes], codes
 
     def all_rows(self) -> tuple[IntArray, IntArray]:
         """Ids of the training rows, ascending, shape (n,), and where the rows that the centers are stand among them.
@@ -309,6 +330,9 @@ class Iteration(Protocol):
     def weights(self, state: Any) -> Array:
         """The solution that a state stands for, shape (p, c)."""
 
+    def left_out(self, state: Any) -> LeftOut | None:
+        """Outputs on training rows, each as if it had been left out; None where the method has no closed form."""
+
 
 class OneByOne:
     """What a method of minibatches alone leaves as it is."""
@@ -329,6 +353,10 @@ class OneByOne:
     def settle(self, state: Any) -> Any:
         """Nothing is ever pending."""
         return state
+
+    def left_out(self, state: Any) -> LeftOut | None:
+        """Nothing is known of rows that are left out."""
+        return None
 
 
 class WholePasses(OneByOne):

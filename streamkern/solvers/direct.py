@@ -6,8 +6,9 @@ R = I for features:  (ΦᵀΦ/n + λ R) w = Φᵀ y/n.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,26 @@ from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
 from streamkern.solvers.gradient import NormalEquations
+from streamkern.solvers.left_out import LeftOut, leave_one_out
 from streamkern.solvers.residual import FAR, relative_residual, said
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array
+
+Half = Callable[[Array], Array]
+"""A linear map of rows φ, shape (t, M) to (t, r), whose products are those of G⁻¹, with G = ΦᵀΦ/n + λR."""
+
+
+@serializable
+class Solved(NamedTuple):
+    """The solution.
+
+    Attributes:
+        weights: shape (M, c).
+        left_out: outputs on training rows that are left out one at a time, or None.
+    """
+
+    weights: Array
+    left_out: LeftOut | None = None
 
 
 @dataclass(frozen=True)
@@ -104,11 +123,11 @@ class DirectIteration(WholePasses):
         self.contribution = NormalEquations(self.basis, self.problem.encoding.outputs)
         self.report: dict[str, Any] = {"ridge": self.solver.ridge}
 
-    def init(self) -> Array:
+    def init(self) -> Solved:
         """Weights 0."""
-        return self.basis.engine.zeros((self.basis.width, self.problem.encoding.outputs), self.basis.dtype)
+        return Solved(self.basis.engine.zeros((self.basis.width, self.problem.encoding.outputs), self.basis.dtype))
 
-    def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
+    def begin(self, state: Solved, pass_: int, sweep: Sweep) -> Solved:
         """Sum the normal equations and solve them; where rounding spoils them, in a better basis."""
         gram, moment, _, n = sweep(self.contribution, None)
         engine = self.problem.engine
@@ -117,10 +136,12 @@ class DirectIteration(WholePasses):
         found = self._factored(A, moment / n)
         enough = found is not None and self.report["rounding"] <= FAR
         if engine.decide(enough, bound=False, likely=True) and found is not None:
-            return found
+            del A, gram
+            return self._solved(*found, n)
         if self.problem.better_budget:
             del A
-            return self._with_jitter(gram, moment / n, n, scale) if found is None else found
+            found = self._with_jitter(gram, moment / n, n, scale) if found is None else found
+            return self._solved(*found, n)
         del A, found
         # ``gram`` is kept: a checkpoint holds it for as long as the pass lasts.
         return self._orthonormalised(gram, n, scale, sweep)
@@ -133,7 +154,13 @@ class DirectIteration(WholePasses):
         add_ridge(A, self.solver.ridge, self.basis)
         return A
 
-    def _with_jitter(self, gram: Array, b: Array, n: int, scale: float) -> Array:
+    def _solved(self, w: Array, wide: Array, half: Half, n: int) -> Solved:
+        """The solution w, in float64 ``wide``, and what it gives for rows that are left out."""
+        if not self.problem.leave_out:
+            return Solved(w)
+        return Solved(w, leave_one_out(self.problem, self.basis, wide, half, n))
+
+    def _with_jitter(self, gram: Array, b: Array, n: int, scale: float) -> tuple[Array, Array, Half]:
         """Solve with the least diagonal that lets a Cholesky factor exist, where memory allows no second sweep."""
         for power in range(16):
             jitter = scale * float(np.finfo(np.float64).eps) * 10.0**power
@@ -145,8 +172,8 @@ class DirectIteration(WholePasses):
                 return found
         raise _unusable()
 
-    def _factored(self, A: Array, b: Array, added: float = 0.0) -> Array | None:
-        """Solve by a Cholesky factor, which overwrites A, or return None if A is not positive definite.
+    def _factored(self, A: Array, b: Array, added: float = 0.0) -> tuple[Array, Array, Half] | None:
+        """Solve by a Cholesky factor, which overwrites A, in both dtypes; None if A is not positive definite.
 
         ``added`` is the part of A's diagonal that stands for no ridge.
         """
@@ -174,9 +201,13 @@ class DirectIteration(WholePasses):
             penalties = wide * engine.kernel_product(basis, wide) if isinstance(basis, Expansion) else np.square(wide)
             jitter = added * float(np.sum(np.square(wide)) / np.sum(penalties)) / self.solver.ridge
         self._reached(relative_residual(residual, half), condition, jitter)
-        return w
 
-    def _orthonormalised(self, gram: Array, n: int, scale: float, sweep: Sweep) -> Array:
+        def whitened(phi: Array) -> Array:
+            return engine.triangular_solve(L, phi.T.copy(), lower=True).T
+
+        return w, wide, whitened
+
+    def _orthonormalised(self, gram: Array, n: int, scale: float, sweep: Sweep) -> Solved:
         """The solution from a second sweep, over functions ψ = Vᵀ φ that are orthonormal in the norm of the ridge.
 
         Products of nearly dependent functions lose half of the digits that the functions have. In a basis of
@@ -213,8 +244,9 @@ class DirectIteration(WholePasses):
         half = engine.product(U.T, b[kept])
         inner = engine.zeros(b.shape)
         inner[kept] = engine.product(U, half)
-        w = engine.zeros((basis.width, b.shape[1]), dtype)
-        w[rows] = engine.product(V, inner).astype(dtype)
+        wide = engine.zeros((basis.width, b.shape[1]))
+        wide[rows] = engine.product(V, inner)
+        w = wide.astype(dtype)
         reached = engine.triangular_solve(V, w[rows].astype(np.float64), lower=False)
         residual = engine.product(U.T, (b - engine.product(G, reached))[kept])
         size = float(np.sum(np.square(w.astype(np.float64))))
@@ -224,7 +256,12 @@ class DirectIteration(WholePasses):
         condition = norm * float(np.max(np.sum(np.square(U), axis=0)))
         self.report.pop("rounding", None)
         self._reached(relative_residual(residual, half), condition, jitter)
-        return w
+        right = engine.right_factor(V.T.copy())
+
+        def whitened(phi: Array) -> Array:
+            return engine.product(right.times(phi[:, rows])[:, kept], U)
+
+        return self._solved(w, wide, whitened, n)
 
     def _independent(self, A: Array, floor: float) -> tuple[Array, Array]:
         """Independent functions and what makes them orthonormal; see ``Engine.orthonormal``."""
@@ -250,6 +287,10 @@ class DirectIteration(WholePasses):
             remedies.insert(0, f"memory={needed!r}, which allows a second sweep that rounding spoils less")
         said(self.report, "Direct", residual, causes, remedies, far=max(residual, rounding) > FAR or jitter > 1)
 
-    def weights(self, state: Array) -> Array:
+    def weights(self, state: Solved) -> Array:
         """The solution."""
-        return state
+        return state.weights
+
+    def left_out(self, state: Solved) -> LeftOut | None:
+        """Outputs on training rows, in closed form, where the problem asks for them."""
+        return state.left_out

@@ -45,6 +45,7 @@ from streamkern.execute.base import Allowance, Executor
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
+from streamkern.solvers.answers import make_answers, source_of
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
 from streamkern.solvers.choice import KernelChoice, Search, choose_kernel, default_kernel, search_for
@@ -53,6 +54,7 @@ from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.metric import AGOP, Metric, learn_metric, require_metric
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
+from streamkern.solvers.saved import Answers
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 from streamkern.user_code import described
@@ -342,6 +344,7 @@ class Fitted(NamedTuple):
         metric: what was learned about the features, or None.
         columns: the features that the metric is of, or None.
         choice: the kernel that was chosen where none was given, or None.
+        answers: what turns outputs into probabilities or intervals, or None.
     """
 
     problem: Problem
@@ -352,6 +355,7 @@ class Fitted(NamedTuple):
     metric: Metric | None = None
     columns: Features | None = None
     choice: KernelChoice | None = None
+    answers: Answers | None = None
 
 
 def fit(
@@ -401,8 +405,10 @@ def fit(
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
             agop=recipe.metric if search is None else search.agop,
+            answers=None if source is None else (source, recipe.task),
         )  # fmt: skip
 
+    source = source_of(recipe.solver, data, recipe.validation)
     require_metric(recipe)
     search: Search | None = None
 
@@ -473,6 +479,7 @@ def fit(
         mean_weight=facts.mean_weight,
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
+        leave_out=source == "leave-one-out",
     )
 
     def key() -> tuple[Any, ...]:
@@ -493,7 +500,10 @@ def fit(
     if done:
         report = report | {"preprocess": done}
     release()
-    return Fitted(problem, outcome, report, projected.after(report), median, learned, columns, chosen)
+    answers = None
+    if source is not None:
+        answers = stages.keep("calibrate", key, lambda: make_answers(problem, outcome, stages.warn))
+    return Fitted(problem, outcome, report, projected.after(report), median, learned, columns, chosen, answers)
 
 
 def rows_key(dataset: Dataset) -> str:

@@ -17,9 +17,11 @@ from streamkern.errors import PlanRefusedError
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
+from streamkern.solvers.answers import answers_bytes
 from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
-from streamkern.solvers.metered import SCAN_ROWS, Bill, Size
+from streamkern.solvers.metered import SCAN_ROWS, Bill, Size, sums_held
 from streamkern.solvers.metric import AGOP, metric_bill
+from streamkern.solvers.metrics import ranks_bytes
 from streamkern.solvers.score import SAMPLED
 from streamkern.storage.base import Source
 from streamkern.storage.layout import rows_per_chunk
@@ -112,6 +114,7 @@ def footprint(
     features: FeatureMap | None = None,
     overlaps: bool | None = None,
     agop: AGOP | None = None,
+    answers: tuple[str, str] | None = None,
     better: bool = False,
 ) -> Footprint:
     """Project the memory of a fit.
@@ -137,6 +140,7 @@ def footprint(
         features: the feature map, or None.
         overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
         agop: the metric to learn, or None.
+        answers: where outputs on rows that are left out come from, see ``answers.source_of``, and the task; or None.
         better: whether the peak is that of a fit whose data need the better solve.
 
     Raises:
@@ -146,6 +150,7 @@ def footprint(
         _project, dataset=dataset, p=p, outputs=outputs, solver=solver, budget=budget, baseline=baseline, slots=slots,
         lanes=lanes, itemsize=itemsize, validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes,
         model_rows=model_rows, stored_centers=stored_centers, features=features, overlaps=overlaps, agop=agop,
+        answers=answers,
         better=better,
     )  # fmt: skip
     result = project()
@@ -221,6 +226,7 @@ def _project(
     overlaps: bool | None,
     most_rows: int | None = None,
     agop: AGOP | None,
+    answers: tuple[str, str] | None,
     better: bool,
     spare: bool = False,
 ) -> Footprint:
@@ -247,6 +253,7 @@ def _project(
     room = solver_memory(budget, dataset, p, itemsize, slots if stored_centers else None)
     blocks = len(dataset) // max(1, dataset.base_rows) * int(np.sum(-(-sizes // SCAN_ROWS))) or 1
     size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks)
+    size = replace(size, leave_out=answers is not None and answers[0] == "leave-one-out")
     bill = Bill(solver, replace(size, better=better), model_rows)
     takes = bill.memory
     extra = max(0, Bill(solver, replace(size, better=True), model_rows).memory.training - takes.training)
@@ -268,16 +275,25 @@ def _project(
     reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row
     reading += 8 * (_ORDER_ROWS + (walked + _ORDERING) * group)
     evaluation = read + slots * (takes.evaluation + min(model_rows, chunk_rows) * row) + KEPT_BYTES
+    evaluation_sums = sums_held(slots, -(-stored_rows // model_rows) or 1) + 2 * slots
+    ranked = ranks_bytes(stored_rows, outputs) * evaluation_sums
     weights = p * outputs * (itemsize + 8)
     stages = {
         "statistics": scan + ids + learning_bytes,
         "centers": gather + ids + 4 * takes.centers + centers_bytes,
         "eigensystem": gather + takes.setup,
         "train": takes.training + (read + KEPT_BYTES if takes.sweeps else read_ahead) + reading,
-        "evaluate": takes.centers + 2 * weights + evaluation + _DETAILS * min(SAMPLED, stored_rows) * outputs * 8,
+        "evaluate": takes.centers
+        + 2 * weights
+        + evaluation
+        + _DETAILS * min(SAMPLED, stored_rows) * outputs * 8
+        + ranked,
     }
     if agop is not None:
         stages["metric"] = gather + ids + metric_bill(agop, size, dataset.base_rows).memory
+    if answers is not None:
+        held = answers_bytes(answers[1], stored_rows, outputs, d * itemsize)
+        stages["calibrate"] = takes.centers + weights + max(gather, evaluation) + held
     if validate:
         stages["train"] += evaluation + takes.centers + weights
     baseline += _LIBRARIES + slots * THREAD + dataset.held_bytes(itemsize, outputs)

@@ -14,6 +14,7 @@ from streamkern.data.targets import Continuous, Encoding
 from streamkern.execute.base import Parts, Position
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, row_bytes, steps_ahead
+from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.score import score
 from streamkern.storage.serialize import serializable
@@ -69,6 +70,7 @@ class Outcome:
         wait: share of the slots' time spent waiting for rows.
         history: one entry a pass: loss and, with a validation set, its metrics.
         failure: None, or why the weights are not a solution.
+        left_out: outputs on training rows that were left out one at a time, where the method has them.
     """
 
     weights: Array
@@ -78,6 +80,7 @@ class Outcome:
     wait: float
     history: list[dict[str, Any]]
     failure: Failure | None = None
+    left_out: LeftOut | None = None
 
 
 @serializable
@@ -180,7 +183,8 @@ def train(
     weights = now.best[0] if now.best is not None and patience is not None else iteration.weights(state)
     if failure is None and not np.isfinite(weights).all():
         failure = Failure("non-finite", "The weights are not finite.", "compute in float64, or check the data's scale")
-    return Outcome(weights, len(now.history), now.rows, loop.seconds, now.wait, list(now.history), failure)
+    left_out, history = iteration.left_out(state), list(now.history)
+    return Outcome(weights, len(history), now.rows, loop.seconds, now.wait, history, failure, left_out)
 
 
 class _Loop:

@@ -72,6 +72,7 @@ class Size:
         features: the feature map; None for kernel values at centers.
         stored: whether the centers stay where the rows are stored.
         blocks: of a sweep over all rows; None where it is not known.
+        leave_out: whether outputs on rows that are left out one at a time are wanted.
         better: whether data may make a solver try a better solve: see ``Problem.better_budget``.
     """
 
@@ -87,6 +88,7 @@ class Size:
     features: FeatureMap | None = field(default=None, compare=False)
     stored: bool = False
     blocks: int | None = None
+    leave_out: bool = False
     better: bool = False
 
     @property
@@ -424,7 +426,8 @@ class MeteredProblem(Problem):
         ids = None if size.stored else np.arange(min(p, 4096))
         return cls(
             given, outputs, Laplace(1.0), CenterSet(Z, ids), nobody, size.dtype, lanes=size.lanes, memory=size.memory,
-            better_budget=0 if size.better else 1, features=size.features, engine=engine, size=size, run=run,
+            better_budget=0 if size.better else 1, leave_out=size.leave_out, features=size.features, engine=engine,
+            size=size, run=run,
         )  # fmt: skip
 
     @property
@@ -479,6 +482,13 @@ class MeteredProblem(Problem):
     def rows(self, ids: Array) -> tuple[Array, Array | None]:
         self.meter.count("rows", len(ids))
         return self.meter.array((len(ids), self.size.d), self.dtype), None
+
+    def full_rows(self, ids: Any, data: Any = None) -> Any:
+        X, _ = self.rows(ids)
+        return X, self.meter.array((len(X), self.size.outputs), np.float64), None
+
+    def by_features(self, X: Array, values: Array, w: Array | None) -> Any:
+        return values, self.meter.array((len(X),), np.float64), np.arange(len(X))
 
     def all_rows(self) -> Any:
         ids, places = (self.meter.array((self.size.n,), np.int64) for _ in range(2))

@@ -12,6 +12,9 @@ from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
+from streamkern.solvers.intervals import Intervals, covered
+from streamkern.solvers.metrics import measured, metrics_of
+from streamkern.solvers.saved import Answers
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 
@@ -41,7 +44,9 @@ def weigh(F: Array, w: Array | None) -> float:
 
 @dataclass(eq=False)
 class SquaredError:
-    """Contributes rows, Σ w, Σ w‖f(x) − y‖², Σ w of rows whose largest output is the right class, Σ wy, Σ wy², details.
+    """Contributes rows, Σ w, Σ w‖f(x) − y‖², Σ w of rows whose largest output is the right class, Σ wy, Σ wy².
+
+    And details, and the sums that all other metrics come from.
 
     Without sample weights every w is 1.
 
@@ -52,19 +57,29 @@ class SquaredError:
         basis: the functions the model is linear in.
         classify: whether targets are class codes.
         sample: rows whose values are kept; None for no details.
+        encoding: of the targets, for all metrics; None for squared error and accuracy alone.
+        answers: what turns outputs into probabilities or intervals, or None.
     """
 
     basis: Basis
     classify: bool
     sample: Chooser | None = None
+    encoding: Encoding | None = None
+    answers: Answers | None = None
 
     def __call__(self, block: Block, state: Array) -> Parts:
-        """Sums over the block under weights ``state``, shape (M, c)."""
+        """Sums over the block under weights ``state``, shape (M, c); with intervals (M, 2c), with those of scales."""
         n = len(block.X)
         y, w = block.y, block.w
         assert y is not None
-        F = self.basis.predict(block.X, state)
+        F, inside, P = self.basis.predict(block.X, state), None, None
+        if isinstance(self.answers, Intervals):
+            F, found = np.ascontiguousarray(F[:, : F.shape[1] // 2]), F[:, F.shape[1] // 2 :]
+            inside = covered(self.answers, F, found, y)
+        elif self.answers is not None:
+            P = self.answers.probabilities(F)
         correct, details = 0.0, self._details(block, y, F)
+        more = 0 if self.encoding is None else measured(self.encoding, F, y, w, P, inside)
         if self.classify:
             right = F.argmax(axis=1) == y
             correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
@@ -72,8 +87,8 @@ class SquaredError:
         error, mass = np.square(F, dtype=np.float64), n if w is None else float(w.sum())
         if self.classify:
             none = np.zeros(F.shape[1])
-            return n, mass, _total(error, w), correct, none, none, details
-        return n, mass, _total(error, w), correct, _total(y, w), _total(np.square(y), w), details
+            return n, mass, _total(error, w), correct, none, none, details, more
+        return n, mass, _total(error, w), correct, _total(y, w), _total(np.square(y), w), details, more
 
     def _details(self, block: Block, y: Array, F: Array) -> Any:
         if self.sample is None:
@@ -108,7 +123,14 @@ class Scored(NamedTuple):
 
 
 def score(
-    executor: Executor, assembly: Assembly, basis: Basis, weights: Array, block_rows: int = 1024
+    executor: Executor,
+    assembly: Assembly,
+    basis: Basis,
+    weights: Array,
+    block_rows: int = 1024,
+    *,
+    every: bool = False,
+    answers: Answers | None = None,
 ) -> dict[str, Any]:
     """Metrics of f(x) = Σ_j w_j φ_j(x) on a dataset.
 
@@ -118,25 +140,34 @@ def score(
         basis: the functions φ_j.
         weights: w, shape (M, c).
         block_rows: most rows of a block.
+        every: whether all metrics are wanted, not those alone that a pass is judged by.
+        answers: what turns outputs into probabilities or intervals, or None; then all metrics are wanted.
 
     Returns:
         ``n``, ``mse`` (mean over rows of the mean squared error over outputs) and, for classes, ``accuracy``, else
-        ``r2`` (mean over outputs); means are weighted where rows have sample weights.
+        ``r2`` (mean over outputs); means are weighted where rows have sample weights. With ``every`` those of
+        ``metrics_of`` and, for values, ``rmse``; by output, where there are several.
     """
     classify = isinstance(assembly.encoding, Classes)
-    sums = _sums(executor, assembly, SquaredError(basis, classify), weights, block_rows)
+    error = SquaredError(basis, classify, encoding=assembly.encoding if every else None, answers=answers)
+    sums = _sums(executor, assembly, error, weights, block_rows)
     return _metrics(assembly.encoding, sums)
 
 
 def score_in_detail(
-    executor: Executor, assembly: Assembly, basis: Basis, weights: Array, block_rows: int = 1024
+    executor: Executor,
+    assembly: Assembly,
+    basis: Basis,
+    weights: Array,
+    block_rows: int = 1024,
+    answers: Answers | None = None,
 ) -> Scored:
     """As ``score``, and what a report shows of it, in the same sweep."""
     encoding, data = assembly.encoding, assembly.dataset
     classify = isinstance(encoding, Classes)
     sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]
-    sums = _sums(executor, assembly, SquaredError(basis, classify, sample), weights, block_rows)
-    metrics, details = _metrics(encoding, sums), sums[-1]
+    sums = _sums(executor, assembly, SquaredError(basis, classify, sample, encoding, answers), weights, block_rows)
+    metrics, details = _metrics(encoding, sums), sums[-2]
     if classify:
         return Scored(metrics, details if isinstance(details, np.ndarray) else None)
     assert isinstance(encoding, Continuous)
@@ -147,19 +178,29 @@ def score_in_detail(
 
 
 def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: Array, block_rows: int) -> Parts:
+    if isinstance(error.answers, Intervals):
+        weights = error.answers.widened(weights)
     return sweep(executor, ScanWork(Scan(assembly, block_rows), error), weights)
 
 
 def _metrics(encoding: Encoding | None, sums: Parts) -> dict[str, Any]:
-    n, mass, error, correct, total, squares, _ = sums
+    n, mass, error, correct, total, squares, _, more = sums
     mass = mass or np.nan  # every weight is 0: there is no mean
     unit = encoding.unit if isinstance(encoding, Continuous) else 1.0
-    metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(error * unit**2) / mass)}
+    errors = error * unit**2 / mass
+    metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(errors))}
     if isinstance(encoding, Classes):
         metrics["accuracy"] = correct / mass
-    else:
-        spread = squares - total**2 / mass
-        varies = spread > 0
-        r2 = np.where(varies, 1 - error / np.where(varies, spread, 1.0), np.where(error > 0, 0.0, 1.0))
-        metrics["r2"] = float(np.mean(r2))
-    return metrics
+        return metrics | (metrics_of(encoding, more) if more else {})
+    spread = squares - total**2 / mass
+    varies = spread > 0
+    r2 = np.where(varies, 1 - error / np.where(varies, spread, 1.0), np.where(error > 0, 0.0, 1.0))
+    metrics["r2"] = float(np.mean(r2))
+    if not more or encoding is None:
+        return metrics
+    found = metrics_of(encoding, more)
+    # The mean over the outputs of their RMSE, as scikit-learn's root_mean_squared_error has it.
+    metrics["rmse"] = float(np.mean(np.sqrt(errors)))
+    if "by_output" in found:
+        found["by_output"] |= {"rmse": np.sqrt(errors).tolist(), "r2": r2.tolist()}
+    return metrics | found

@@ -158,3 +158,19 @@ _expressions = st.recursive(
 def test_agrees_with_python_on_what_both_can_say(expression: str):
     expected = eval(expression, {"__builtins__": {}}, dict(ONE))
     assert Gate(expression).judge(ONE, OTHER).passed == expected
+
+
+def test_metrics_of_a_class_are_names():
+    gate = Gate("recall.fraud >= champion - 0.01 and auc >= champion.auc")
+    before = {"recall.fraud": 0.5, "auc": 0.8}
+    assert gate.judge({"recall.fraud": 0.495, "auc": 0.8}, before).passed
+    assert not gate.judge({"recall.fraud": 0.4, "auc": 0.9}, before).passed
+    undefined = gate.judge({"recall.fraud": 0.5, "auc": 0.9}, {"recall.fraud": 0.5, "auc": float("nan")})
+    assert not undefined.passed
+
+
+def test_an_error_lists_metrics_of_classes_only_where_they_are_few():
+    many = {f"recall.class_{i}": 0.1 for i in range(200)} | {"accuracy": 0.5}
+    with pytest.raises(sk.UsageError, match="one of accuracy") as error:
+        Gate("acc >= 0.5").judge(many, None)
+    assert "class_7" not in str(error.value)

@@ -26,6 +26,7 @@ from streamkern.registry.paired import compare_models
 from streamkern.registry.warm import warm
 from streamkern.report import read_run
 from streamkern.report.page import write_report
+from streamkern.solvers.metrics import flat
 
 PIPELINE = """
 import streamkern as sk
@@ -134,7 +135,7 @@ def test_both_are_scored_on_the_same_rows_as_models_score_themselves(tmp_path: P
     decision = sk.retrain(now, place, gate="mse < 1e9")
     models = Registry(place)
     for number, found in ((1, decision["against"]), (2, decision["challenger"])):
-        expected = models.load(number).score(now.test)
+        expected = flat(models.load(number).score(now.test))
         assert expected.pop("n") == found["n_test"]
         assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
     assert decision["against"]["n_train"] == len(pipeline(task=task).train)
@@ -211,7 +212,7 @@ def test_old_versions_go_and_the_champion_stays(place: Path):
     [
         ({"test": None}, sk.UsageError, "no test rows"),
         ({"gate": "accuracy >"}, sk.UsageError, "gate"),
-        ({"gate": "auc > 0.5"}, sk.UsageError, "no metric"),
+        ({"gate": "auk > 0.5"}, sk.UsageError, "no metric"),
         ({"keep": 0}, sk.UsageError, "kept"),
         ({"memory": "10MB", "n": 700}, sk.PlanRefusedError, "memory|budget|hold"),
         ({"solver": sk.EigenPro(step=1e6)}, sk.NumericalError, "loss"),
@@ -373,7 +374,7 @@ def test_models_may_cut_the_rows_as_suits_them(place: Path, monkeypatch: pytest.
     whole = model.decision_function(test)
     sizes = iter((7, 1900))
 
-    def pieces(self: Any, X: Any, *, executor: Any = None) -> Iterator[np.ndarray]:
+    def pieces(self: Any, X: Any, *, executor: Any = None, scales: bool = False) -> Iterator[np.ndarray]:
         size = next(sizes)
         return (whole[start : start + size] for start in range(0, len(whole), size))
 

@@ -1,0 +1,173 @@
+"""Outputs on rows that a model was not fitted to: what probabilities and intervals are made from.
+
+Those of validation rows, or of training rows that are left out one at a time. For ridge regression with
+G = ΦᵀWΦ/n + λR the second needs no second fit: f₋ᵢ(xᵢ) − yᵢ = (f(xᵢ) − yᵢ)/(1 − hᵢ) with hᵢ = wᵢ φᵢᵀG⁻¹φᵢ/n
+(Allen 1974; Golub, Heath and Wahba 1979).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.stream import Block, Scan
+from streamkern.data.targets import as_values
+from streamkern.engine.triangle import cuts
+from streamkern.errors import UsageError
+from streamkern.execute.base import Parts, Stack
+from streamkern.kernels import Basis
+from streamkern.storage.serialize import serializable
+from streamkern.sweep import ScanWork, sweep
+from streamkern.types import Array, IntArray
+
+if TYPE_CHECKING:
+    from streamkern.solvers.base import Problem
+
+ROWS = 10_000
+"""Rows, at most, that answers are made from: the error of a share of them is half a percent at most."""
+
+VALUES = 2_000_000
+"""Outputs of them all, at most: with many classes there are fewer rows."""
+
+_TILE = 512  # rows whose functions are in memory at a time
+_SURE = 1e-6  # least 1 − h: below, rounding decides
+_DRAW = 0x6C656674  # keeps the draw apart from others
+
+
+def rows_left_out(rows: int, outputs: int) -> int:
+    """How many rows are left out of so many."""
+    return max(1, min(ROWS, VALUES // max(1, outputs), rows))
+
+
+def require_coverage(coverage: float) -> None:
+    """Refuse what is no probability to hold a target with.
+
+    Raises:
+        UsageError: the coverage is not between 0 and 1.
+    """
+    real = isinstance(coverage, int | float | np.floating) and not isinstance(coverage, bool)
+    if not (real and 0 < coverage < 1):
+        raise UsageError(
+            f"The coverage is {coverage!r}.", where="coverage", expected="a share between 0 and 1, such as 0.9"
+        )
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Outputs on rows, and what they should have been.
+
+    Attributes:
+        outputs: shape (m, c), float64, as a solver fits them.
+        y: class codes, shape (m,), or values, shape (m, c).
+        w: sample weights, shape (m,), or None.
+        source: ``leave-one-out`` or ``validation``.
+        ids: of the rows, shape (m,), among the training or the validation rows.
+    """
+
+    outputs: Array
+    y: Array
+    w: Array | None
+    source: str
+    ids: IntArray
+
+
+def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: int) -> LeftOut:
+    """Outputs of ridge regression on training rows, each as if it had been left out.
+
+    Rows of equal features are left out together, or each would be known from the others. A row that is a center is left
+    out as one too: a function that is largest at this very row is what no other row has.
+
+    Args:
+        problem: whose training rows are drawn from.
+        basis: the functions φ.
+        weights: the solution in float64, shape (M, c).
+        half: a linear map of rows φ, shape (t, M) to (t, r), with φᵀG⁻¹ψ = half(φ)ᵀhalf(ψ).
+        n: rows that G is a mean over.
+    """
+    engine, outputs = problem.engine, weights.shape[1]
+    ids = problem.draw(rows_left_out(problem.train.base_rows, outputs), _DRAW)
+    X, y, w = problem.full_rows(ids)
+    wanted, mass, codes = problem.by_features(X, as_values(y, outputs), w)
+    share, centers = mass / n, _centers(problem, ids, codes)
+    found = engine.zeros((len(X), outputs))
+    for rows in cuts(len(X), _TILE):
+        phi = engine.values(basis, X[rows]).astype(np.float64)
+        own, c = half(phi), share[rows]
+        rest = np.maximum(1.0 - c * engine.row_squares(own), _SURE)
+        missed = engine.product(phi, weights) - wanted[rows]
+        tile = wanted[rows] + missed / rest[:, None]
+        pairs = [(i, place) for i, code in enumerate(codes[rows].tolist()) for place in centers.get(code, ())]
+        if pairs:
+            # The weight of the row's center is held at 0 beside: a Lagrange multiplier on top of Sherman and Morrison.
+            at = engine.zeros(phi.shape)
+            here = np.array(pairs)
+            at[here[:, 0], here[:, 1]] = 1.0
+            of_center = half(at)
+            pull = (own * of_center).sum(axis=1) / rest
+            size = engine.row_squares(of_center) + c * np.square(pull) * rest + np.finfo(np.float64).tiny
+            move = engine.product(at, weights) + (c * pull)[:, None] * missed
+            tile = tile - (pull / size)[:, None] * move
+        found[rows] = tile
+    return LeftOut(found, y, w, "leave-one-out", ids)
+
+
+def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list[int]]:
+    """Places of the centers that the rows of each group of equal rows are."""
+    centers = problem.centers.ids
+    found: dict[int, list[int]] = {}
+    if centers is None or problem.features is not None or not len(centers):
+        return found
+    order = np.argsort(centers)
+    at = order[np.minimum(np.searchsorted(centers, ids, sorter=order), len(centers) - 1)]
+    for row in np.flatnonzero(centers[at] == ids).tolist():
+        found.setdefault(int(codes[row]), []).append(int(at[row]))
+    return found
+
+
+def alike(X: Array) -> tuple[IntArray, IntArray]:
+    """Number of each row's group of equal rows, shape (n,), and the first row of each group."""
+    seen: dict[bytes, int] = {}
+    digests = (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X))
+    codes = np.array([seen.setdefault(digest, len(seen)) for digest in digests], dtype=np.int64)
+    return codes, np.unique(codes, return_index=True)[1]
+
+
+@dataclass(eq=False)
+class _Outputs:
+    """Contributes outputs, targets and sample weights of rows.
+
+    Args:
+        basis: the functions the model is linear in.
+    """
+
+    basis: Basis
+
+    def __call__(self, block: Block, state: Array) -> Parts:
+        """Those of a block, under weights ``state``, shape (M, c)."""
+        if not len(block.ids):
+            return (Stack(),)
+        return (Stack(((self.basis.predict(block.X, state).astype(np.float64), block.y, block.ids, block.w),)),)
+
+
+def on_validation(problem: Problem, weights: Array) -> LeftOut:
+    """Outputs on a sample of the validation rows: one sweep.
+
+    Args:
+        problem: which has validation rows.
+        weights: shape (p, c).
+    """
+    held: Dataset | None = problem.validation
+    assert held is not None
+    held = held.plain()
+    held = held.sample(rows_left_out(held.base_rows, weights.shape[1]))
+    work = ScanWork(Scan(problem.assembly(held), 1024), _Outputs(problem.predictor()))
+    (pieces,) = sweep(problem.executor, work, weights)
+    F, y, ids = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1, 2))
+    w = None if pieces[0][3] is None else np.concatenate([piece[3] for piece in pieces])
+    return LeftOut(F, y, w, "validation", ids)

@@ -1,0 +1,272 @@
+"""Probabilities of classes from outputs, by a calibration on rows that the model was not fitted to.
+
+Outputs are regressed on one-hot codes, so each is near the probability of its class, and may be below 0 or above 1.
+With s(u) = ε log(1 + exp(u/ε)), which is u for u ≫ ε and stays positive,
+
+    z_k = a_k log s(f_k) − c_k log s(1 − f_k) + b_k,    p = softmax(z).
+
+At a = 1, c = b = 0 the probabilities are the outputs themselves, made positive and divided by their sum; the
+parameters turn that into what was observed. Those of each class are near those of all, a_k = a + δ_k, by a Gaussian
+prior, so that rare classes lean on the others. The posterior is log-concave: Newton's method finds its mode.
+(Platt 1999; Guo, Pleiss, Sun and Weinberger 2017; Kull et al. 2019, Dirichlet calibration, diagonal.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+
+from streamkern.engine import Engine
+from streamkern.errors import ModelFormatError
+from streamkern.solvers.left_out import LeftOut, require_coverage
+from streamkern.storage.serialize import serializable
+from streamkern.types import Array
+
+SOFTNESS = 0.02
+"""ε: how far below 0 an output counts as nearly impossible."""
+
+OWN_PARAMETERS = 100
+"""Classes up to which each has a and c of its own."""
+
+_STEPS = 50
+_DECREMENT = 1e-10  # of Newton's method, in units of log loss: no step gains more
+_PRIOR = 1e-3  # precision of δ and of a − 1, c, by weight of the rows: that of a thousand rows is 1
+_PRIOR_BIAS = 1e-5  # of b
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class ClassScores:
+    """What sets of classes are made from: 1 − p of the true class on rows that the model was not fitted to.
+
+    Attributes:
+        scores: those of each class ascending, class after class, shape (m,).
+        shares: share of the class's weight up to each, with one row more that is counted as the worst: shape (m,).
+        starts: where each class begins, shape (K + 1,).
+    """
+
+    scores: Array
+    shares: Array
+    starts: Array
+
+    @classmethod
+    def of(cls, P: Array, y: Array, w: Array) -> ClassScores:
+        """Those of rows with probabilities (m, K), class codes (m,) and weights (m,)."""
+        scores = 1.0 - P[np.arange(len(y)), y]
+        order = np.lexsort((scores, y))
+        starts = np.searchsorted(y[order], np.arange(P.shape[1] + 1))
+        shares = np.zeros(len(y))
+        for a, b in pairwise(starts):
+            mass = w[order[a:b]]
+            shares[a:b] = np.cumsum(mass) / (mass.sum() + (mass.mean() if mass.sum() > 0 else 1.0)) if b > a else 0.0
+        return cls(scores[order], shares, starts)
+
+    def least(self, coverage: float) -> Array:
+        """Probability from which on each class belongs to the set, shape (K,); 0 for classes of too few rows.
+
+        Raises:
+            UsageError: the coverage is not between 0 and 1.
+        """
+        require_coverage(coverage)
+        found = np.zeros(len(self.starts) - 1)
+        for k, (a, b) in enumerate(pairwise(self.starts)):
+            place = a + int(np.searchsorted(self.shares[a:b], coverage - 1e-12))
+            found[k] = 1.0 - self.scores[place] if place < b else 0.0
+        return found
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class ProbabilityCalibration:
+    """What turns outputs into probabilities.
+
+    Attributes:
+        below: a, shape (K,).
+        above: c, shape (K,).
+        bias: b, shape (K,).
+        sets: what sets of classes are made from, or None.
+        facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` classes among them, as codes.
+    """
+
+    below: Array
+    above: Array
+    bias: Array
+    facts: dict[str, Any]
+    sets: ClassScores | None = None
+
+    def probabilities(self, outputs: Array) -> Array:
+        """Probabilities of the classes, shape (n, K), float64, of outputs of that shape; rows sum to 1."""
+        return np.asarray(np.exp(self.log_probabilities(outputs)))
+
+    def log_probabilities(self, outputs: Array) -> Array:
+        """Their logarithms, which stay finite where a probability rounds to 0."""
+        u, v = _features(outputs)
+        return np.asarray(log_softmax(self.below * u + self.above * v + self.bias, axis=1))
+
+    def require(self, classes: int) -> None:
+        """Refuse a calibration of other classes.
+
+        Raises:
+            ModelFormatError: an array has another shape, or a number is not finite.
+        """
+        for name, value in (("below", self.below), ("above", self.above), ("bias", self.bias)):
+            if np.shape(value) != (classes,) or not np.isfinite(value).all():
+                raise ModelFormatError(
+                    f"The probabilities' parameter {name} has shape {np.shape(value)}, or is not finite.",
+                    where="answers",
+                    expected=f"{classes} finite numbers",
+                    remedy="restore the model from a copy",
+                )
+        if self.sets is not None:
+            m = len(self.sets.scores)
+            starts = np.asarray(self.sets.starts)
+            right = starts.shape == (classes + 1,) and np.shape(self.sets.shares) == (m,)
+            if not right or starts[0] != 0 or starts[-1] != m or np.any(np.diff(starts) < 0):
+                raise ModelFormatError(
+                    f"The scores of classes have starts of shape {starts.shape}.",
+                    where="answers",
+                    expected=f"{classes + 1} places, ascending, among {m} scores",
+                    remedy="restore the model from a copy",
+                )
+
+
+def _features(outputs: Array) -> tuple[Array, Array]:
+    """Log s(f) and −log s(1 − f). Of two classes f is (f_1 − f_0 + 1)/2, so that its order is that of the score."""
+    F = outputs.astype(np.float64)
+    if F.shape[1] == 2:
+        second = (F[:, 1:] - F[:, :1] + 1.0) / 2
+        F = np.concatenate([1.0 - second, second], axis=1)
+    F /= SOFTNESS
+    return _log_soft(F), -_log_soft(1.0 / SOFTNESS - F)
+
+
+def _log_soft(u: Array) -> Array:
+    """log(ε log(1 + eᵘ)), which is u + log ε far below 0."""
+    soft = np.logaddexp(0.0, u)
+    tiny = u < -30
+    return np.asarray(np.where(tiny, u, np.log(np.where(tiny, 1.0, soft))) + np.log(SOFTNESS))
+
+
+def calibrated(left_out: LeftOut, engine: Engine) -> ProbabilityCalibration:
+    """The calibration that outputs on rows teach.
+
+    Args:
+        left_out: outputs and class codes.
+        engine: sums in a fixed order.
+    """
+    F, y, w = left_out.outputs, left_out.y, left_out.w
+    K = F.shape[1]
+    if w is not None and not w.any():
+        w = None
+    mass = np.bincount(y, weights=w, minlength=K)
+    present = np.flatnonzero(mass > 0)
+    code = np.searchsorted(present, y)
+    weight = np.ones(len(y)) if w is None else w / w.mean()
+    u, v = (each[:, present] for each in _features(F))
+    fit = _Newton(u, v, code, weight, engine, own=K <= OWN_PARAMETERS)
+    a, c, b, steps = fit.solved()
+    below, above, bias = np.full(K, fit.theta[0]), np.full(K, fit.theta[1]), np.full(K, b.mean())
+    below[present], above[present], bias[present] = a, c, b
+    missing = np.flatnonzero(mass == 0).tolist()
+    facts = {"source": left_out.source, "rows": len(y), "missing": missing, "steps": steps}
+    made = ProbabilityCalibration(below, above, bias, facts)
+    return replace(made, sets=ClassScores.of(made.probabilities(F), y, weight))
+
+
+class _Newton:
+    """Newton's method with a line search on the log loss of all rows plus the prior.
+
+    Parameters: a, c, the δ of a and of c where classes have their own, b.
+    """
+
+    def __init__(self, u: Array, v: Array, code: Array, w: Array, engine: Engine, own: bool) -> None:
+        self.u, self.v, self.w, self.engine, self.own = u, v, w, engine, own
+        n, self.k = u.shape
+        self.code, self.at = code, (np.arange(n), code)
+        k = self.k
+        self.theta = np.concatenate([[1.0, 0.0], np.zeros(2 * k if own else 0), np.zeros(k)])
+        self.center = self.theta.copy()
+        self.prior = np.full(len(self.theta), _PRIOR * float(w.sum()))
+        self.prior[-k:] = _PRIOR_BIAS * float(w.sum())
+
+    def parts(self, theta: Array) -> tuple[Array, Array, Array]:
+        """a, c and b of every class."""
+        k = self.k
+        da, dc = (theta[2 : 2 + k], theta[2 + k : 2 + 2 * k]) if self.own else (np.zeros(k), np.zeros(k))
+        return theta[0] + da, theta[1] + dc, theta[-k:]
+
+    def loss(self, theta: Array) -> tuple[float, Array]:
+        """The objective, and log p, shape (n, K)."""
+        a, c, b = self.parts(theta)
+        log_p = log_softmax(a * self.u + c * self.v + b, axis=1)
+        penalty = 0.5 * float(np.sum(self.prior * np.square(theta - self.center)))
+        return float(np.sum(self.w * -log_p[self.at])) + penalty, log_p
+
+    def slopes(self, theta: Array, log_p: Array) -> tuple[Array, Array]:
+        """Gradient and Hessian."""
+        P = np.exp(log_p)
+        pull = P * self.w[:, None]
+        residual = pull.copy()
+        residual[self.at] -= self.w
+        features = (self.u, self.v, np.ones_like(self.u))
+        by_class = [(residual * x).sum(axis=0) for x in features]
+        columns = self._stack([P * x for x in features], axis=1)
+        gradient = self._stack(by_class, axis=0) + self.prior * (theta - self.center)
+        root = np.sqrt(self.w)[:, None]
+        H = -self.engine.here().gram(np.ascontiguousarray((columns * root).T))
+        # Σ w p_k x_k x'_k: of a class with itself.
+        for i, x in enumerate(features):
+            for j, z in enumerate(features):
+                self._add_own(H, i, j, (pull * x * z).sum(axis=0))
+        H[np.diag_indices(len(H))] += self.prior
+        return gradient, H
+
+    def _stack(self, parts: Sequence[Array], axis: int) -> Array:
+        """Numbers by class of the three features as numbers by parameter."""
+        shared = [part.sum(axis=-1, keepdims=True) for part in parts[:2]]
+        return np.concatenate([*shared, *(parts[:2] if self.own else ()), parts[2]], axis=-1)
+
+    def _add_own(self, H: Array, i: int, j: int, d: Array) -> None:
+        """Add what each class contributes with itself to features i and j of the Hessian."""
+        for rows in self._places(i):
+            for cols in self._places(j):
+                if isinstance(rows, int) and isinstance(cols, int):
+                    H[rows, cols] += d.sum()
+                elif isinstance(rows, int) or isinstance(cols, int):
+                    H[rows, cols] += d
+                else:
+                    H[np.arange(rows.start, rows.stop), np.arange(cols.start, cols.stop)] += d
+
+    def _places(self, feature: int) -> list[Any]:
+        """Where a feature's parameters stand: the shared one, and those of the classes."""
+        k = self.k
+        own = slice(2 + feature * k, 2 + (feature + 1) * k)
+        if feature == 2:
+            return [slice(len(self.theta) - k, len(self.theta))]
+        return [feature, *([own] if self.own else [])]
+
+    def solved(self) -> tuple[Array, Array, Array, int]:
+        """a, c and b of every class at the mode, and the steps that it took."""
+        value, log_p = self.loss(self.theta)
+        step = 0
+        while step < _STEPS:
+            step += 1
+            gradient, H = self.slopes(self.theta, log_p)
+            change = self.engine.here().spd_solve(H, gradient[:, None])[:, 0]
+            decrement = float(gradient @ change)
+            if decrement <= _DECREMENT * float(self.w.sum()):
+                break
+            scale = 1.0
+            while True:
+                then = self.theta - scale * change
+                found, log_found = self.loss(then)
+                if found <= value - 0.25 * scale * decrement or scale < 1e-6:
+                    break
+                scale /= 2
+            self.theta, value, log_p = then, found, log_found
+        return (*self.parts(self.theta), step)

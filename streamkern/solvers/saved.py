@@ -1,0 +1,44 @@
+"""What a model says besides its outputs, as numbers of a saved model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkern.data.targets import Classes, Encoding
+from streamkern.solvers.intervals import Intervals
+from streamkern.solvers.probabilities import ProbabilityCalibration
+from streamkern.storage.artifact import sha256
+from streamkern.storage.serialize import flatten, unflatten
+from streamkern.types import Array
+
+Answers = ProbabilityCalibration | Intervals
+
+_NAME = "answers_"
+
+
+def saved_answers(answers: Answers | None) -> tuple[Any, dict[str, Array]]:
+    """Answers as JSON, and arrays by the names that they have in a model."""
+    tree, arrays = flatten(answers)
+    return tree, {_NAME + name: array for name, array in arrays.items()}
+
+
+def loaded_answers(tree: Any, arrays: dict[str, Any], encoding: Encoding) -> Answers | None:
+    """What ``saved_answers`` made; None where a model has none.
+
+    Raises:
+        ModelFormatError: it is not what ``saved_answers`` makes, or of other outputs than the encoding's.
+    """
+    if tree is None:
+        return None
+    own = {name.removeprefix(_NAME): array for name, array in arrays.items() if name.startswith(_NAME)}
+    answers = unflatten(tree, own)
+    wanted = ProbabilityCalibration if isinstance(encoding, Classes) else Intervals
+    if not isinstance(answers, wanted):
+        raise KeyError("answers")
+    answers.require(encoding.outputs)
+    return answers
+
+
+def described_arrays(answers: Answers) -> list[Any]:
+    """Digests of all that answers depend on."""
+    return [{name: sha256(array) for name, array in saved_answers(answers)[1].items()}]

@@ -1,0 +1,177 @@
+"""Probabilities and intervals beside LightGBM, all with defaults: ``python tests/benchmarks/answers.py [name ...]``.
+
+Classes: log loss, expected calibration error (15 bins), AUC and accuracy on test rows, and seconds of fit and
+prediction. Values: the share of test rows inside their 90% intervals, in all and in every fifth of the predicted scale
+(least and most), their mean width, and that of one width for all. LightGBM runs where it is installed; its intervals
+are those of its quantile loss at 5% and 95%.
+
+``--data NAME=FILE:TARGET`` adds a table from a CSV or parquet file, such as ``--data adult=adult.csv:income``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn import datasets
+from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+
+import streamkern as sk
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+def fashion() -> tuple[Any, ...]:
+    """Fashion-MNIST, its own split."""
+
+    def read(name: str, skip: int) -> np.ndarray:
+        return np.frombuffer(gzip.open(FASHION / name).read(), np.uint8, offset=skip)
+
+    parts = []
+    for part in ("train", "t10k"):
+        X = read(f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 784).astype(np.float32) / 255
+        parts += [X, read(f"{part}-labels-idx1-ubyte.gz", 8).astype(int)]
+    return tuple(parts)
+
+
+def _friedman(seed: int) -> tuple[Any, Any]:
+    """Friedman's function, with noise whose size depends on a feature."""
+    X, y = datasets.make_friedman1(20_000, n_features=8, noise=0.0, random_state=seed)
+    return X, y + (0.3 + 3 * X[:, 5]) * np.random.default_rng(seed).standard_normal(len(y))
+
+
+CLASSES = {
+    "breast cancer": lambda: datasets.load_breast_cancer(return_X_y=True),
+    "digits": lambda: datasets.load_digits(return_X_y=True),
+    "wine": lambda: datasets.load_wine(return_X_y=True),
+}
+VALUES = {
+    "diabetes": lambda: datasets.load_diabetes(return_X_y=True),
+    "friedman": lambda: _friedman(0),
+    "linnerud-like": lambda: datasets.make_regression(4000, 10, noise=20.0, random_state=0),
+}
+
+
+def split(X: Any, y: Any, seed: int, share: float = 0.3) -> tuple[Any, ...]:
+    """Train and test rows."""
+    order = np.random.default_rng(seed).permutation(len(y))
+    cut = int(share * len(y))
+    rows = (order[cut:], order[:cut])
+    take = (lambda each, i: each.iloc[i]) if isinstance(X, pd.DataFrame) else (lambda each, i: each[i])
+    y = np.asarray(y)
+    return take(X, rows[0]), y[rows[0]], take(X, rows[1]), y[rows[1]]
+
+
+def ece(P: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
+    """Expected calibration error of the largest probability."""
+    cell = np.minimum((P.max(axis=1) * bins).astype(int), bins - 1)
+    gap = np.bincount(cell, P.max(axis=1), bins) - np.bincount(cell, right, bins)
+    return float(np.abs(gap).sum() / len(P))
+
+
+def trees(kind: str, X: Any, **options: Any) -> Any:
+    """LightGBM with defaults; text columns as its categories."""
+    import lightgbm
+
+    model = getattr(lightgbm, kind)(verbose=-1, n_jobs=2, **options)
+    return model, (_coded(X) if isinstance(X, pd.DataFrame) else X)
+
+
+def _coded(X: pd.DataFrame) -> pd.DataFrame:
+    text = X.select_dtypes(exclude="number").columns
+    return X.astype({name: "category" for name in text})
+
+
+def classes(name: str, parts: tuple[Any, ...], centers: int, metric: bool) -> None:
+    """One line for each model."""
+    X, y, X_test, y_test = parts
+    labels = np.unique(y)
+
+    def line(who: str, P: np.ndarray, seconds: float) -> None:
+        right = labels[P.argmax(axis=1)] == y_test
+        auc = roc_auc_score(y_test, P[:, 1] if len(labels) == 2 else P, multi_class="ovr")
+        print(
+            f"{name:<16}{who:<12}{log_loss(y_test, P, labels=labels):>10.4f}{ece(P, right):>9.4f}{auc:>9.4f}"
+            f"{accuracy_score(y_test, labels[P.argmax(axis=1)]):>10.4f}{seconds:>9.1f}",
+            flush=True,
+        )
+
+    settings: list[tuple[str, dict[str, Any]]] = [("streamkern", {})]
+    if metric:
+        settings.append(("with AGOP", {"metric": sk.AGOP()}))
+    for who, options in settings:
+        start = time.perf_counter()
+        model = sk.KernelClassifier(
+            centers=min(centers, len(y)), solver=sk.Direct(ridge=1e-6), threads=2, **options
+        ).fit(X, y)
+        line(who, model.predict_proba(X_test), time.perf_counter() - start)
+    if find_spec("lightgbm"):
+        start = time.perf_counter()
+        model, rows = trees("LGBMClassifier", X)
+        model.fit(rows, y)
+        line("LightGBM", model.predict_proba(trees("LGBMClassifier", X_test)[1]), time.perf_counter() - start)
+
+
+def values(name: str, parts: list[tuple[Any, ...]], centers: int) -> None:
+    """One line for each model: means over splits."""
+    lines: dict[str, list[list[float]]] = {}
+    for X, y, X_test, y_test in parts:
+        start = time.perf_counter()
+        model = sk.KernelRegressor(centers=min(centers, len(y)), solver=sk.Direct(ridge=1e-3), threads=2).fit(X, y)
+        found = model.predict_interval(X_test, coverage=0.9)
+        took = time.perf_counter() - start
+        inside, width = (found[:, 0] <= y_test) & (y_test <= found[:, 1]), np.diff(found, axis=1)[:, 0]
+        fifths = [inside[part].mean() for part in np.array_split(np.argsort(width, kind="stable"), 5)]
+        lines.setdefault("streamkern", []).append([inside.mean(), min(fifths), max(fifths), width.mean(), took])
+        if find_spec("lightgbm"):
+            start = time.perf_counter()
+            ends = []
+            for share in (0.05, 0.95):
+                peer, rows = trees("LGBMRegressor", X, objective="quantile", alpha=share)
+                ends.append(peer.fit(rows, y).predict(X_test))
+            took = time.perf_counter() - start
+            inside, width = (ends[0] <= y_test) & (y_test <= ends[1]), ends[1] - ends[0]
+            fifths = [inside[part].mean() for part in np.array_split(np.argsort(width, kind="stable"), 5)]
+            lines.setdefault("LightGBM", []).append([inside.mean(), min(fifths), max(fifths), width.mean(), took])
+    for who, found in lines.items():
+        inside, least, most, width, took = np.mean(found, axis=0)
+        print(f"{name:<16}{who:<12}{inside:>10.3f}{least:>9.3f}{most:>9.3f}{width:>10.4g}{took:>9.1f}", flush=True)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="of the sets; all by default")
+    parser.add_argument("--data", action="append", default=[], metavar="NAME=FILE:TARGET")
+    parser.add_argument("--centers", type=int, default=1000)
+    parser.add_argument("--rows", type=int, default=60_000, help="most rows of a table from a file")
+    parser.add_argument("--splits", type=int, default=5, help="splits that intervals are measured on")
+    parser.add_argument("--metric", action="store_true", help="with the learned metric, too")
+    args = parser.parse_args()
+    wanted = lambda name: not args.names or name in args.names  # noqa: E731
+    print(f"{'set':<16}{'model':<12}{'log loss':>10}{'ECE':>9}{'AUC':>9}{'accuracy':>10}{'seconds':>9}")
+    for name, load in CLASSES.items():
+        if wanted(name):
+            classes(name, split(*load(), 0), args.centers, args.metric)
+    if FASHION.is_dir() and wanted("fashion"):
+        classes("fashion", fashion(), args.centers, False)
+    for given in args.data:
+        name, _, rest = given.partition("=")
+        file, _, target = rest.rpartition(":")
+        frame = pd.read_parquet(file) if file.endswith(".parquet") else pd.read_csv(file, skipinitialspace=True)
+        frame = frame.sample(min(len(frame), args.rows), random_state=0)
+        classes(name, split(frame.drop(columns=target), frame[target], 0), args.centers, args.metric)
+    print(f"\n{'set':<16}{'model':<12}{'inside':>10}{'least':>9}{'most':>9}{'width':>10}{'seconds':>9}")
+    for name, load in VALUES.items():
+        if wanted(name):
+            values(name, [split(*load(), seed) for seed in range(args.splits)], args.centers)
+
+
+if __name__ == "__main__":
+    main()

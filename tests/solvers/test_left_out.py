@@ -1,0 +1,160 @@
+"""Outputs on rows that are left out: in closed form they are those of fits without each row."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.centers import CenterSet
+from streamkern.data.targets import Classes, Continuous
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.solvers import Problem, train
+from streamkern.solvers.left_out import leave_one_out, on_validation, rows_left_out
+
+
+def _problem(executor, task="regression", weighted=False, n=60, p=12, features=None, **changes):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 3))
+    w = rng.random(n) + 0.2 if weighted else None
+    y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2]) + 0.1 * rng.standard_normal((n, 2))
+    encoding = Continuous(y.mean(axis=0), flat=False)
+    if task == "classification":
+        y, encoding = (y[:, 0] > 0).astype(int) + (y[:, 1] > 1), Classes(np.arange(3))
+    data = sk.from_arrays(X, y, sample_weight=w)
+    return Problem(
+        data, encoding, sk.Gaussian(1.5), CenterSet(X[:p].copy(), None), executor, np.dtype(np.float64),
+        features=features, leave_out=True, mean_weight=1.0 if w is None else float(w.mean()), **changes,
+    )  # fmt: skip
+
+
+def _without(problem, ridge):
+    """Each row's output by a fit without it, plain NumPy."""
+    X, y, w = problem.full_rows(problem.draw(1000, 0x6C656674))
+    basis = problem.basis()
+    phi = basis.block(X).astype(np.float64)
+    n, Y = len(X), y if y.ndim > 1 else np.eye(3)[y]
+    w = np.ones(n) if w is None else w
+    R = problem.engine.kernel_matrix(basis, basis.p) if problem.features is None else np.eye(phi.shape[1])
+    found = []
+    for i in range(n):
+        rest = np.arange(n) != i
+        A = (phi[rest].T * w[rest]) @ phi[rest] / n + ridge * R
+        found.append(phi[i] @ np.linalg.solve(A, (phi[rest].T * w[rest]) @ Y[rest] / n))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("features", [None, sk.ReLUFeatures(20, seed=1)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_they_are_those_of_fits_without_the_row(task, weighted, features):
+    with ThreadsExecutor() as executor:
+        problem = _problem(executor, task, weighted, features=features)
+        solver = sk.Direct(ridge=1e-2)
+        found = train(problem, solver.setup(problem)).left_out
+        assert found is not None
+        assert found.source == "leave-one-out"
+        np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
+
+
+def test_they_are_so_where_the_equations_are_ill_conditioned_too():
+    with ThreadsExecutor() as executor:
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((200, 2))
+        y = np.sin(X[:, :1]) + 0.1 * rng.standard_normal((200, 1))
+        problem = Problem(
+            sk.from_arrays(X, y), Continuous(np.zeros(1), flat=False), sk.Gaussian(6.0), CenterSet(X[:80].copy(), None),
+            executor, np.dtype(np.float64), leave_out=True,
+        )  # fmt: skip
+        iteration = sk.Direct(ridge=1e-9).setup(problem)
+        found = train(problem, iteration).left_out
+        assert iteration.report["sweeps"] == 2
+        ids = problem.draw(1000, 0x6C656674)[:5]
+        for place, row in enumerate(ids.tolist()):
+            keep = np.arange(200) != row
+            rest = Problem(
+                sk.from_arrays(X[keep], y[keep]), problem.encoding, problem.kernel, problem.centers, executor,
+                np.dtype(np.float64),
+            )  # fmt: skip
+            weights = train(rest, sk.Direct(ridge=1e-9 * 200 / 199).setup(rest)).weights
+            basis = rest.basis()
+            expected = basis.predict(X[row : row + 1] - rest.center, weights)
+            assert found.outputs[place] == pytest.approx(expected[0], abs=1e-4)
+
+
+def test_nothing_is_left_out_unasked_and_a_method_of_steps_has_no_closed_form():
+    with ThreadsExecutor() as executor:
+        problem = _problem(executor)
+        assert train(problem, sk.EigenPro(epochs=1).setup(problem)).left_out is None
+        problem = Problem(
+            problem.train, problem.encoding, problem.kernel, problem.centers, executor, np.dtype(np.float64)
+        )
+        assert train(problem, sk.Direct().setup(problem)).left_out is None
+
+
+def test_validation_rows_are_predicted():
+    with ThreadsExecutor() as executor:
+        problem = _problem(executor)
+        held = _problem(executor, weighted=True, n=300).train
+        problem = _problem(executor, validation=held)
+        weights = np.random.default_rng(1).standard_normal((12, 2))
+        found = on_validation(problem, weights)
+        assert found.outputs.shape == (300, 2)
+        assert found.w is not None
+        assert len(found.w) == 300
+        mean = np.abs(found.outputs - found.y).mean()
+        F = problem.basis().predict(held.source.read(0).X - problem.center, weights)
+        y = held.source.read(0).y - problem.encoding.mean
+        assert mean == pytest.approx(np.abs(F - y).mean())
+
+
+@pytest.mark.parametrize(("rows", "outputs", "found"), [(5, 3, 5), (10**6, 10, 10_000), (10**6, 1000, 2000)])
+def test_how_many_rows_are_left_out(rows, outputs, found):
+    assert rows_left_out(rows, outputs) == found
+
+
+def test_leave_one_out_is_bounded_where_a_row_decides_its_own_output():
+    with ThreadsExecutor() as executor:
+        problem = _problem(executor, n=12, p=12)
+        weights = np.zeros((12, 2))
+        found = leave_one_out(problem, problem.basis(), weights, lambda phi: np.ones((len(phi), 1)), 12)
+        assert np.isfinite(found.outputs).all()
+
+
+def test_equal_rows_are_left_out_together():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 2)), rng.standard_normal((40, 1))
+    w = rng.integers(1, 4, size=40)
+    with ThreadsExecutor() as executor:
+        found = []
+        for copies in (w, np.ones(40, dtype=int)):
+            weight = None if copies is w else w.astype(float)
+            data = sk.from_arrays(np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), sample_weight=weight)
+            problem = Problem(
+                data, Continuous(np.zeros(1), flat=False), sk.Gaussian(1.5), CenterSet(X[:9].copy(), None), executor,
+                np.dtype(np.float64), leave_out=True, mean_weight=1.0 if weight is None else float(w.mean()),
+            )  # fmt: skip
+            left_out = train(problem, sk.Direct(ridge=1e-2).setup(problem)).left_out
+            rows = np.repeat(np.arange(40), copies)[left_out.ids]
+            outputs = np.full(40, np.nan)
+            outputs[rows] = left_out.outputs[:, 0]
+            found.append(outputs)
+        np.testing.assert_allclose(*found, rtol=1e-9)
+
+
+@pytest.mark.parametrize("p", [20, 50, 60])
+def test_a_row_that_is_a_center_is_left_out_as_one_too(p):
+    with ThreadsExecutor() as executor:
+        problem = _problem(executor, p=p, weighted=True)
+        problem = replace(problem, centers=CenterSet(problem.centers.Z[::-1].copy(), np.arange(p)[::-1].copy()))
+        left_out = train(problem, sk.Direct(ridge=1e-3).setup(problem)).left_out
+        X, y, w = problem.full_rows(np.arange(60))
+        basis = problem.basis()
+        phi, K = basis.block(X), problem.engine.kernel_matrix(basis, p)
+        for place, row in enumerate(left_out.ids[:30].tolist()):
+            rest = np.arange(60) != row
+            kept = np.arange(p)[::-1] != row
+            some = phi[:, kept]
+            A = (some[rest].T * w[rest]) @ some[rest] / 60 + 1e-3 * K[np.ix_(kept, kept)]
+            expected = some[row] @ np.linalg.solve(A, (some[rest].T * w[rest]) @ y[rest] / 60)
+            np.testing.assert_allclose(left_out.outputs[place], expected, rtol=1e-6, atol=1e-8)

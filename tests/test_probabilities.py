@@ -1,0 +1,208 @@
+"""Probabilities of classes: calibrated, the same everywhere, kept in the model."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from scipy.optimize import minimize
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.metrics import classification_report, log_loss
+from sklearn.model_selection import cross_val_score
+
+import streamkern as sk
+from streamkern.engine import default_engine
+from streamkern.solvers import probabilities as module
+from streamkern.solvers.left_out import LeftOut
+from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
+
+
+def _halves(load):
+    X, y = load(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    return X[order[::2]], y[order[::2]], X[order[1::2]], y[order[1::2]]
+
+
+def _left_out(k=4, n=1500, weighted=False):
+    rng = np.random.default_rng(k)
+    y = rng.choice(k, n, p=np.arange(1, k + 1) / np.arange(1, k + 1).sum())
+    F = 0.25 * rng.standard_normal((n, k)) + 0.5 * (y[:, None] == np.arange(k)) + 0.5 / k
+    return LeftOut(F, y, rng.random(n) + 0.1 if weighted else None, "validation", np.arange(n))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_newton_finds_the_mode_that_another_method_finds(own, weighted, monkeypatch):
+    monkeypatch.setattr(module, "OWN_PARAMETERS", 100 if own else 1)
+    rows = _left_out(weighted=weighted)
+    fit = module._Newton(
+        *module._features(rows.outputs), rows.y, np.ones(len(rows.y)) if rows.w is None else rows.w / rows.w.mean(),
+        default_engine(), own,
+    )  # fmt: skip
+    start = fit.theta.copy()
+    found = minimize(
+        lambda theta: (fit.loss(theta)[0], fit.slopes(theta, fit.loss(theta)[1])[0]),
+        start, jac=True, method="BFGS", options={"gtol": 1e-8, "maxiter": 2000},
+    )  # fmt: skip
+    fit.solved()
+    assert fit.loss(fit.theta)[0] <= found.fun + 1e-6
+    # The gradient is that of the loss.
+    theta = start + 0.1 * np.random.default_rng(0).standard_normal(len(start))
+    gradient, hessian = fit.slopes(theta, fit.loss(theta)[1])
+    step = 1e-5 * np.eye(len(theta))
+    numeric = [(fit.loss(theta + e)[0] - fit.loss(theta - e)[0]) / 2e-5 for e in step]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-3)
+    slope = lambda t: fit.slopes(t, fit.loss(t)[1])[0]  # noqa: E731
+    np.testing.assert_allclose(
+        hessian, [(slope(theta + e) - slope(theta - e)) / 2e-5 for e in step], rtol=1e-3, atol=1e-2
+    )
+
+
+def test_without_rows_that_say_otherwise_probabilities_are_the_outputs():
+    calibration = ProbabilityCalibration(np.ones(3), np.zeros(3), np.zeros(3), {})
+    F = np.array([[0.7, 0.2, 0.1], [0.4, 0.4, 0.2]])
+    np.testing.assert_allclose(calibration.probabilities(F), F, atol=1e-3)
+    extreme = np.array([[40.0, -40.0, 0.0], [-3.0, -3.0, -3.0]])
+    assert np.isfinite(calibration.log_probabilities(extreme)).all()
+    np.testing.assert_allclose(calibration.probabilities(extreme).sum(axis=1), 1.0)
+
+
+def test_classes_that_the_rows_lack_share_the_others_parameters():
+    rows = _left_out()
+    F = np.column_stack([rows.outputs, np.zeros(len(rows.y))])
+    found = calibrated(LeftOut(F, rows.y, None, "validation", rows.ids), default_engine())
+    assert found.facts["missing"] == [4]
+    P = found.probabilities(np.array([[0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0, 0.0]]))
+    assert P.argmax(axis=1).tolist() == [4, 1]
+
+
+def test_hundreds_of_classes():
+    rng = np.random.default_rng(0)
+    y = np.concatenate([np.arange(300), rng.integers(300, size=1500)])
+    F = 0.05 * rng.standard_normal((1800, 300)) + 0.4 * (y[:, None] == np.arange(300))
+    found = calibrated(LeftOut(F, y, None, "validation", np.arange(1800)), default_engine())
+    assert np.ptp(found.below) == 0
+    assert log_loss(y, found.probabilities(F)) < 1.0
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_digits])
+def test_leave_one_out_calibrates_as_well_as_rows_held_out(load):
+    X, y, X_test, y_test = _halves(load)
+    left_out = sk.KernelClassifier(threads=1).fit(X, y)
+    held_out = sk.KernelClassifier(threads=1, validation=0.3).fit(X, y)
+    assert left_out.model_.answers.facts["source"] == "leave-one-out"
+    assert held_out.model_.answers.facts["source"] == "validation"
+    losses = [log_loss(y_test, model.predict_proba(X_test)) for model in (left_out, held_out)]
+    uncalibrated = ProbabilityCalibration(np.ones(len(set(y))), np.zeros(len(set(y))), np.zeros(len(set(y))), {})
+    plain = log_loss(y_test, uncalibrated.probabilities(left_out.model_.decision_function(X_test)))
+    assert losses[0] < 0.9 * plain
+    assert losses[0] < 1.1 * losses[1]
+    P = left_out.predict_proba(X_test)
+    assert (P.argmax(axis=1) == left_out.predict(X_test)).mean() > 0.97
+    np.testing.assert_allclose(P.sum(axis=1), 1.0)
+    np.testing.assert_allclose(left_out.predict_log_proba(X_test), np.log(P), atol=1e-6)
+    assert left_out.model_.score(sk.from_arrays(X_test, y_test))["log_loss"] == pytest.approx(losses[0], abs=1e-6)
+
+
+def test_tools_of_scikit_learn():
+    X, y, X_test, y_test = _halves(load_breast_cancer)
+    model = sk.KernelClassifier(centers=60, threads=1)
+    assert cross_val_score(model, X, y, cv=3, scoring="roc_auc").min() > 0.95
+    assert cross_val_score(model, X, y, cv=3, scoring="neg_log_loss").min() > -0.4
+    wrapped = CalibratedClassifierCV(model, cv=2, method="isotonic").fit(X, y)
+    assert log_loss(y_test, wrapped.predict_proba(X_test)) < 1.0
+    assert "macro avg" in classification_report(y_test, model.fit(X, y).predict(X_test))
+
+
+def test_a_classifier_without_rows_to_learn_them_from_says_what_gives_some():
+    X, y, _, _ = _halves(load_breast_cancer)
+    model = sk.KernelClassifier(centers=40, solver=sk.EigenPro(epochs=1), threads=1)
+    assert hasattr(model, "predict_proba")
+    model.fit(X, y)
+    assert not hasattr(model, "predict_proba")
+    with pytest.raises(AttributeError) as error:
+        model.predict_proba(X)
+    assert "validation=0.1" in str(error.value.__cause__)
+    with pytest.raises(sk.UsageError, match="no probabilities"):
+        model.model_.predict_proba(X)
+    assert hasattr(model.set_params(validation=0.2).fit(X, y), "predict_proba")
+
+
+def test_a_saved_model_and_a_predictor_have_the_same_bits(tmp_path):
+    X, y, X_test, _ = _halves(load_digits)
+    model = sk.KernelClassifier(centers=80, threads=1).fit(X, y)
+    P = model.predict_proba(X_test)
+    loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
+    np.testing.assert_array_equal(loaded.predict_proba(X_test), P)
+    np.testing.assert_array_equal(sk.Predictor(loaded).predict_proba(X_test[:50]), P[:50])
+    np.testing.assert_allclose(sk.Predictor(loaded).predict_proba(X_test[7:8]), P[7:8], rtol=1e-9)
+    assert loaded.fingerprint == model.model_.fingerprint
+
+
+def test_a_damaged_calibration_is_refused(tmp_path):
+    X, y, _, _ = _halves(load_breast_cancer)
+    model = sk.KernelClassifier(centers=30, threads=1).fit(X, y).model_
+    model.answers = ProbabilityCalibration(np.ones(3), np.zeros(2), np.zeros(2), {})
+    saved = model.save(tmp_path / "model.zarr")
+    with pytest.raises(sk.ModelFormatError, match="shape"):
+        sk.load_model(saved)
+
+
+@pytest.mark.parametrize("format", ["parquet", "zarr"])
+def test_predictions_in_files(tmp_path, format):
+    X, y, X_test, _ = _halves(load_breast_cancer)
+    model = sk.KernelClassifier(centers=30, threads=1).fit(X, np.where(y == 1, "ok", "ill"))
+    np.save(tmp_path / "new.npy", X_test)
+    target = tmp_path / f"made.{format}"
+    made = sk.predict(model.model_, tmp_path / "new.npy", target, probabilities=True, threads=1)
+    P = model.predict_proba(X_test)
+    if format == "parquet":
+        frame = pd.read_parquet(target)
+        assert made.columns == ("prediction", "probability_ill", "probability_ok")
+        np.testing.assert_array_equal(frame[["probability_ill", "probability_ok"]].to_numpy(), P)
+    else:
+        np.testing.assert_array_equal(zarr.open_group(target)["probabilities"][:], P)
+
+
+def test_a_run_keeps_the_calibration_and_a_second_run_takes_it_over(tmp_path):
+    X, y, X_test, y_test = _halves(load_digits)
+    pipeline = sk.Pipeline(
+        train=sk.from_arrays(X, y), test=sk.from_arrays(X_test, y_test), centers=sk.Uniform(60), solver=sk.Direct()
+    )
+    assert any(choice.startswith("probabilities: fitted to the outputs on") for choice in sk.plan(pipeline).choices)
+    first = sk.run(pipeline, tmp_path / "run", threads=1)
+    assert first["probabilities"]["source"] == "leave-one-out"
+    assert 0 < first.metrics["test"]["ece"] < 0.1
+    assert first.metrics["test"]["log_loss"] < 0.3
+    bits = sk.load_model(first.model_path).predict_proba(X_test)
+    again = sk.run(pipeline, tmp_path / "run", threads=2)
+    assert {stage["name"]: stage["cached"] for stage in again["stages"]}["calibrate"]
+    other = sk.run(pipeline, tmp_path / "other", threads=2)
+    np.testing.assert_array_equal(sk.load_model(other.model_path).predict_proba(X_test), bits)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["test"]["by_class"]["3"]["auc"] > 0.9
+
+
+def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.choice(3, 6000, p=[0.8, 0.15, 0.05])
+    X = rng.standard_normal((6000, 3)) + 1.2 * np.eye(3)[y]
+    model = sk.KernelClassifier("gaussian", centers=100, threads=1).fit(X[:3000], y[:3000])
+    for coverage in (0.7, 0.9):
+        found = model.prediction_set(X[3000:], coverage)
+        assert found.shape == (3000, 3)
+        inside = found[np.arange(3000), y[3000:]]
+        for label in range(3):
+            assert inside[y[3000:] == label].mean() == pytest.approx(coverage, abs=0.06)
+    loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
+    np.testing.assert_array_equal(loaded.prediction_set(X[3000:], 0.9), found)
+    few = sk.KernelClassifier("gaussian", centers=20, threads=1).fit(X[:60], y[:60])
+    assert few.prediction_set(X[:50], 0.99)[:, 2].all()
+    with pytest.raises(sk.UsageError, match="coverage"):
+        model.prediction_set(X, 1.5)
+    loaded.answers = replace(loaded.answers, sets=replace(loaded.answers.sets, starts=np.array([0, 5, 2, 9])))
+    saved = loaded.save(tmp_path / "damaged.zarr")
+    with pytest.raises(sk.ModelFormatError, match="ascending"):
+        sk.load_model(saved)
