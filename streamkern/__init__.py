@@ -48,6 +48,7 @@ from streamkern.kernels import (
     ReLUFeatures,
 )
 from streamkern.model import KernelMachine, load_model
+from streamkern.partition import Partition, PartitionedMachine
 from streamkern.pipeline import Pipeline, Plan, RunResult, Trial, Tuning, load_pipeline, plan, resume, run, tune
 from streamkern.registry import Registry, RetrainResult, retrain
 from streamkern.report.inspect import Inspection, inspect
@@ -128,6 +129,8 @@ __all__ = [
     "Nystrom",
     "OneHot",
     "Ordinal",
+    "Partition",
+    "PartitionedMachine",
     "Pipeline",
     "Plan",
     "PlanRefusedError",

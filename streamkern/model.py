@@ -37,7 +37,7 @@ from streamkern.kernels import (
 from streamkern.solvers.fit import Fitted
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.storage import Source, array_source, open_source, table_source
-from streamkern.storage.artifact import load_artifact, save_artifact, sha256
+from streamkern.storage.artifact import kind_of, load_artifact, save_artifact, sha256
 from streamkern.storage.base import digest
 from streamkern.storage.convert import is_table
 from streamkern.storage.schema import Schema
@@ -145,6 +145,11 @@ class KernelMachine:
         return self.transforms[0].n_in if self.transforms else int(self.Z.shape[1])
 
     @property
+    def n_centers(self) -> int:
+        """Centers, of all leaves where there are several."""
+        return len(self.Z)
+
+    @property
     def weights_sha256(self) -> str:
         """SHA-256 of the weights' bytes: equal for runs that trained the same model."""
         return sha256(self.weights)
@@ -166,6 +171,16 @@ class KernelMachine:
             *(["wide"] if self.wide else []),
             *([self.schema.kinds] if self.schema is not None and not self.schema.plain else []),
         )
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Bytes that prediction holds of the centers (as they are, centred, and packed), and functions of a row."""
+        return 3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0, len(self.weights)
+
+    @property
+    def on_disk(self) -> object | None:
+        """What reads from the folder of the saved model after it was loaded; None where nothing does."""
+        return None if isinstance(self.Z, np.ndarray) else self.Z
 
     @property
     def wide(self) -> bool | None:
@@ -323,6 +338,11 @@ class KernelMachine:
         Raises:
             StorageError: the disk is full or not writable; an earlier model is still there.
         """
+        save_artifact(path, KIND, *self.artifact())
+        return Path(path)
+
+    def artifact(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what is saved: arrays by name, and JSON-serialisable metadata; ``from_artifact`` reads them."""
         stored = {} if isinstance(self.Z, np.ndarray) else {"centers_mean": self.Z.mean_row}
         arrays: dict[str, Any] = {
             "centers": self.Z,
@@ -343,8 +363,7 @@ class KernelMachine:
             "weights_sha256": self.weights_sha256,
             "training": self.metadata,
         }
-        save_artifact(path, KIND, arrays | stored | fitted, metadata)
-        return Path(path)
+        return arrays | stored | fitted, metadata
 
     def _basis(self) -> Basis:
         center = self._center()
@@ -406,6 +425,12 @@ class KernelMachine:
         return prepared
 
 
+Reader = Callable[[str | os.PathLike[str], Kernel | None], KernelMachine]
+
+READERS: dict[str, Reader] = {}
+"""How models of other kinds are read, by kind: rooms above this one add theirs."""
+
+
 def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
     """Read a saved model. Executes no code: zarr and JSON.
 
@@ -417,7 +442,27 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         StorageError: nothing is there.
         ModelFormatError: it is not a model, or not as it was written.
     """
+    reader = READERS.get(kind_of(path))
+    if reader is not None:
+        return reader(path, kernel)
     arrays, metadata = load_artifact(path, KIND, stay=("centers", "centers_mean"))
+    return from_artifact(arrays, metadata, str(path), kernel)
+
+
+def from_artifact(
+    arrays: dict[str, Any], metadata: dict[str, Any], where: str, kernel: Kernel | None = None
+) -> KernelMachine:
+    """Return the model that ``KernelMachine.artifact`` described.
+
+    Args:
+        arrays: by name.
+        metadata: the description.
+        where: the model's place, for errors.
+        kernel: the kernel, for a model whose kernel is a user's function.
+
+    Raises:
+        ModelFormatError: the description is incomplete, or does not fit the arrays.
+    """
     try:
         Z, weights = arrays["centers"], arrays["weights"]
         encoding = encoding_from_json(metadata["encoding"])
@@ -460,7 +505,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise ModelFormatError(
             f"The model's description is incomplete: {error}.",
-            where=str(path),
+            where=where,
             expected="a description as this release writes it",
             remedy="restore it from a copy",
         ) from error

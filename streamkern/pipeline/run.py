@@ -21,16 +21,16 @@ from streamkern.events import EventLog, Listener
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.memory import default_budget, limited, parse_bytes, peak_resident, resident
-from streamkern.model import KernelMachine
+from streamkern.partition import fit_any, model_of, settled
 from streamkern.pipeline.checkpoints import INTERVAL
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
 from streamkern.progress import showing
 from streamkern.redaction import redacted
-from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.auto import AUTO
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import fit, likely_outputs, planned, steps, width
+from streamkern.solvers.fit import likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.placement import device_for
 from streamkern.storage.remote import COUNTS
@@ -242,7 +242,7 @@ def _train(
 
     ``trained`` gets what the result says of the model, once it is saved; an evaluation that fails leaves that.
     """
-    pipeline, reason = resolved(pipeline, budget)
+    pipeline, reason = settled(pipeline, budget)
     if reason:
         events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
     computing = device_for(pipeline, device)
@@ -259,10 +259,10 @@ def _train(
             events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
 
         besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
-        fitted = fit(pipeline, executor, budget, stages, on_plan, computing)
+        fitted = fit_any(pipeline, executor, budget, stages, on_plan, computing, folder / "scattered")
         problem, outcome, report, projected, median = fitted[:5]
-        settled = {} if median is None else {"median_distance": median}
-        model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
+        median_facts = {} if median is None else {"median_distance": median}
+        model = model_of(fitted, pipeline=pipeline.name, **median_facts)
         for each in report.get("preprocess", []):
             events.emit("choice", reason=f"preprocessing: {each}")
         started = time.perf_counter()
@@ -279,11 +279,11 @@ def _train(
             "weights_sha256": model.weights_sha256,
             "n_rows": len(problem.train),
             "resumed_rows": stages.resumed_rows,
-            "n_centers": len(problem.centers.Z),
+            "n_centers": model.n_centers,
             "kernel": problem.kernel.to_json() if problem.features is None else None,
-            **settled,
+            **median_facts,
             **({} if fitted.metric is None else {"metric": fitted.metric.summary(fitted.columns)}),
-            "solver": pipeline.solver.to_json()["name"],
+            "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json()["name"],
             "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
             "preprocess": report.get("preprocess", []),
             "history": outcome.history,
@@ -364,6 +364,7 @@ def _manifest(
         "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
         "features": None if pipeline.features is None else pipeline.features.to_json(),
         "metric": None if pipeline.metric is None else pipeline.metric.to_json(),
+        "partition": None if pipeline.partition is None else pipeline.partition.to_json(),
         "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
         "preprocess": [step.to_json() for step in steps(pipeline)],
         "code": {
@@ -389,6 +390,7 @@ _TRAINING = (
     "centers",
     "features",
     "metric",
+    "partition",
     "solver",
     "preprocess",
     "code",

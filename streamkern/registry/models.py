@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
 from streamkern.model import KernelMachine, load_model
 from streamkern.redaction import redacted
@@ -204,8 +202,8 @@ class Registry:
 
         def read(folder: Path) -> KernelMachine:
             model = load_model(folder)
-            if not isinstance(model.Z, np.ndarray):
-                user.append(model.Z)  # its centers stay on the disk
+            if model.on_disk is not None:
+                user.append(model.on_disk)  # centers, or leaves, stay on the disk
             return model
 
         return self.read(version, "model.zarr", read, user)

@@ -340,6 +340,14 @@ class Stages:
         """
         return compute()
 
+    def kept(self, name: str, key: Key) -> Any:
+        """Return what an earlier run has kept of a stage, or None; nothing is computed."""
+        return None
+
+    def stepped(self, progress: Progress) -> None:
+        """Report how far training is."""
+        self.on_step(progress)
+
     def choice(self, reason: str, **facts: Any) -> None:
         """Report a choice that the rows have made."""
 
@@ -463,7 +471,7 @@ def fit(
         allow(projected)
     for name, rows in measured.items():
         if rows is not None:
-            _check_like(rows, name, recipe, scaled, facts.encoding, executor, stages)
+            check_like(rows, name, recipe, scaled, facts.encoding, executor, stages)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled).final()
     recipe, median = with_median(recipe, scaled, executor, stages)
     kernel = recipe.kernel or default_kernel(facts, scaled)
@@ -523,7 +531,7 @@ def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
     return rows_key(dataset), described(recipe.centers), recipe.dtype
 
 
-def _check_like(
+def check_like(
     rows: Dataset, name: str, recipe: Recipe, train: Dataset, encoding: Encoding, executor: Executor, stages: Stages
 ) -> None:
     """Check validation or test rows, as training prepares them, before training."""

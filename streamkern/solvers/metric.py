@@ -266,6 +266,23 @@ def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
     )  # fmt: skip
 
 
+def gradient_outer(agop: AGOP, kernel: Kernel, problem: Problem) -> Array:
+    """The average gradient outer product G of a model without a metric: shape (d, d), or its diagonal (d,).
+
+    Args:
+        agop: sample and centers; a matrix where its kinds include ``"full"``.
+        kernel: as for ``learn_metric``.
+        problem: as for ``learn_metric``.
+
+    Raises:
+        UsageError: too few rows.
+        NumericalError: the kernel matrix of the centers is not positive definite.
+    """
+    rounds = _Rounds.of(agop, kernel, problem)
+    plain = rounds.fit("none", 0, np.ones(rounds.d), np.ones(rounds.d))
+    return rounds.outer(plain, "full" in agop.kinds(rounds.d))
+
+
 @dataclass(eq=False)
 class _Rounds:
     """Where rounds are made: the sample in memory, in two parts, and centers among the first.

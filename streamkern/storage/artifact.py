@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,7 +56,11 @@ class TiledRows(Protocol):
 
 
 def save_artifact(
-    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Array | TiledRows], metadata: dict[str, Any]
+    path: str | os.PathLike[str],
+    kind: str,
+    arrays: Mapping[str, Array | TiledRows],
+    metadata: dict[str, Any],
+    members: Mapping[str, Callable[[Path], object]] | None = None,
 ) -> None:
     """Write an artifact in place of whatever artifact is there.
 
@@ -65,12 +69,15 @@ def save_artifact(
         kind: what it is, for instance ``KernelMachine``.
         arrays: by name; one whose tiles are read is not held.
         metadata: JSON-serialisable.
+        members: by name, what writes an artifact of its own inside this one.
 
     Raises:
         StorageError: the disk is full or not writable; what was there before is still there.
     """
     _require_replaceable(Path(path), kind)
     with staged(path, folder=True, parents=True) as staging:
+        for name, write in (members or {}).items():
+            write(staging / name)
         manifest = {name: _save(staging, name, value) for name, value in arrays.items()}
         marks = {"format": FORMAT, "kind": kind, "arrays": manifest, "metadata": metadata}
         marks["sha256"] = digest(kind, manifest, metadata)
@@ -126,6 +133,17 @@ class SavedRows:
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
         return self.stored.tiles()
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """Return the kind that an artifact says it is; an empty text where nothing can be read that says one."""
+    target = target_or_previous(Path(path))
+    if target is not None:
+        with contextlib.suppress(OSError, StorageError, ValueError, KeyError, TypeError):
+            document = parse_json(read_inside(target, target / "zarr.json", LARGEST_JSON), str(target))
+            kind = document["attributes"]["streamkern"]["kind"]
+            return kind if isinstance(kind, str) else ""
+    return ""
 
 
 def load_artifact(
