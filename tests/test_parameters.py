@@ -16,7 +16,10 @@ import streamkern as sk
 from streamkern.errors import UsageError
 
 # What the library makes and users read; their constructors are not called by users.
-MADE = {"Ingested", "Inspection", "KernelMachine", "Plan", "PredictionResult", "Trial", "Tuning", "Dataset"}
+MADE = {
+    "Ingested", "Inspection", "KernelMachine", "PartitionedMachine", "Plan", "PredictionResult", "Trial", "Tuning",
+    "Dataset",
+}  # fmt: skip
 CLASSES = {
     name: each
     for name, each in vars(sk).items()
@@ -35,7 +38,7 @@ WRONG: dict[Any, list[Any]] = {
     type(None): [],
 }
 ANYTHING = [None, object(), 3.5, True]
-FREE = {"name", "file"}  # any text will do
+FREE = {"name", "file", "by"}  # any text will do; or it names a column, which only rows tell
 
 
 def kinds(annotation: Any) -> list[Any]:

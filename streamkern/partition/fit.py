@@ -504,7 +504,7 @@ def _finished(
         "rows_trained": int(rows.sum()),
         "blend": blend,
         **({"blends": tried} if tried else {}),
-        "by_leaf": [{name: each[name] for name in ("rows", "seconds", "solver", "loss", "passes")} for each in found],
+        "by_leaf": [{name: each[name] for name in ("rows", "seconds", "solver", "passes")} for each in found],
     }
     report = {"partition": summary, **({"preprocess": done} if done else {})}
     base = KernelMachine.of(Fitted(problem, outcome, report, footprint))

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from streamkern.engine import default_engine
 from streamkern.errors import ModelFormatError
 from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis
+from streamkern.model import KIND as MACHINE
 from streamkern.model import READERS, KernelMachine, from_artifact, load_model
 from streamkern.partition.tree import Tree
-from streamkern.storage.artifact import load_artifact, save_artifact
+from streamkern.storage.artifact import Contents, load_artifact, save_artifact
 from streamkern.storage.base import digest
 from streamkern.types import Array
 
@@ -197,8 +199,12 @@ class PartitionedMachine(KernelMachine):
         arrays, metadata = self.artifact()
         cuts = {"directions": self.tree.directions, "cuts": self.tree.cuts, "children": self.tree.children}
         leaves = self.leaves
+
+        def contents(leaf: int) -> Contents:
+            return (MACHINE, *leaves.model(leaf).artifact())
+
         members = {
-            leaf_name(leaf): leaves.model(leaf).save for leaf in range(self.tree.leaves) if not leaves.constant(leaf)
+            leaf_name(leaf): partial(contents, leaf) for leaf in range(self.tree.leaves) if not leaves.constant(leaf)
         }
         metadata |= {"leaves": list(leaves.facts), "blend": self.blend}
         save_artifact(path, KIND, arrays | cuts | {"constants": leaves.constants}, metadata, members)

@@ -114,7 +114,7 @@ class Scattered:
             StorageError: the disk is full or cannot be written; the runs that were written are kept.
         """
         scan = Scan(assembly, _BLOCK_ROWS)
-        blocks = blocks_of_run(assembly)
+        blocks = blocks_of_run(scan)
         runs = -(-len(scan) // blocks)
         folder.mkdir(parents=True, exist_ok=True)
         missing = [run for run in range(runs) if not (folder / _name(run)).is_dir()]
@@ -147,10 +147,11 @@ class Scattered:
             yield (*parts, w)
 
 
-def blocks_of_run(assembly: Assembly) -> int:
-    """Blocks of the scan that go into a run: a function of the rows alone."""
-    row = assembly.dataset.n_features * assembly.dtype.itemsize
-    return max(1, RUN_BYTES // (_BLOCK_ROWS * row))
+def blocks_of_run(scan: Scan) -> int:
+    """Blocks of a scan that go into a run: a function of the stored rows alone."""
+    data = scan.assembly.dataset
+    row = data.n_features * scan.assembly.dtype.itemsize
+    return max(1, RUN_BYTES * len(scan) // max(1, data.base_rows * row))
 
 
 def _name(run: int) -> str:

@@ -51,12 +51,12 @@ class Partition:
 
     def __post_init__(self) -> None:
         set_integer(self, "rows", 100)
-        if self.leaves != "auto":
-            if isinstance(self.leaves, str):
-                raise UsageError(
-                    f"leaves is {self.leaves!r}.", where="Partition(leaves=...)", expected='a number, or "auto"'
-                )
+        if not isinstance(self.leaves, str):
             set_integer(self, "leaves", 1)
+        elif self.leaves != "auto":
+            raise UsageError(
+                f"leaves is {self.leaves!r}.", where="Partition(leaves=...)", expected='a number, or "auto"'
+            )
         number = isinstance(self.overlap, int | float | np.number) and not isinstance(self.overlap, bool)
         if not number or not 0 <= self.overlap <= LARGEST_OVERLAP:
             raise UsageError(
