@@ -37,7 +37,7 @@ from streamkern.kernels import (
 from streamkern.solvers.fit import Fitted
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.storage import Source, array_source, open_source, table_source
-from streamkern.storage.artifact import kind_of, load_artifact, save_artifact, sha256
+from streamkern.storage.artifact import artifact_kind, load_artifact, save_artifact, sha256
 from streamkern.storage.base import digest
 from streamkern.storage.convert import is_table
 from streamkern.storage.schema import Schema
@@ -442,7 +442,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         StorageError: nothing is there.
         ModelFormatError: it is not a model, or not as it was written.
     """
-    reader = READERS.get(kind_of(path))
+    reader = READERS.get(artifact_kind(path))
     if reader is not None:
         return reader(path, kernel)
     arrays, metadata = load_artifact(path, KIND, stay=("centers", "centers_mean"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from streamkern.partition.fit import FittedPartition, fit_any, model_of, settled
+from streamkern.partition.choice import fit_any, settled
+from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.model import PartitionedMachine
-from streamkern.partition.tree import Partition, Tree
+from streamkern.partition.tree import CutTree, Partition
 
-__all__ = ["FittedPartition", "Partition", "PartitionedMachine", "Tree", "fit_any", "model_of", "settled"]
+__all__ = ["CutTree", "FittedPartition", "Partition", "PartitionedMachine", "fit_any", "model_of", "settled"]

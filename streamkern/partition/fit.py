@@ -39,7 +39,7 @@ from streamkern.partition.grow import Ground, Grown
 from streamkern.partition.memory import Projection
 from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
 from streamkern.partition.rows import LeafIds, LeafRows, Scattered
-from streamkern.partition.tree import Partition, Tree
+from streamkern.partition.tree import CutTree, Partition
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import require_measurable
@@ -154,39 +154,6 @@ class LeafStages(Stages):
         return super().train(problem, solver, key)
 
 
-def settled(recipe: Any, budget: int) -> tuple[Any, str]:
-    """As ``solvers.auto.resolved``; with a partition, each leaf chooses its solver by itself."""
-    return (recipe, "") if recipe.partition is not None else resolved(recipe, budget)
-
-
-def fit_any(
-    recipe: PartitionRecipe,
-    executor: Executor,
-    budget: int,
-    stages: Stages | None = None,
-    on_plan: Callable[[Footprint], None] = lambda projected: None,
-    device: Any = None,
-    folder: Path | None = None,
-) -> Fitted | FittedPartition:
-    """One model of all rows, or one in every leaf, as the recipe says: arguments and errors of ``solvers.fit.fit``.
-
-    Args:
-        recipe: what to fit.
-        executor: where blocks run, or leaves.
-        budget: bytes this process may hold.
-        stages: how each stage is carried out; by default nothing is kept.
-        on_plan: told the projected memory before the first row is read.
-        device: where blocks are computed; None for the CPU.
-        folder: where rows that are not in memory are scattered to leaves: a directory that every worker sees. None: a
-            temporary one.
-    """
-    if recipe.partition is None:
-        return fit(recipe, executor, budget, stages, on_plan, device)
-    if device is not None:
-        raise _refused("a device", 'leaves are computed on the CPU: device="cpu"')
-    return fit_partition(recipe, executor, budget, stages or Stages(), on_plan, folder)
-
-
 def model_of(fitted: Fitted | FittedPartition, **metadata: Any) -> KernelMachine:
     """The model that a fit left; ``metadata`` joins the facts about the training."""
     if isinstance(fitted, Fitted):
@@ -214,7 +181,7 @@ def require_partition(recipe: Recipe) -> None:
         (_users_function(recipe.kernel), "a kernel that is a user's function", "use a kernel of this library"),
     ):  # fmt: skip
         if wrong:
-            raise _refused(what, remedy)
+            raise refused(what, remedy)
 
 
 def _users_function(kernel: Kernel | None) -> bool:
@@ -225,7 +192,8 @@ def _users_function(kernel: Kernel | None) -> bool:
         return True
 
 
-def _refused(what: str, remedy: str) -> UsageError:
+def refused(what: str, remedy: str) -> UsageError:
+    """The error for what does not go with a partition, and what to do."""
     return UsageError(
         f"There is a partition, and {what}.",
         where="partition=Partition(...)",
@@ -242,13 +210,12 @@ def fit_partition(
     on_plan: Callable[[Footprint], None],
     folder: Path | None,
 ) -> FittedPartition:
-    """Cut the rows and fit every leaf; see ``fit_any``."""
+    """Cut the rows and fit every leaf; see ``choice.fit_any``."""
     partition = recipe.partition
     assert partition is not None
     recipe.train.require_rows()
     for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
         require_measurable(rows, name)
-    require_partition(recipe)
     leaf_recipe = LeafRecipe.of(recipe)
     project = Projection(recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads")
     footprint, _ = project.first()
@@ -291,7 +258,7 @@ def _grown(
     """The tree, level by level; each is a stage."""
     data = assembly.dataset
 
-    def keep(name: str, tree: Tree, compute: Callable[[], Grown]) -> Grown:
+    def keep(name: str, tree: CutTree, compute: Callable[[], Grown]) -> Grown:
         def key() -> tuple[Any, ...]:
             return (
                 rows_key(data), described(partition), tree.fingerprint, encoding_to_json(assembly.encoding),

@@ -24,7 +24,7 @@ from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor, Parts
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Kernel
-from streamkern.partition.tree import Partition, Tree, project
+from streamkern.partition.tree import CutTree, Partition, project
 from streamkern.solvers.base import Problem
 from streamkern.solvers.metric import AGOP, gradient_outer
 from streamkern.storage.serialize import serializable
@@ -77,12 +77,12 @@ class Grown:
         final: leaves that no direction cuts, shape (L,), boolean.
     """
 
-    tree: Tree
+    tree: CutTree
     counts: IntArray
     final: Array
 
 
-class Line(NamedTuple):
+class Axis(NamedTuple):
     """A direction, and where rows are counted along it.
 
     Attributes:
@@ -103,8 +103,8 @@ class Counting:
         lines: by leaf.
     """
 
-    tree: Tree
-    lines: dict[int, Line]
+    tree: CutTree
+    lines: dict[int, Axis]
 
     def __call__(self, block: Block, state: Any) -> Parts:
         """Counts over one block."""
@@ -151,7 +151,7 @@ class Ground:
     executor: Executor
     seed: int
 
-    def grow(self, keep: Callable[[str, Tree, Callable[[], Grown]], Grown]) -> Grown:
+    def grow(self, keep: Callable[[str, CutTree, Callable[[], Grown]], Grown]) -> Grown:
         """The tree.
 
         Args:
@@ -162,7 +162,7 @@ class Ground:
         """
         data = self.assembly.dataset
         n, d = data.base_rows, data.n_features
-        grown = Grown(Tree.of(d), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool))
+        grown = Grown(CutTree.of(d), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool))
         if self.partition.by is not None:
             grown = keep("level-by", grown.tree, partial(self._by, self.partition.by))
         level = 1
@@ -202,7 +202,7 @@ class Ground:
             for leaf, rows in ((leaf, at.get(leaf, none)) for leaf in chosen)
         ]
         shared = (self.kernel, self.assembly.encoding, self.seed)
-        found = dict(zip(chosen, self.executor.imap(line_of, items, shared), strict=True))
+        found = dict(zip(chosen, self.executor.imap(axis_of, items, shared), strict=True))
         lines = {leaf: line for leaf, line in found.items() if line is not None}
         tree, counts, final = grown.tree, grown.counts.tolist(), grown.final.tolist()
         for leaf in chosen:
@@ -251,7 +251,7 @@ class Ground:
             direction[at] = codes / factor[at]
             counted = self._values(direction, column)
         parts = _pooled(sorted(counted.items()))
-        tree = Tree.of(data.n_features)
+        tree = CutTree.of(data.n_features)
         counts = [0]
 
         def split(leaf: int, group: list[tuple[float, float, int]]) -> None:
@@ -293,7 +293,7 @@ def _pooled(values: list[tuple[float, int]]) -> list[tuple[float, float, int]]:
     return parts
 
 
-def line_of(item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int) -> Line | None:
+def axis_of(item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int) -> Axis | None:
     """The direction in which a leaf is cut, with the edges between which its rows are counted.
 
     Args:
@@ -328,9 +328,9 @@ def line_of(item: tuple[int, Array, Array, Array | None], kernel: Kernel, encodi
         if not size > 0:
             continue
         direction = direction / size * np.sign(direction[np.argmax(np.abs(direction))])
-        edges, smaller = edges_of(project(X, direction))
+        edges, smaller = quantile_edges(project(X, direction))
         if smaller > share:
-            best, share = Line(direction, edges), smaller
+            best, share = Axis(direction, edges), smaller
         if share >= BALANCED:
             break
     return best if share >= LEAST_SHARE else None
@@ -351,7 +351,7 @@ def outer(X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encodin
             return None
 
 
-def edges_of(t: Array) -> tuple[Array, float]:
+def quantile_edges(t: Array) -> tuple[Array, float]:
     """Edges between the values of a sample, at most ``EDGES``, and the share of the smaller side of the best cut."""
     values, counts = np.unique(t, return_counts=True)
     if len(values) < 2:

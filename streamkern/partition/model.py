@@ -24,7 +24,7 @@ from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis
 from streamkern.model import KIND as MACHINE
 from streamkern.model import READERS, KernelMachine, from_artifact, load_model
-from streamkern.partition.tree import Tree
+from streamkern.partition.tree import CutTree
 from streamkern.storage.artifact import Contents, load_artifact, save_artifact
 from streamkern.storage.base import digest
 from streamkern.types import Array
@@ -117,7 +117,7 @@ class LeafBasis(Basis):
         number: dtype of outputs.
     """
 
-    tree: Tree
+    tree: CutTree
     leaves: Leaves
     blend: float
     number: np.dtype[Any]
@@ -156,7 +156,7 @@ class PartitionedMachine(KernelMachine):
         blend: width of the blending at borders, in parts of the overlap.
     """
 
-    tree: Tree = field(default_factory=lambda: Tree.of(1))
+    tree: CutTree = field(default_factory=lambda: CutTree.of(1))
     leaves: Leaves = field(default_factory=lambda: Leaves([], np.zeros((0, 0)), ()))
     blend: float = 1.0
 
@@ -244,7 +244,7 @@ def load_partition(path: str | os.PathLike[str], kernel: Kernel | None = None) -
     arrays, metadata = load_artifact(path, KIND)
     base = from_artifact(arrays, metadata, str(path), kernel)
     try:
-        tree = Tree(arrays["directions"], arrays["cuts"], arrays["children"])
+        tree = CutTree(arrays["directions"], arrays["cuts"], arrays["children"])
         constants, facts = arrays["constants"], tuple(metadata["leaves"])
         width = base.Z.shape[1]
         if not tree.sound or tree.directions.shape[1] != width or len(base.Z):

@@ -18,7 +18,7 @@ from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.errors import StorageError
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.partition.tree import Tree
+from streamkern.partition.tree import CutTree
 from streamkern.storage.writer import staged
 from streamkern.sweep import ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray
@@ -67,7 +67,7 @@ class LeafIds:
     ids: tuple[IntArray, ...]
 
     @classmethod
-    def of(cls, assembly: Assembly, tree: Tree, executor: Executor) -> LeafIds:
+    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor) -> LeafIds:
         """One sweep over the rows: 8 bytes for each are kept."""
         (pieces,) = sweep(executor, ScanWork(Scan(assembly, _BLOCK_ROWS), _Routed(tree)))
         ids: list[list[IntArray]] = [[] for _ in range(tree.leaves)]
@@ -88,7 +88,7 @@ class LeafIds:
 class _Routed:
     """Contributes (leaf, ids of rows) of a block."""
 
-    tree: Tree
+    tree: CutTree
 
     def __call__(self, block: Block, state: Any) -> Parts:
         return (Stack((leaf, block.ids[at]) for leaf, at in self.tree.training(block.X)),)
@@ -107,7 +107,7 @@ class Scattered:
     runs: int
 
     @classmethod
-    def of(cls, assembly: Assembly, tree: Tree, executor: Executor, folder: Path) -> Scattered:
+    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor, folder: Path) -> Scattered:
         """Write the runs that are not there yet; tasks of the executor, which hold one run each.
 
         Raises:
@@ -158,7 +158,7 @@ def _name(run: int) -> str:
     return f"run-{run:06}"
 
 
-def write_run(run: int, folder: Path, scan: Scan, tree: Tree, blocks: int) -> None:
+def write_run(run: int, folder: Path, scan: Scan, tree: CutTree, blocks: int) -> None:
     """Write one run: its rows leaf after leaf, and in their order within one.
 
     Args:

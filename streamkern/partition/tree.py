@@ -34,7 +34,8 @@ class Partition:
     Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
 
     Args:
-        leaves: how many; ``"auto"``: as many as it takes until a leaf has at most ``rows`` rows.
+        leaves: how many; ``"auto"``: as many as it takes until a leaf has at most ``rows`` rows, or one model, where
+            that is as good on held-out rows of a sample.
         rows: most rows of a leaf, where ``leaves`` is ``"auto"``.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
         by: a column: its values are cut first, each a part of its own; values of few rows share a part, which also
@@ -77,7 +78,7 @@ def project(X: Array, direction: Array) -> Array:
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class Tree:
+class CutTree:
     """Cuts, the root first. A tree without cuts is one leaf.
 
     Attributes:
@@ -91,7 +92,7 @@ class Tree:
     children: IntArray
 
     @classmethod
-    def of(cls, d: int) -> Tree:
+    def of(cls, d: int) -> CutTree:
         """One leaf, for rows of d features."""
         return cls(np.zeros((0, d)), np.zeros((0, 3)), np.zeros((0, 2), dtype=np.int64))
 
@@ -130,12 +131,12 @@ class Tree:
         after = self.children > np.arange(m)[:, None]  # a child comes after its parent: there is no circle
         return sorted(self.children.ravel().tolist()) == expected and bool((after | (self.children < 0)).all())
 
-    def grown(self, leaf: int, direction: Array, cut: tuple[float, float, float]) -> Tree:
+    def grown(self, leaf: int, direction: Array, cut: tuple[float, float, float]) -> CutTree:
         """This tree with one leaf cut: its left side keeps the number, the right side gets the next."""
         m = len(self.cuts)
         children = self.children.copy()
         children[children == -1 - leaf] = m
-        return Tree(
+        return CutTree(
             np.concatenate([self.directions, direction[None].astype(np.float64)]),
             np.concatenate([self.cuts, np.array([cut], dtype=np.float64)]),
             np.concatenate([children, np.array([[-1 - leaf, -1 - self.leaves]], dtype=np.int64)]),

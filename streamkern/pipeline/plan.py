@@ -15,6 +15,7 @@ from streamkern.engine.operations import Operations
 from streamkern.execute.threads import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.partition import Partition
+from streamkern.partition.choice import open_to_one, single, trial_footprint, without
 from streamkern.partition.fit import LeafRecipe, require_partition
 from streamkern.partition.grow import DIRECTION
 from streamkern.partition.memory import Projection, expected_leaves
@@ -144,9 +145,9 @@ def plan(
         DataError: the training set is empty, or has fewer rows than centers.
     """
     budget = default_budget() if memory is None else parse_bytes(memory)
-    if pipeline.partition is not None:
+    if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
         return _in_leaves(pipeline, pipeline.partition, budget, threads or default_threads(), prices)
-    pipeline, reason = resolved(pipeline, budget)
+    pipeline, reason = resolved(without(pipeline), budget)
     pipeline.train.require_rows()
     data, solver = planned(pipeline), pipeline.solver
     p, slots = width(pipeline), threads or default_threads()
@@ -223,15 +224,28 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
             leaves * (sum(part.seconds for part in each) - _LOADED),
         ),
     )  # fmt: skip
+    trials: tuple[PlannedStage, ...] = ()
+    if open_to_one(partition):
+        tried, held = trial_footprint(pipeline, partition, budget, slots)
+        takes = tried.bill.effort
+        work = 2.0 * (takes.setup + takes.training)
+        trials = (
+            PlannedStage(
+                "one-or-leaves", 2 * tried.bill.size.n, 1, work.flops(entry), read, fits.baseline + held,
+                once + work.priced(prices.work),
+            ),
+        )  # fmt: skip
+        fits = replace(fits, stages=fits.stages | {"one-or-leaves": held})
     before = tuple(part for part in around if part.name.startswith(("preprocess-", "statistics", "check-")))
     choices = (
         f"partition: about {leaves:,} leaves of up to {rows:,} rows, {min(at_once, slots)} at a time",
+        *(["one model instead, where leaves are no better on held-out rows of a sample"] if trials else []),
         f"solver of a leaf: {told.solver.to_json()['name']}, {bill.effort.passes} pass(es) at most",
         *planned_note(pipeline.train, steps(pipeline)),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         *([] if doubt is None else [f"warning: {doubt}"]),
     )
-    stages = (*before, *between, *(part for part in around if part.name == "evaluate"))
+    stages = (*before, *trials, *between, *(part for part in around if part.name == "evaluate"))
     return Plan(stages, choices, fits, budget, told.solver.to_json()["name"])
 
 

@@ -145,7 +145,7 @@ class SavedRows:
         return self.stored.tiles()
 
 
-def kind_of(path: str | os.PathLike[str]) -> str:
+def artifact_kind(path: str | os.PathLike[str]) -> str:
     """Return the kind that an artifact says it is; an empty text where nothing can be read that says one."""
     target = target_or_previous(Path(path))
     if target is not None:

@@ -17,8 +17,8 @@ import streamkern as sk
 from streamkern.data.stream import Assembly, Block
 from streamkern.data.targets import Classes
 from streamkern.execute import ThreadsExecutor
-from streamkern.partition import Tree
-from streamkern.partition.grow import Counting, Line, cut_at, edges_of, line_of
+from streamkern.partition import CutTree
+from streamkern.partition.grow import Axis, Counting, axis_of, cut_at, quantile_edges
 from streamkern.partition.memory import expected_leaves
 from streamkern.partition.rows import LeafIds, Scattered
 
@@ -37,9 +37,9 @@ def labels(y: np.ndarray) -> np.ndarray:
     return np.array(["high", "low", "mid"])[np.digitize(y, [-0.5, 0.5])]
 
 
-def grown() -> Tree:
+def grown() -> CutTree:
     """Three cuts by hand: the first two features, and the sum of both on the right."""
-    tree = Tree.of(2).grown(0, np.array([1.0, 0.0]), (-0.2, 0.0, 0.2))
+    tree = CutTree.of(2).grown(0, np.array([1.0, 0.0]), (-0.2, 0.0, 0.2))
     tree = tree.grown(0, np.array([0.0, 1.0]), (0.0, 0.0, 0.0))
     return tree.grown(1, np.array([1.0, 1.0]), (0.9, 1.0, 1.2))
 
@@ -93,16 +93,16 @@ def test_a_row_is_routed_alike_whatever_rows_are_around_it():
 def test_a_damaged_tree_is_noticed(broken: dict[str, Any]):
     tree = grown()
     assert tree.sound
-    assert Tree.of(3).sound
+    assert CutTree.of(3).sound
     assert tree.depth == 2
-    assert Tree.of(3).depth == 0
-    assert not Tree(**vars(tree) | broken).sound
+    assert CutTree.of(3).depth == 0
+    assert not CutTree(**vars(tree) | broken).sound
 
 
 @pytest.mark.parametrize("overlap", [0.0, 0.1])
 def test_a_cut_is_at_the_median_and_its_counts_are_exact(overlap: float):
     t = np.random.default_rng(0).normal(size=20_000)
-    edges, share = edges_of(t[:5000])
+    edges, share = quantile_edges(t[:5000])
     assert 0.49 < share <= 0.5
     bins = np.bincount(np.searchsorted(edges, t, side="right"), minlength=len(edges) + 1)
     cut = cut_at(edges, bins, overlap)
@@ -114,7 +114,7 @@ def test_a_cut_is_at_the_median_and_its_counts_are_exact(overlap: float):
 
 
 def test_a_value_that_most_rows_share_is_not_cut_off():
-    edges, share = edges_of(np.array([0.0] * 999 + [1.0]))
+    edges, share = quantile_edges(np.array([0.0] * 999 + [1.0]))
     assert share == 0.001
     assert cut_at(edges, np.array([9990, 10]), 0.1) is None
 
@@ -122,7 +122,7 @@ def test_a_value_that_most_rows_share_is_not_cut_off():
 def test_a_direction_is_along_the_feature_that_matters():
     X = np.random.default_rng(1).normal(size=(2000, D)) * [1, 1, 1, 1, 2]
     y = np.sin(2 * X[:, [3]])
-    line = line_of((0, X, y, None), sk.Laplace("median"), sk.data.targets.Continuous(np.zeros(1), flat=False), 0)
+    line = axis_of((0, X, y, None), sk.Laplace("median"), sk.data.targets.Continuous(np.zeros(1), flat=False), 0)
     assert line is not None
     direction = line.direction * X.std(axis=0)
     assert abs(direction[3]) / np.linalg.norm(direction) > 0.9
@@ -131,14 +131,14 @@ def test_a_direction_is_along_the_feature_that_matters():
 def test_rows_that_are_all_alike_have_no_direction():
     y = np.zeros((300, 1))
     encoding = sk.data.targets.Continuous(np.zeros(1), flat=False)
-    assert line_of((0, np.ones((300, D)), y, None), sk.Laplace("median"), encoding, 0) is None
+    assert axis_of((0, np.ones((300, D)), y, None), sk.Laplace("median"), encoding, 0) is None
     X = np.random.default_rng(0).normal(size=(300, D))
-    assert line_of((0, X, y, None), sk.Laplace("median"), encoding, 0) is not None  # that of the largest variance
+    assert axis_of((0, X, y, None), sk.Laplace("median"), encoding, 0) is not None  # that of the largest variance
 
 
 def test_counts_are_those_of_all_rows_in_their_leaves():
     X, _ = table(400)
-    lines = {leaf: Line(np.eye(2)[0], np.array([-0.5, 0.0, 0.5])) for leaf in (1, 2)}
+    lines = {leaf: Axis(np.eye(2)[0], np.array([-0.5, 0.0, 0.5])) for leaf in (1, 2)}
     (counts,) = Counting(grown(), lines)(Block(X[:, :2], None, np.arange(400), ()), None)
     places = dict(grown().training(X[:, :2]))
     expected = [np.histogram(X[places[leaf], 0], [-np.inf, -0.5, 0, 0.5, np.inf])[0] for leaf in (1, 2)]
@@ -150,7 +150,7 @@ def test_rows_of_leaves_are_the_same_by_ids_and_from_the_disk(tmp_path: Path):
     codes = (y > 0).astype(np.int64)
     w = np.random.default_rng(0).uniform(0.5, 2, 3000)
     data = sk.from_arrays(X, codes, sample_weight=w)
-    assembly, tree = Assembly(data, Classes(np.arange(2))), Tree.of(D).grown(0, np.eye(D)[0], (-0.1, 0, 0.1))
+    assembly, tree = Assembly(data, Classes(np.arange(2))), CutTree.of(D).grown(0, np.eye(D)[0], (-0.1, 0, 0.1))
     with ThreadsExecutor(2) as executor:
         here = LeafIds.of(assembly, tree, executor)
         there = Scattered.of(assembly, tree, executor, tmp_path / "rows")
