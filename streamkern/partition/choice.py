@@ -102,6 +102,9 @@ def fit_any(
     reason, held = "", 0
     if open_to_one(partition) and not single(partition, recipe.train.base_rows):
         held = trial_footprint(recipe, partition, budget, executor.slots)[1]
+        here = executor.name == "threads"
+        project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, here, held)
+        on_plan(project.first()[0])  # refused before a row is read
     if open_to_one(partition):
         leaves, reason = _leaves(recipe, partition, executor, budget, stages)
         stages.choice(f"partition: {reason}", leaves=leaves)
@@ -110,9 +113,9 @@ def fit_any(
             fitted = fit(whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)))
             report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
             return fitted._replace(report=report, footprint=_with(fitted.footprint, held))
-    many = fit_partition(recipe, executor, budget, stages, lambda projected: on_plan(_with(projected, held)), folder)
+    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held)
     many.report["partition"] |= {"reason": reason} if reason else {}
-    return many._replace(footprint=_with(many.footprint, held))
+    return many
 
 
 def _with(projected: Footprint, held: int) -> Footprint:

@@ -209,15 +209,16 @@ def fit_partition(
     stages: Stages,
     on_plan: Callable[[Footprint], None],
     folder: Path | None,
+    trial: int = 0,
 ) -> FittedPartition:
-    """Cut the rows and fit every leaf; see ``choice.fit_any``."""
+    """Cut the rows and fit every leaf; see ``choice.fit_any``. ``trial`` is the bytes of what preceded it."""
     partition = recipe.partition
     assert partition is not None
     recipe.train.require_rows()
     for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
         require_measurable(rows, name)
     leaf_recipe = LeafRecipe.of(recipe)
-    project = Projection(recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads")
+    project = Projection(recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads", trial)
     footprint, _ = project.first()
     executor.allowed = Allowance(budget, footprint.worker_bytes(1), footprint.worker[1])
     on_plan(footprint)

@@ -74,6 +74,7 @@ class Projection:
         budget: bytes the process may hold.
         slots: threads, or workers.
         here: whether leaves are computed in this process.
+        trial: bytes of the trial that precedes all, which decides between one model and leaves; 0 for none.
     """
 
     def __init__(
@@ -84,10 +85,11 @@ class Projection:
         budget: int,
         slots: int,
         here: bool,
+        trial: int = 0,
     ) -> None:
         self.recipe, self.partition, self.on = recipe, partition, on
         self.budget, self.slots, self.here = budget, slots, here
-        self.baseline = loaded()
+        self.trial, self.baseline = trial, loaded()
 
     def first(self) -> tuple[Footprint, int]:
         """Before rows are read: memory, and leaves at a time.
@@ -139,6 +141,7 @@ class Projection:
         at_once = int(np.clip(room // each, 1, self.slots)) if self.here else self.slots
         stages = {
             "statistics": scan,
+            **({"one-or-leaves": self.trial} if self.trial else {}),
             "levels": scan + sample,
             "scatter": scatter,
             "leaves": models + ids + (at_once * each if self.here else 0),

@@ -191,7 +191,8 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     require_partition(pipeline)
     doubt = _unlike(pipeline) if prices is None else None
     prices = priced(pipeline, slots) if prices is None else prices
-    project = Projection(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True)
+    tried, held = trial_footprint(pipeline, partition, budget, slots) if open_to_one(partition) else (None, 0)
+    project = Projection(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held)
     fits, at_once = project.first()
     leaves, rows = expected_leaves(partition, pipeline.train.base_rows)
     one, told = project.leaf(planned(pipeline), rows, fits.baseline)
@@ -225,17 +226,11 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
         ),
     )  # fmt: skip
     trials: tuple[PlannedStage, ...] = ()
-    if open_to_one(partition):
-        tried, held = trial_footprint(pipeline, partition, budget, slots)
+    if tried is not None:
         takes = tried.bill.effort
         work = 2.0 * (takes.setup + takes.training)
-        trials = (
-            PlannedStage(
-                "one-or-leaves", 2 * tried.bill.size.n, 1, work.flops(entry), read, fits.baseline + held,
-                once + work.priced(prices.work),
-            ),
-        )  # fmt: skip
-        fits = replace(fits, stages=fits.stages | {"one-or-leaves": held})
+        took = once + work.priced(prices.work)
+        trials = (stage("one-or-leaves", 2 * tried.bill.size.n, 1, work.flops(entry), read, took),)
     before = tuple(part for part in around if part.name.startswith(("preprocess-", "statistics", "check-")))
     choices = (
         f"partition: about {leaves:,} leaves of up to {rows:,} rows, {min(at_once, slots)} at a time",

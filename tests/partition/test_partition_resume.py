@@ -79,7 +79,8 @@ def ran(folder: Path, moment: str, after: int = 0) -> subprocess.CompletedProces
     [
         ("levels", 0, ["level-1"]),
         ("scatter", 2, ["level-1", "level-2"]),
-        ("leaves", 3, ["level-2"]),
+        ("leaves", 2, ["statistics"]),  # of the trial that decides between one model and leaves
+        ("leaves", 6, ["one-or-leaves", "level-2"]),
         ("saving", 5, ["leaf-0", "leaf-1", "leaf-2", "leaf-3"]),
     ],
 )
