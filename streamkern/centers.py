@@ -70,7 +70,7 @@ class Centers(Protocol):
         """Whether the centers stay where the rows are stored, rather than in memory."""
 
     def to_json(self) -> dict[str, Any]:
-        """What was asked for, for fingerprints and reports."""
+        """The request, for fingerprints and reports."""
 
 
 class Drawn:

@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = error.exit_status
     except KeyboardInterrupt as error:
         number = error.args[0] if error.args else signal.SIGINT
-        logging.getLogger("asyncio").disabled = True  # it would tell of writes of zarr's that end with the process
+        logging.getLogger("asyncio").disabled = True  # it would report writes of zarr's that end with the process
         _complain(f"stopped by {signal.Signals(number).name}")
         status = 128 + number
     except Exception as error:
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Stop:
-    """SIGTERM ends a run as Ctrl-C does: the last checkpoint is written, the result says so, the lock is let go.
+    """SIGTERM ends a run as Ctrl-C does: the last checkpoint is written, the result says so, the lock is released.
 
     A wrapper may pass on the same Ctrl-C: what follows within a second does not stop the checkpoint.
     """
@@ -196,7 +196,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_with_settings(command, _tune))
 
-    command = commands.add_parser("status", help="tell how a run stands: a live, a finished or a dead one")
+    command = commands.add_parser("status", help="show the state of a run: running, finished or dead")
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_status)
@@ -239,7 +239,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_predict)
 
-    command = commands.add_parser("ingest", help="write any table in the training layout, shuffled if asked for")
+    command = commands.add_parser("ingest", help="write any table in the training layout, shuffled on request")
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables of any kind, or globs")
     command.add_argument("path", metavar="TARGET", help="the local directory to make, or the URL of a store")
     command.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
@@ -387,10 +387,10 @@ def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, q
             _complain(f"the run can go on: streamkern resume {shlex.quote(str(folder))}")
         raise
     except StreamkernError:
-        told = read_json(folder / "result.json") or {}
-        if "model" in told and told.get("status") != "done":
+        saved = read_json(folder / "result.json") or {}
+        if "model" in saved and saved.get("status") != "done":
             display.close()
-            model = shlex.quote(str(folder / told["model"]))
+            model = shlex.quote(str(folder / saved["model"]))
             _complain(f"the model is trained and saved: streamkern evaluate {model} DATA --target NAME scores it")
         raise
     finally:
@@ -401,7 +401,7 @@ def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, q
 
 def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:
     display = Display(sys.stderr)
-    told: dict[str, Any] = {"status": "failed"}
+    reply: dict[str, Any] = {"status": "failed"}
     try:
         if args.registry is None:
             raise UsageError(
@@ -410,23 +410,23 @@ def _retrain(args: argparse.Namespace, settings: dict[str, str]) -> None:
                 expected="a directory",
                 remedy="streamkern retrain PIPELINE --registry DIR",
             )
-        told = retrain(
+        reply = retrain(
             load_pipeline(args.pipeline, settings), args.registry, gate=args.gate, cold=args.cold, keep=args.keep,
             memory=args.memory, threads=args.threads, scheduler=args.scheduler, device=args.device,
             listeners=() if args.quiet else (display,), report=_page if find_spec("bokeh") else None,
         ) | {"exit_status": 0}  # fmt: skip
     except StreamkernError as error:
-        told |= {"exit_status": error.exit_status, "reasons": [str(error)]}
+        reply |= {"exit_status": error.exit_status, "reasons": [str(error)]}
         raise
     except KeyboardInterrupt as error:
-        told = {"status": "interrupted", "exit_status": 128 + (error.args[0] if error.args else signal.SIGINT)}
+        reply = {"status": "interrupted", "exit_status": 128 + (error.args[0] if error.args else signal.SIGINT)}
         raise
     except Exception as error:
-        told |= {"exit_status": StreamkernError.exit_status, "reasons": [f"{type(error).__name__}: {error}"]}
+        reply |= {"exit_status": StreamkernError.exit_status, "reasons": [f"{type(error).__name__}: {error}"]}
         raise
     finally:
         display.close()
-        _say(json.dumps(told) + "\n")
+        _say(json.dumps(reply) + "\n")
 
 
 def _page(folder: Path) -> Path:
@@ -473,17 +473,17 @@ def _tune(args: argparse.Namespace, settings: dict[str, str]) -> None:
         )  # fmt: skip
     finally:
         display.close()
-    told, following = redacted(found.to_json()), redacted(next_command(found, args.pipeline, settings))
-    write_json(folder / "tune.json", told | {"next": following})
+    facts, following = redacted(found.to_json()), redacted(next_command(found, args.pipeline, settings))
+    write_json(folder / "tune.json", facts | {"next": following})
     lines = [found.text(), "", "next:", *(f"  {line}" for line in following.splitlines()), ""]
     try:
         from streamkern.report.tuning import write_tuning
     except ModuleNotFoundError as error:
         lines.append(f"{folder / 'tune.json'}; a page with plots needs {error.name}: pip install 'streamkern[report]'")
     else:
-        write_tuning(told, folder / "tune.html", pipeline.name, following)
+        write_tuning(facts, folder / "tune.html", pipeline.name, following)
         lines.append(f"{folder / 'tune.json'}, {folder / 'tune.html'}")
-    _say(json.dumps(told | {"next": following}) + "\n" if args.json else "\n".join(lines) + "\n")
+    _say(json.dumps(facts | {"next": following}) + "\n" if args.json else "\n".join(lines) + "\n")
 
 
 def _status(args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""What happens in a run, as it happens: one JSON object a line, and whoever listens."""
+"""Events of a run as they happen: one JSON object a line, and listeners."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ OFTEN = 0.05
 
 
 class EventLog:
-    """Appends events to a file and tells listeners. Steps go to listeners at once, and to the file once a second.
+    """Append events to a file and call listeners. Steps go to listeners at once, and to the file once a second.
 
     Early steps go there more often, as ``OFTEN`` says: a loss falls fast at first, and a short run has a curve too.
     A line has the field ``timeline`` of all steps since the one before it, added up, so that lines sum to the run.
 
     Args:
         path: the file; None keeps nothing.
-        listeners: told of every event.
-        facts: asked for fields that every line of the file gets, such as the memory held.
+        listeners: called with every event.
+        facts: called for fields that every line of the file gets, such as the memory held.
 
     Attributes:
         facts: as above; may be exchanged.
@@ -45,7 +45,7 @@ class EventLog:
     ) -> None:
         self._file = None if path is None else path.open("a", encoding="utf-8")
         self._listeners = listeners
-        self._lock = threading.RLock()  # checkpoints are told of from the thread that writes them
+        self._lock = threading.RLock()  # events of checkpoints come from the thread that writes them
         self.facts = facts
         self._first_step, self._last_step = math.inf, -math.inf
         self._step: dict[str, Any] | None = None  # seen, and not written yet

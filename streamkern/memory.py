@@ -149,7 +149,7 @@ def limited(budget: int) -> Iterator[None]:
         budget: bytes that the process may hold.
 
     Raises:
-        MemoryLimitError: it held more; or the system refused memory, which is told in words.
+        MemoryLimitError: the process exceeded the budget, or the system refused an allocation.
     """
     limit = _Limit(budget)
     with _changing:

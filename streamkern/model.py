@@ -57,7 +57,7 @@ class Predicted(NamedTuple):
 
     Attributes:
         values: as from ``predict``, or codes of classes where outputs decide among them.
-        outputs: as from ``decision_function``, where they were asked for.
+        outputs: as from ``decision_function``, if they were requested.
         y: stored targets, where the source has them.
     """
 
@@ -190,7 +190,7 @@ class KernelMachine:
 
     @property
     def output_dtype(self) -> np.dtype[Any]:
-        """Dtype of outputs and predicted values: float64 where float32 could not tell the targets apart."""
+        """Dtype of outputs and predicted values: float64 where float32 cannot distinguish the targets."""
         encoding, working = self.encoding, self.weights.dtype
         return encoding.dtype(working) if isinstance(encoding, Continuous) else working
 
@@ -222,7 +222,7 @@ class KernelMachine:
         rows: tuple[int, int] | None = None,
         unseen: Counter[str] | None = None,
     ) -> Iterator[Predicted]:
-        """Predictions block by block, in the order of the stored rows; the same for a row whichever ``rows`` are asked.
+        """Predictions block by block, in the order of the stored rows; a row has the same for any choice of ``rows``.
 
         Args:
             X: as in ``decision_function``; every stored row once.
@@ -276,7 +276,7 @@ class KernelMachine:
         return np.concatenate(pieces) if pieces else np.empty((0, source.n_features))
 
     def task_rows(self, dataset: Dataset) -> int:
-        """Rows of a task of predictions: about 8 MiB of them, so that beginning a task costs nothing beside it."""
+        """Rows of a task of predictions: about 8 MiB of them, so that the cost of starting a task is negligible."""
         width = max(self.Z.shape[1], dataset.source.n_features) + self.weights.shape[1]
         return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
 

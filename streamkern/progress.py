@@ -43,22 +43,22 @@ def showing(verbose: int) -> Iterator[Display | None]:
         display.close()
 
 
-def told(
+def reporter(
     on_progress: Callable[[str, int, int], None] | None, display: Display | None
 ) -> Callable[[str, int, int], None]:
-    """What tells both a function of the user's and a display how many rows are done, where there are such."""
+    """Return a function that reports the rows done to a user's function and to a display, each if given."""
 
-    def tell(what: str, rows: int, total: int) -> None:
+    def report(what: str, rows: int, total: int) -> None:
         if on_progress is not None:
             on_progress(what, rows, total)
         if display is not None:
             display.rows(what, rows, total)
 
-    return tell
+    return report
 
 
 class Display:
-    """Tells what is being done: a bar (of rich) on a terminal or in a notebook, plain lines elsewhere.
+    """Show the progress: a bar (of rich) on a terminal or in a notebook, plain lines elsewhere.
 
     It is a listener of runs: ``sk.run(pipeline, listeners=(Display(sys.stderr),))`` is what ``verbose=1`` does.
 
@@ -107,13 +107,13 @@ class Display:
     def rows(self, what: str, rows: int, total: int) -> None:
         """Listen to what goes over all rows."""
         if self._due(False):
-            told = f"{rows / max(1, total):4.0%}", f"{rows:,} of {total:,} rows"
-            self._draw(what, f"{what}: {told[0]}  {told[1]}", told, rows, total)
+            texts = f"{rows / max(1, total):4.0%}", f"{rows:,} of {total:,} rows"
+            self._draw(what, f"{what}: {texts[0]}  {texts[1]}", texts, rows, total)
 
     def trial(self, trial: Any) -> None:
         """Listen to a tuning."""
-        told = f"squared error {trial.mse:.4g} at ridge {trial.ridge:.0e}"
-        self._draw(f"{trial.kernel}", f"{trial.kernel}: {told}", (told,))
+        texts = f"squared error {trial.mse:.4g} at ridge {trial.ridge:.0e}"
+        self._draw(f"{trial.kernel}", f"{trial.kernel}: {texts}", (texts,))
 
     def close(self) -> None:
         """Leave the terminal with a clean line."""
@@ -122,16 +122,16 @@ class Display:
             self._try(bar.stop)
 
     def _due(self, ends: bool) -> bool:
-        """Whether it is time to say how far it is; without a bar, the end is always told."""
+        """Whether to write the progress now; without a bar, the end is always written."""
         if self._clock() < self._next and not (ends and not self._live):
             return False
         self._next = self._clock() + (REFRESH if self._live else LINE_EVERY)
         return True
 
-    def _draw(self, name: str, line: str, told: tuple[str, ...] = (), done: int = 0, total: int | None = None) -> None:
-        """A bar that the next one replaces; ``line`` in its place where there is none.
+    def _draw(self, name: str, line: str, texts: tuple[str, ...] = (), done: int = 0, total: int | None = None) -> None:
+        """Draw a bar over the previous one, or write ``line`` where the stream is not a terminal.
 
-        What does not fit the terminal is left out, from the end of what is told.
+        Parts of ``texts`` that do not fit the width of the terminal are left out, last ones first.
         """
         if not self._live or self._stream is None:
             self._line(line)
@@ -144,11 +144,11 @@ class Display:
         left = columns - 2 - (_BAR + 1 if columns >= _WIDE else 0)
         name = name[:left]
         text = ""
-        for part in told:
+        for part in texts:
             if len(name) + len(text) + len(part) + 2 <= left:
                 text += f"  {part}" if text else part
         bar, task = self._bar, self._bar.task_ids[0]
-        self._try(lambda: bar.update(task, description=name, completed=done, total=total, told=text, refresh=True))
+        self._try(lambda: bar.update(task, description=name, completed=done, total=total, texts=text, refresh=True))
 
     def _begin(self) -> None:
         # A tenth of a second that only a bar needs.
@@ -160,14 +160,14 @@ class Display:
         bar = Progress(
             TextColumn("{task.description}", markup=False),
             *([BarColumn(_BAR)] if wide else []),
-            TextColumn("{task.fields[told]}", markup=False),
+            TextColumn("{task.fields[texts]}", markup=False),
             console=console,
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        bar.add_task("", total=None, told="")
+        bar.add_task("", total=None, texts="")
         bar.start()
         self._bar = bar
 

@@ -26,7 +26,7 @@ Contribute = Callable[[Any, Any], Parts]
 """What a block contributes under a state: a picklable callable that returns a tuple of values that add."""
 
 Companions = Callable[[Any], Iterable[Any]]
-"""state -> blocks that the contribution of a step needs beside its own; picklable."""
+"""state -> blocks that the contribution of a step needs in addition to its own; picklable."""
 
 
 class Contribution(ABC):
@@ -107,7 +107,7 @@ class StepWork:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Partial:
-    """A sweep under way: all that going on with it takes. Its arrays are never written over.
+    """A running sweep: all that is needed to continue it. Its arrays are never written over.
 
     Attributes:
         done: tasks whose blocks are in the sums.
@@ -136,7 +136,7 @@ def sweep(
         work: over blocks that have a length, as a ``Scan`` has.
         state: passed to every contribution.
         start: where to go on; the sums are those of a sweep from the beginning.
-        on_part: told where the sweep stands after every task. After the last it holds the sums that are returned.
+        on_part: called with the progress after every task. After the last it holds the sums that are returned.
 
     Raises:
         DataError: there is no block.
@@ -219,7 +219,7 @@ def gathered(
     (pieces,) = sweep(executor, ScanWork(scan, _rows))
     found = np.concatenate([piece[0] for piece in pieces])
     X = np.concatenate([piece[1] for piece in pieces])
-    # sorted by id, whatever the chunks; put back in the order asked for
+    # sorted by id, whatever the chunks; put back in the requested order
     rank = np.searchsorted(found, ids)
     y, w = (None if pieces[0][k] is None else np.concatenate([piece[k] for piece in pieces])[rank] for k in (2, 3))
     return X[rank], y, w

@@ -93,7 +93,7 @@ def described(part: Any) -> Any:
 
 
 def unknown_code(*parts: Any) -> str | None:
-    """Return why the user's code in these parts cannot be told from other code, or None if it can."""
+    """Return the reason why edits of the user's code in these parts cannot be detected, or None if they can."""
     return next((identity.unknown for identity in users_code(parts) if identity.unknown), None)
 
 

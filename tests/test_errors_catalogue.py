@@ -627,8 +627,6 @@ centers.py: Z is
     test_parameters.py::test_a_parameter_of_the_wrong_type_is_refused_by_its_name
 data/alike.py: A feature is NaN or infinite.
     pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
-data/alike.py: The columns differ from those of training:
-    pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
 estimators.py: ... is given, and there is no kernel.
     test_estimators.py::test_a_grid_of_bandwidths_is_searched
 estimators.py: A target is missing:
@@ -767,6 +765,8 @@ storage/dask.py: computing a block failed:
     storage/test_array_source.py::test_a_failing_dask_block_is_named
 storage/dask.py: the Dask array
     storage/test_array_source.py::test_unknown_dask_chunks_say_how_to_know_them
+storage/base.py: The columns differ from those of training:
+    pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
 storage/dask.py: the block computed is
     storage/test_array_source.py::test_a_dask_block_unlike_its_declaration_is_an_error
 storage/dask.py: the target block computed has shape
@@ -779,7 +779,7 @@ storage/parquet_files.py: the file has changed since the dataset was o
     storage/test_parquet_bad_input.py::test_a_file_that_changes_or_goes_while_open_is_named
 storage/remote.py: http has no listing: what lies below this URL canno
     storage/test_remote.py::test_http_has_no_listing_and_says_so_where_one_is_needed
-storage/remote.py: the server sends whole files where a part was asked
+storage/remote.py: the server sends whole files where a part was reque
     storage/test_remote.py::test_a_server_without_ranges_is_told_apart
 storage/remote.py: the store does not give this object:
     storage/test_faulty_stores.py::test_a_store_that_is_gone_is_one_error_within_the_deadline

@@ -43,7 +43,7 @@ def get_device(name: str = "auto") -> Device | None:
         name: ``"cuda"`` for the first GPU that CUDA shows, ``"cpu"``, or ``"auto"``: so far the CPU.
 
     Raises:
-        UsageError: there is none, or no such name.
+        UsageError: the name is unknown, or ``"cuda"`` on a machine without a usable GPU.
     """
     if name not in DEVICES:
         raise UsageError(f"Unknown device {name!r}.", where="device", expected="auto, cpu or cuda")

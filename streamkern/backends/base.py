@@ -113,7 +113,7 @@ class Backend(Protocol):
         """
 
     def finite_rows(self, X: Array) -> int:
-        """Return the first row of ``X`` (n, d) that holds a NaN or an infinity, or -1 where there is none."""
+        """Return the first row of ``X`` (n, d) that holds a NaN or an infinity, or -1 if all values are finite."""
 
     def row_norms(self, X: Array) -> Array:
         """Return the squared norm of each row of ``X`` (n, d), summed in float64: shape (n,), in the dtype of X.

@@ -167,7 +167,7 @@ class CupyDevice:
     def describe(self) -> str:
         """Name, memory and precision, for ``doctor``."""
         free, total = cupy.cuda.runtime.memGetInfo()
-        products = "tf32, as CUPY_TF32 asks" if tf32() else "float32"
+        products = "tf32, because CUPY_TF32 is set" if tf32() else "float32"
         return (
             f"{self.name}, {format_bytes(total)}, of which {format_bytes(free)} are free; a run may use "
             f"{format_bytes(self.budget)}; products in {products}; CuPy {cupy.__version__}, {target()}"
@@ -212,12 +212,12 @@ class CupyDevice:
 
 
 def tf32() -> bool:
-    """Whether products of float32 are rounded to tf32: only where CuPy is asked to, by ``CUPY_TF32=1``."""
+    """Whether products of float32 are rounded to tf32: only with ``CUPY_TF32=1``."""
     return os.environ.get("CUPY_TF32", "0") not in ("", "0")
 
 
 def open_device() -> CupyDevice | str:
-    """The GPU of this process, or in words why there is none."""
+    """The GPU of this process, or the reason why it cannot be used."""
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:

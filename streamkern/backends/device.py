@@ -23,7 +23,7 @@ PANEL_BYTES = 512 << 20
 """Largest panel k(X_tile, Z) on a device, in bytes. Of any card the same, because it decides the order of sums."""
 
 PANELS = 3
-"""Panels at once: two threads compute, and a product or a kernel's strip stands beside."""
+"""Panels at once: two threads compute, each with a product or a kernel's strip."""
 
 NARROW_OUTPUTS = 16
 """Outputs of which one thread holds the sums in registers."""
@@ -82,7 +82,7 @@ class Device(Protocol):
         copies: IntArray,
         noises: Sequence[tuple[int, float]],
     ) -> Any:
-        """Rows ``index`` of ``raw`` copied as they are stored, then scaled and made noisy there, beside computing.
+        """Rows ``index`` of ``raw`` copied as they are stored, scaled and made noisy there while panels are computed.
 
         Args:
             raw: stored rows on the host, shape (N, d).
@@ -98,7 +98,7 @@ class Device(Protocol):
         """
 
     def upload(self, array: Array) -> Any:
-        """A copy of a host array, ready, made beside computing."""
+        """A copy of a host array, ready, made in parallel with computing."""
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
         """L⁻¹ of A = L Lᵀ, float64 in and ``dtype`` out, shape (p, p) each, zero above the diagonal.

@@ -43,7 +43,7 @@ def top_eigenpairs(K: Array, k: int) -> tuple[Array, Array]:
         )  # fmt: skip
 
     work, integers = np.empty(1, K.dtype), np.empty(1, np.intc)
-    call(work, integers, ctypes.c_int(-1), ctypes.c_int(-1))  # asks for the lengths
+    call(work, integers, ctypes.c_int(-1), ctypes.c_int(-1))  # queries the lengths
     work, integers = np.empty(int(work[0]), K.dtype), np.empty(int(integers[0]), np.intc)
     call(work, integers, ctypes.c_int(len(work)), ctypes.c_int(len(integers)))
     m = found.value if info.value == 0 else 0

@@ -2,11 +2,11 @@
 
 A BLAS library copies both factors into a layout of its own at every call. Here the centers are packed once for a run,
 and the panel of kernel values, which is far larger than what it is multiplied with, is not copied at all. And a library
-that does not know a processor runs older kernels on it: these are compiled for the one at hand.
+that does not know a processor runs older kernels on it: these are compiled for the processor they run on.
 
 Every element of a product is one chain of fused multiply-adds in the order of the sum, started afresh every ``DEPTH``
 terms; what is added to a matrix goes on with its elements. So its bits depend on nothing but its row and its column:
-not on the rows beside it, on tiles, on threads or on the width of vectors.
+not on the other rows, on tiles, on threads or on the width of vectors.
 """
 
 from __future__ import annotations

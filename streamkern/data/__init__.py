@@ -47,7 +47,7 @@ def open_dataset(
         schema: kinds of columns by name, where they differ from what their types say: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``.
         weight: name of the column of sample weights >= 0. What ``ingest`` has made knows its own.
-        format: ``zarr`` or ``parquet`` where the path does not tell.
+        format: ``zarr`` or ``parquet`` if the path does not show it.
         storage_options: for fsspec URLs; secrets are better left to the environment.
         retry: how patient to be with a remote store.
         on_corrupt: ``error``: a corrupt chunk is an error when it is read. ``quarantine``: every chunk is read once

@@ -1,4 +1,4 @@
-"""Rows beside those of training: the same columns, kinds and scaling, checked before anything is computed."""
+"""Rows of validation and test: the same columns, kinds and scaling, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block
 from streamkern.data.transforms import Transform, require_numbers
 from streamkern.errors import DataError, UsageError
+from streamkern.storage.base import unlike_columns
 from streamkern.storage.schema import Schema
 
 
@@ -40,7 +41,7 @@ def require_alike(
         n_features: stored width of the training rows.
         columns: their names, or None.
         transforms: what training does to stored rows, in order.
-        schema: kinds of the training rows' columns, by which these rows are read; None where there are none.
+        schema: kinds of the training rows' columns, by which these rows are read; None if they have no schema.
 
     Raises:
         DataError: another width, other names, or text where training had numbers.
@@ -48,13 +49,8 @@ def require_alike(
     source = rows.source
     require_width(source.n_features, n_features)
     if columns is not None and source.columns is not None and tuple(source.columns) != tuple(columns):
-        differ = next((a, b) for a, b in zip(columns, source.columns, strict=True) if a != b)
-        raise DataError(
-            f"The columns differ from those of training: {differ[1]!r} is where {differ[0]!r} was.",
-            where=source.where(0) if len(source.bounds) > 1 else "the source",
-            expected=", ".join(columns[:8]) + (", ..." if len(columns) > 8 else ""),
-            remedy="open the data with columns=[...] as in training",
-        )
+        where = source.where(0) if len(source.bounds) > 1 else "the source"
+        raise unlike_columns(source.columns, columns, where)
     if schema is None:
         require_numbers(source, transforms)
 

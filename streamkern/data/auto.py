@@ -298,7 +298,7 @@ def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool) -> tupl
         dataset: training rows.
         task: ``classification`` or ``regression``.
         adaptive: whether kernel and centers follow the rows, so that their units may be changed.
-        scaled: whether the user asks for standardised features anyway.
+        scaled: whether the user requests standardised features anyway.
     """
     schema = dataset.source.schema
     if dataset.transforms:
@@ -461,7 +461,7 @@ def _parts(x: Array) -> tuple[str, ...]:
         ("weekday", span >= 2 * _DAY),
         ("hour", len(np.unique(x % _DAY)) > 1),
     )
-    return tuple(part for part, told in checks if told)
+    return tuple(part for part, varies in checks if varies)
 
 
 def _chain(
@@ -478,7 +478,7 @@ def _chain(
     """Transforms in order; each says where the columns stand after those before it."""
     if len(dropped) == len(schema.columns):
         raise DataError(
-            "No column tells rows apart: each has no value, one value only, or too many categories.",
+            "No column distinguishes rows: each has no value, one value only, or too many categories.",
             where='preprocess="auto"',
             expected="at least one column of numbers, dates or categories",
             remedy="check which columns were read; preprocess=None takes them as they are",

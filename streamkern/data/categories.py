@@ -127,7 +127,7 @@ class Ordinal(_Categorical):
 class TargetEncode(Parameters):
     """A column of many categories to the mean target of each: of classes, the share of each class.
 
-    Training rows take means over the other folds of rows, which a hash of the row's id tells apart, so that no row's
+    Training rows take means over the other folds of rows, which a hash of the row's id defines, so that no row's
     own target is among its features; in prediction the means are those of all rows. Means of few rows are drawn
     towards the mean of all rows (Micci-Barreca 2001).
 
@@ -286,7 +286,7 @@ def _means(found: dict[Any, Any], folds: int, smooth: float, classes: bool, name
     # The last fold is of all rows; the others leave their own rows out.
     mass = np.concatenate([mass.sum(axis=0) - mass, mass.sum(axis=0, keepdims=True)])
     sums = np.concatenate([sums.sum(axis=0) - sums, sums.sum(axis=0, keepdims=True)])
-    # The mean of all rows in every fold: of the other folds' it would tell which fold a row is in.
+    # The mean of all rows in every fold: that of the other folds would reveal a row's fold.
     prior = np.repeat(sums[-1:].sum(axis=1) / mass[-1].sum(), folds + 1, axis=0)
     made = (sums + smooth * prior[:, None]) / np.maximum(mass + smooth, 1e-300)[:, :, None]
     made = np.where((mass > 0)[:, :, None], made, prior[:, None])
@@ -401,7 +401,7 @@ def first_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...]:
         try:
             X = source.read(0).X if len(source.bounds) > 1 else np.empty((0, source.n_features))
             known.update({column: len(np.unique(X[:, column])) for column in missing})
-        except StreamkernError:  # for the run to tell, which names what is damaged
+        except StreamkernError:  # the run reports it, and names the damaged place
             known.update(dict.fromkeys(missing, 1))
     return tuple(max(1, known[column]) for column in columns)
 

@@ -1,4 +1,4 @@
-"""Blocks that a step's contribution needs beside its own, read where the step runs."""
+"""Blocks that a step's contribution needs in addition to its own, read where the step runs."""
 
 from __future__ import annotations
 

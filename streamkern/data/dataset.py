@@ -210,7 +210,7 @@ class Dataset:
         banks = [min(a.bank, self.base_rows) for a in self.augmentations if isinstance(a, MixUp)]
         stored = self.source.n_features * self.source.dtype.itemsize
         matrices = [t.n_in * t.n_out * itemsize for t in self.transforms if isinstance(t, Project)]
-        # While they are made: a bank's stored rows beside the scaled ones, and a matrix in float64.
+        # While they are made: a bank's stored rows in addition to the scaled ones, and a matrix in float64.
         return (
             sum(banks) * (self.n_features * itemsize + 8 * outputs + stored)
             + sum(matrices)
@@ -337,7 +337,7 @@ class Dataset:
         """
         if not 1 <= rows <= self.base_rows:
             raise UsageError(
-                f"A sample of {rows} rows was asked for.", where="sample", expected=f"1 to {self.base_rows} rows"
+                f"A sample of {rows} rows was requested.", where="sample", expected=f"1 to {self.base_rows} rows"
             )
         if stratify and weights is not None:
             raise UsageError("Both stratify and weights are given.", where="sample", expected="one of the two")

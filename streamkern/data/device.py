@@ -26,8 +26,8 @@ def placed(assembly: Assembly, device: Device | None) -> Assembly:
 class DeviceAssembly(Assembly):
     """``Assembly`` whose blocks have their X on a device; targets and ids stay on the host.
 
-    Noise is made there, of the same counters as on the CPU. What else a dataset asks for (transforms, images, mixing, a
-    user's function, float64) is done on the CPU as ever, and the finished rows are copied.
+    Noise is made there, of the same counters as on the CPU. Other operations (transforms, images, mixing, a
+    user's function, float64) are done on the CPU, and the finished rows are copied.
 
     Args:
         device: where rows go.

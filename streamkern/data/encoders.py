@@ -432,7 +432,7 @@ Encoder = Encode | Curves | Calendar | TargetMeans | Keep
 
 
 def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Encoder | None:
-    """The encoder that ``to_json`` described, or None if it is none of these.
+    """Rebuild an encoder from its saved description, or return None if ``kind`` is unknown.
 
     Raises:
         KeyError: an array or a parameter is missing.

@@ -1,4 +1,4 @@
-"""Preprocessing as asked for: steps that are fitted to the training rows, one sweep at most each.
+"""Preprocessing as requested: steps that are fitted to the training rows, one sweep at most each.
 
 A step becomes a ``Transform`` (or, for scaling, a factor and a shift) that the dataset carries, the model keeps and
 prediction applies. Steps see rows as the steps before them leave them.
@@ -64,7 +64,7 @@ class Learning(Protocol):
         """
 
     def width(self, dataset: Dataset) -> int:
-        """Features that go out for those of a dataset; as its first chunk has it, where rows tell."""
+        """Features that go out for those of a dataset; taken from its first chunk where it depends on rows."""
 
     def bytes(self, d: int) -> int:
         """Most bytes that the sums hold, for rows of d features."""
@@ -341,7 +341,7 @@ class Present:
 
     Args:
         count: shape (d,).
-        mean: shape (d,), float64; 0 where there is none.
+        mean: shape (d,), float64; 0 for a column without values.
         rows: with the missing ones, shape (d,).
     """
 

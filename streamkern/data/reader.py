@@ -16,7 +16,7 @@ from streamkern.storage.base import Source
 from streamkern.types import Array
 
 AT_ONCE = 8
-"""Chunks of a store that are under way together."""
+"""Chunks of a store that are read at a time."""
 
 
 KEPT_BYTES = 16 << 20
@@ -62,7 +62,7 @@ class Reader:
 
     Attributes:
         remote: whether a read is a round trip to a store.
-        wanted: sets of chunks that will be asked for again; the others go first. Lanes that take turns, each with
+        wanted: sets of chunks that will be requested again; the others go first. Lanes that take turns, each with
             chunks of its own, would otherwise lose them just before their turn.
     """
 
@@ -92,10 +92,10 @@ class Reader:
         return found
 
     def ahead(self, indices: Iterable[int]) -> None:
-        """Begin to read chunks that will be asked for, several at a time: a read is a round trip to a store.
+        """Begin to read chunks that will be requested, several at a time: a read is a round trip to a store.
 
         What is under way counts as held, in place of chunks that nobody wants. What does not fit is read when it is
-        asked for.
+        requested.
         """
         for index in indices:
             size = self._row_bytes * int(self._bounds[index + 1] - self._bounds[index])
@@ -118,7 +118,7 @@ class Reader:
     def _fetch(self, index: int) -> None:
         try:
             self._shared(index)
-        except Exception:  # told to whoever asks for the chunk
+        except Exception:  # raised for the caller that requests the chunk
             pass
         finally:
             with self._lock:

@@ -1,4 +1,4 @@
-"""What a sweep over the stored rows tells: ranges, moments, labels; and the first row that cannot be used."""
+"""Statistics of a sweep over the stored rows: ranges, moments, labels; and the first row that cannot be used."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ DOMINANT, FEW = 0.99, 0.2
 def unlike_scales(variance: Array, columns: Sequence[str] | None = None) -> str | None:
     """Say that few features make up nearly all of the distance of two rows, or None where they do not.
 
-    Pixels of an image, codes of categories and standardised features pass; lengths in metres beside incomes do not.
+    Pixels of an image, codes of categories and standardised features pass; metres with incomes do not.
 
     Args:
         variance: of every feature as the kernel sees it, shape (d,).

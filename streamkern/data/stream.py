@@ -70,7 +70,7 @@ class Assembly:
     Args:
         dataset: gives scaling and augmentations.
         encoding: how targets become numbers; None leaves them out.
-        center: subtracted from every row after augmentation, beside the dataset's origin: shape (d,) or a number.
+        center: subtracted from every row after augmentation, besides the dataset's origin: shape (d,) or a number.
         dtype: float32 or float64.
         backend: where the loops run.
         mean_weight: what sample weights are divided by.
@@ -154,7 +154,7 @@ class Assembly:
         return through(self.dataset.transforms, np.array(X, dtype=dtype), ids, where, lookup)
 
     def _bank(self, number: int) -> Bank:
-        """The rows that augmentation ``number`` mixes others with, scaled and encoded when they are first asked for."""
+        """The rows that augmentation ``number`` mixes others with, scaled and encoded at the first request."""
         with self._lock:
             if number not in self._banks:
                 data = self.dataset
@@ -373,7 +373,7 @@ class Stream:
 
 
 _ORDER_ROWS = 1 << 17
-"""Row ids, or chunks of an order, kept beside the largest groups: many small rounds may lie in one window."""
+"""Row ids, or chunks of an order, kept along with the largest groups: many small rounds may lie in one window."""
 
 
 class _Round(NamedTuple):
@@ -385,7 +385,7 @@ class _Round(NamedTuple):
 
 
 class _Recent:
-    """The arrays asked for most recently, up to a number of elements."""
+    """The arrays requested most recently, up to a number of elements."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget

@@ -18,7 +18,7 @@ from streamkern.storage.base import Source
 from streamkern.storage.layout import joined, positions
 from streamkern.types import Array, IntArray, Rows
 
-_WAITING = 1 << 16  # candidates held, beyond those that are ahead, before the others are let go
+_WAITING = 1 << 16  # candidates held, beyond those that are ahead, before the others are released
 
 
 def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[int, ...]) -> IntArray:
@@ -109,7 +109,7 @@ def weighted(
         Row ids, ascending, shape (rows,).
 
     Raises:
-        UsageError: no such column, an array of another length, or fewer rows with a positive weight than asked for.
+        UsageError: no such column, an array of another length, or fewer rows with a positive weight than requested.
         DataError: a weight is negative or not finite.
     """
     n = int(source.bounds[-1])

@@ -122,7 +122,7 @@ class Continuous:
     Args:
         mean: shape (c,), float64.
         flat: whether stored targets have shape (n,).
-        precision: dtype that predictions have at least: ``float64`` where float32 does not tell targets apart.
+        precision: dtype that predictions have at least: ``float64`` where float32 cannot distinguish targets.
         scale: powers of two, shape (c,), that centred targets are divided by, where outputs have unlike units; None
             where they are taken as they are.
     """

@@ -226,7 +226,7 @@ class LinearMap:
         return int(self.matrix.shape[1])
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Multiply: the bits of a row do not depend on the rows beside it."""
+        """Multiply: the bits of a row do not depend on the other rows."""
         if X.dtype not in self._factors:
             self._factors[X.dtype] = default_engine().right_factor(np.ascontiguousarray(self.matrix.T, X.dtype))
         return np.asarray(self._factors[X.dtype].times(X))

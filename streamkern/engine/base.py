@@ -140,7 +140,7 @@ class Engine(Protocol):
         """The same, with every tile in threads of this process: for what happens in each step."""
 
     def meanwhile(self, work: Callable[[], Array] | None) -> AbstractContextManager[Callable[[], Array | None]]:
-        """Evaluate beside what happens in the context; it gives a function that returns the result.
+        """Evaluate in a background thread while the context runs; yields a function that returns the result.
 
         Without work, or where no thread would wait otherwise, nothing is begun: the function evaluates it.
         """
@@ -328,4 +328,4 @@ class Engine(Protocol):
         """Q and R of A Π = Q R for tall A (n, k), with columns pivoted: |R_ii| falls."""
 
     def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
-        """Largest eigenvalue of a matrix of size n by the power method; a plan assumes the one it was told."""
+        """Largest eigenvalue of a matrix of size n by the power method; a plan assumes a declared one."""

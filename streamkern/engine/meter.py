@@ -2,7 +2,7 @@
 
 A solver's own ``prepare``, ``begin`` and ``update`` run on it, so that a plan is the run, on shapes. What is said here
 is what one verb takes, with the scratch memory of its implementation in ``host`` (``tests/engine/test_meter.py`` holds
-each to counters and to measured memory). What only data tell is a declared bound: conditions, counts of eigenvalues,
+each to counters and to measured memory). What depends on data is a declared bound: conditions, counts of eigenvalues,
 and the largest eigenvalue, which decides the batch.
 """
 
@@ -79,7 +79,7 @@ class MeterEngine:
 
     @contextmanager
     def meanwhile(self, work: Callable[[], Array] | None) -> Iterator[Callable[[], Array | None]]:
-        """Evaluate, and hold beside the result what the evaluation held, for as long as the context lasts."""
+        """Evaluate, and count the evaluation's peak as held until the context ends."""
         if work is None or not self.overlaps:
             yield work or (lambda: None)
             return
@@ -158,7 +158,7 @@ class MeterEngine:
         return self._buffer(basis)
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
-        """φ(X) W, beside W as the loops read it."""
+        """φ(X) W; also counts the copy of W that the loops read."""
         out = self._new((len(X), W.shape[1]), basis.dtype)
         with self.meter.scratch(W.nbytes):
             for _, phi in basis.panels(X):
@@ -166,7 +166,7 @@ class MeterEngine:
         return out
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """φ(X)ᵀ respond(φ(X) W), beside W and the sum as the loops have them."""
+        """φ(X)ᵀ respond(φ(X) W); also counts the loops' copies of W and of the sum."""
         g = self._new((basis.width, outputs), W.dtype)
         with self.meter.scratch(W.nbytes + g.nbytes):
             for rows, phi in basis.panels(X, begun):
@@ -242,7 +242,7 @@ class MeterEngine:
         return _Right(self, B)
 
     def product(self, A: Array, B: Array) -> Array:
-        """A B, beside what is packed or widened."""
+        """A B; also counts packed and widened copies."""
         shape, dtype = (len(A), B.shape[1]), np.result_type(A.dtype, B.dtype)
         count_product(self.meter, _unmarked(A), _unmarked(B), 2.0 * len(A) * B.size, B.shape[1], B.shape[1] >= MANY)
         packed = B.nbytes if A.dtype == B.dtype and B.shape[1] >= MANY else 0
@@ -319,7 +319,7 @@ class MeterEngine:
         return 1.0
 
     def orthonormal(self, A: Array, floor: float) -> tuple[Array, Array]:
-        """All rows, and V beside the factor."""
+        """All rows, and V in addition to the factor."""
         self.meter.count("serial64", 2.0 / 3.0 * float(len(A)) ** 3)
         with self.meter.scratch(2 * A.nbytes):
             return self._new((len(A),), np.int64), self._new(A.shape)
@@ -337,7 +337,7 @@ class MeterEngine:
         return A
 
     def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
-        """As many as are asked for."""
+        """As many as are requested."""
         s = len(K)
         self.meter.count("eigen", eigh(s) * K.dtype.itemsize / 8)
         if is_cheaper(s, k):

@@ -78,7 +78,7 @@ class NumpyEngine:
 
     @contextmanager
     def meanwhile(self, work: Callable[[], Array] | None) -> Iterator[Callable[[], Array | None]]:
-        """Evaluate beside what happens in the context, in a thread; see ``Engine.meanwhile``."""
+        """Evaluate in a background thread while the context runs; see ``Engine.meanwhile``."""
         if work is None or not self.overlaps:
             yield work or (lambda: None)
             return

@@ -141,7 +141,7 @@ class Placement(Protocol):
         """Sum of what every lane contributes to the step at ``position``; blocks of ``ahead`` are read meanwhile."""
 
     def close(self) -> None:
-        """Let go of what is resident."""
+        """Release resident state."""
 
 
 class Executor(Protocol):

@@ -33,7 +33,7 @@ class _Client(Client):
 
 @contextmanager
 def connect(address: str) -> Iterator[Any]:  # a Client, whose methods have no types
-    """A client of the scheduler, which does not print tracebacks beside our one error when it loses the scheduler.
+    """A client of the scheduler, which prints no tracebacks in addition to our error when it loses the scheduler.
 
     Args:
         address: ``tcp://HOST:PORT`` or ``tls://HOST:PORT``.

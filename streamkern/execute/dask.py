@@ -48,7 +48,7 @@ loads: Callable[[bytes], Any] = pickle.loads
 
 _TICK = 1.0  # seconds between looks at the workers while an answer is awaited
 _LOOK = 5.0  # seconds between looks at the workers while answers keep coming
-_CLOSE = 5.0  # seconds that an actor may take to let go
+_CLOSE = 5.0  # seconds that an actor may take to release its state
 _QUIET = {  # of workers started here, which share their cores with arithmetic: they watch themselves less
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.interval": "5s",
@@ -58,7 +58,7 @@ _ATTEMPTS = 5  # times in a row that work may lose its workers: after that, it i
 
 
 class LostError(Exception):
-    """Whoever was to answer is gone."""
+    """The worker that was to reply is gone."""
 
 
 def dumps(value: Any) -> bytes:
@@ -119,7 +119,7 @@ class DaskExecutor:
     Args:
         client: a client of the cluster, or the address of its scheduler.
         threads: threads of this process, for host-side linear algebra; its cores by default.
-        worker_timeout: seconds to wait for a worker where there is none.
+        worker_timeout: seconds to wait for the first worker.
         stall_timeout: seconds without a heartbeat after which a worker is lost.
         step_timeout: seconds after which a worker that has not answered a step, or not got ready for one, is lost.
 
@@ -216,7 +216,7 @@ class DaskExecutor:
 
     @property
     def overlaps(self) -> bool:
-        """No: kernel values of the set-up are asked of the workers by one thread at a time."""
+        """No: one thread at a time requests kernel values of the set-up from the workers."""
         return False
 
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -327,7 +327,7 @@ class DaskExecutor:
         """Wait until there is a worker.
 
         Raises:
-            StorageError: there is none for ``worker_timeout`` seconds.
+            StorageError: no worker has come within ``worker_timeout`` seconds.
         """
         start = time.monotonic()
         while not self.workers:
@@ -438,7 +438,7 @@ class Lanes:
     def close(self) -> None:
         with self.executor.client.as_current():
             for placed in self._actors:
-                with suppress(Exception, CancelledError):  # whoever cannot be told is gone
+                with suppress(Exception, CancelledError):  # a worker that cannot be reached is gone
                     self.executor.request_counts.add(placed.actor.close().result(timeout=_CLOSE))
         self._drop()
 

@@ -53,7 +53,7 @@ class Prefetch:
             future = self._ready.get(key)
         try:
             return None if future is None or not (wait or future.done()) else future.result()
-        except (Exception, CancelledError):  # told when the block is taken
+        except (Exception, CancelledError):  # raised when the block is taken
             return None
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ class Kernel(Parameters, ABC):
         return False
 
     def at_median(self, distance: float) -> Kernel:
-        """The kernel with the median distance of two rows, in the units of the rows, wherever it asks for it."""
+        """The kernel with the median distance of two rows, in the units of the rows, wherever it depends on it."""
         return self
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -210,10 +210,10 @@ class Sum(_Combined):
     """k(x, z) = Σ_i k_i(x, z), as ``k1 + k2`` makes it. Holds a strip of a tile besides, as ``Product`` does.
 
     Args:
-        parts: the kernels add_slopes, at least one.
+        parts: the kernels to add, at least one.
 
     Raises:
-        UsageError: there is none, one is not a kernel, or some have norm 1 and others not.
+        UsageError: ``parts`` is empty, a part is not a kernel, or parts with norm 1 and norm 2 are mixed.
     """
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
@@ -239,7 +239,7 @@ class Product(_Combined):
         parts: the kernels multiplied, at least one.
 
     Raises:
-        UsageError: there is none, one is not a kernel, or some have norm 1 and others not.
+        UsageError: ``parts`` is empty, a part is not a kernel, or parts with norm 1 and norm 2 are mixed.
     """
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:

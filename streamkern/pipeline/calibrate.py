@@ -251,7 +251,7 @@ class Calibration:
 
 
 def _machine() -> list[Any]:
-    """What measurements hold for: processor, cores, the loops here, libraries, and how BLAS was told to run."""
+    """What measurements hold for: processor, cores, the loops here, libraries, and the threads of BLAS."""
     model = platform.processor()
     with suppress(OSError, StopIteration):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")

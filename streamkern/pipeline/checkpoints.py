@@ -1,4 +1,4 @@
-"""Checkpoints of a training: written beside it, complete or not at all, the last few kept."""
+"""Checkpoints of a training: written in the background, complete or not at all, the last few kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Checkpoints:
 
     Args:
         folder: their directory; its siblings are those of other trainings.
-        events: told of what is written, and of what cannot be.
+        events: receives an event for every checkpoint written or failed.
         seconds: between two checkpoints; longer in a sweep over all rows whose sums take long to write.
         steps: between two checkpoints, as well; None for no such bound. Parts of a sweep over all rows count as steps.
 

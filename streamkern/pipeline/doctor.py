@@ -194,7 +194,7 @@ def doctor_text(found: dict[str, Any]) -> str:
 
 
 def _gpu() -> str:
-    """The GPU that ``--device cuda`` computes on, or why there is none."""
+    """The GPU that ``--device cuda`` computes on, or the reason why it cannot be used."""
     try:
         device = get_device("cuda")
     except UsageError as error:

@@ -63,7 +63,7 @@ class Pipeline:
         settings: settings given to the file.
 
     Raises:
-        UsageError: an unknown task or dtype, lanes below 1, or a part that is none.
+        UsageError: an unknown task or dtype, lanes below 1, or an argument of the wrong type.
     """
 
     train: Dataset
@@ -123,7 +123,7 @@ class Pipeline:
                 )
 
     def unknown_code(self) -> str | None:
-        """Why the user's functions in it cannot be told from edited ones, as a sentence; None if they can.
+        """The reason, a sentence, why edits of the user's functions cannot be detected; None if they can.
 
         Nothing that an earlier run has left is reused then.
         """
@@ -198,7 +198,7 @@ class Parameter(NamedTuple):
     """A setting of a pipeline file.
 
     Attributes:
-        kind: its annotated type; text where there is none.
+        kind: its annotated type; ``str`` without an annotation.
         default: its default, or ``inspect.Parameter.empty``.
         text: what the docstring says of it.
     """

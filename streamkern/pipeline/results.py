@@ -1,4 +1,4 @@
-"""What a run returns: the content of ``result.json``, with names for what is asked for most."""
+"""The return value of a run: the content of ``result.json``, with attributes for the fields used most."""
 
 from __future__ import annotations
 

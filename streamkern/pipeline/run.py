@@ -61,7 +61,7 @@ def run(
         scheduler: ``threads``, ``processes``, ``processes:N``, the address of a Dask scheduler, or a
             ``distributed.Client``, which stays open.
         checkpoint_seconds: between two checkpoints of the training.
-        listeners: told of every event.
+        listeners: called with every event.
         device: where blocks are computed: ``cpu``, ``cuda``, or ``auto``, so far the CPU.
         verbose: 1 shows the progress on standard error, as the command line does; 0 shows nothing.
 
@@ -71,10 +71,10 @@ def run(
     Raises:
         PlanRefusedError: the run would not fit the memory; the result of an earlier run that is done stays.
         BusyError: another run holds the directory.
-        MemoryLimitError: the process came to hold more than the budget all the same; what was trained is kept.
+        MemoryLimitError: the process exceeded the budget in spite of the projection; its last checkpoint is kept.
         NumericalError: training diverged or stagnated.
-        UsageError: the pipeline, the memory or the seconds are none.
-        StreamkernError: any other failure, told by its class.
+        UsageError: ``pipeline`` is not a Pipeline, ``memory`` cannot be parsed, or ``checkpoint_seconds`` is negative.
+        StreamkernError: any other failure; see its subclasses.
     """
     if not isinstance(pipeline, Pipeline):
         raise UsageError(
@@ -158,7 +158,7 @@ def resume(
         run_dir: its directory.
         threads: as the run had by default; they do not change the weights.
         scheduler: where blocks run; as before by default.
-        listeners: told of every event.
+        listeners: called with every event.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Returns:
@@ -169,22 +169,22 @@ def resume(
         StreamkernError: as ``run``.
     """
     folder = Path(run_dir)
-    told = read_json(folder / "manifest.json")
-    if told is None:
+    manifest = read_json(folder / "manifest.json")
+    if manifest is None:
         raise UsageError(
             "There is no run here: manifest.json cannot be read.",
             where=str(folder),
             expected="a directory that streamkern run has made",
             remedy="check the path",
         )
-    if not told.get("file"):
+    if not manifest.get("file"):
         raise UsageError(
             "This run was not started from a pipeline file.",
             where=str(folder),
             expected="a run of streamkern run PIPELINE",
             remedy="call sk.run with the same pipeline and run_dir: it goes on where this one ended",
         )
-    if any("***" in value for value in told["settings"].values()):
+    if any("***" in value for value in manifest["settings"].values()):
         raise UsageError(
             "This run was given a secret in its settings, and secrets are not kept.",
             where=str(folder / "manifest.json"),
@@ -193,9 +193,9 @@ def resume(
         )
     with locked(folder):
         result = read_json(folder / "result.json")
-    if result is not None and result.get("status") == "done" and result.get("run") == told.get("run"):
+    if result is not None and result.get("status") == "done" and result.get("run") == manifest.get("run"):
         return RunResult(result, folder)
-    place = Path(told.get("directory", ""))
+    place = Path(manifest.get("directory", ""))
     if not place.is_dir():
         raise UsageError(
             "The working directory of this run is gone.",
@@ -205,22 +205,22 @@ def resume(
         )
     folder = folder.absolute()
     with chdir(place):
-        pipeline = load_pipeline(told["file"], told["settings"])
+        pipeline = load_pipeline(manifest["file"], manifest["settings"])
         if unknown := pipeline.unknown_code():
             raise UsageError(
                 f"This run cannot go on: {unknown}",
-                where=told["file"],
+                where=manifest["file"],
                 expected="functions whose code, and all that it refers to, can be compared with the earlier run's",
                 remedy="take that out of the function; or train anew with streamkern run, which reuses nothing then",
             )
         return run(
             pipeline,
             folder,
-            memory=told["memory"],
-            threads=threads or told["threads"],
-            scheduler=scheduler or told["scheduler"],
-            checkpoint_seconds=told["checkpoint_seconds"],
-            device=told.get("device", "cpu"),
+            memory=manifest["memory"],
+            threads=threads or manifest["threads"],
+            scheduler=scheduler or manifest["scheduler"],
+            checkpoint_seconds=manifest["checkpoint_seconds"],
+            device=manifest.get("device", "cpu"),
             listeners=listeners,
             verbose=verbose,
         )

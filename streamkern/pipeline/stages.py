@@ -140,7 +140,7 @@ class KeptStages(Stages):
         place = self._place("train", key)
         found = self._kept("train", place)
         if found is not None:
-            self._ended("eigensystem", time.perf_counter(), cached=True)  # nobody asks for it
+            self._ended("eigensystem", time.perf_counter(), cached=True)  # no later stage needs it
             self._ended("train", start, True, place)
             return cast(tuple[Outcome, dict[str, Any]], found)
         if not self.reuse:

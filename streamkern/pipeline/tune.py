@@ -43,7 +43,7 @@ HELD_OUT = 1 / 3
 """Share of them that scores are taken on."""
 
 CENTERS = 1000
-"""Centers where none are asked for."""
+"""Centers by default."""
 
 MOST_CENTERS = 2000
 """Centers of a trial, by default, at most: a trial takes p³."""
@@ -70,7 +70,7 @@ class Trial:
         ridge: its λ, for as many rows as it was fitted to.
         mse: mean squared error, over rows and outputs.
         score: accuracy, or R².
-        seconds: what ``plan`` predicts for a run of the pipeline with as many centers; None where it was not asked, or
+        seconds: what ``plan`` predicts for a run of the pipeline with as many centers; None if not requested, or
             the run would not fit the memory.
     """
 
@@ -234,7 +234,7 @@ def tune(
         scheduler: where blocks run; see ``run``.
         seconds: whether to predict what a run with each number of centers takes.
         prices: what operations take, for that; measured by default, as ``plan`` does.
-        on_trial: told of the best ridge of every kernel as it is found.
+        on_trial: called with the best trial of every kernel as it is found.
         verbose: 1 shows the trials on standard error; 0 shows nothing.
 
     Raises:
@@ -258,9 +258,9 @@ def tune(
         def attempt(candidate: Kernel) -> None:
             if candidate not in trials:
                 trials[candidate] = bench.trials(candidate)
-                for tell in (on_trial, None if display is None else display.trial):
-                    if tell is not None:
-                        tell(_least(trials[candidate]))
+                for listener in (on_trial, None if display is None else display.trial):
+                    if listener is not None:
+                        listener(_least(trials[candidate]))
 
         for family in families:
             median = medians[family.norm]
@@ -446,15 +446,15 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
     """A fixed subsample in memory: each chunk that it lies in is read once.
 
     Raises:
-        UsageError: too few rows are asked for.
-        PlanRefusedError: they would not fit the memory.
-        DataError: there are none.
+        UsageError: ``rows`` is below 10.
+        PlanRefusedError: the subsample would not fit the memory.
+        DataError: the training set has no rows.
     """
     train.require_rows()
     if rows < 10:
         raise UsageError(
             f"{rows} rows are too few.", where="tune(rows=...)", expected="at least 10",
-            remedy="some thousands make scores that can be told apart",
+            remedy="scores from some thousands of rows can be ranked",
         )  # fmt: skip
     plain = train.plain()
     rows = min(rows, plain.base_rows)
@@ -478,14 +478,14 @@ def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:
     """Centers of the trials.
 
     Raises:
-        UsageError: more are asked for than there are rows.
+        UsageError: more centers are requested than there are rows.
     """
     if centers is None:
         assert pipeline.centers is not None
         return min(pipeline.centers.count(pipeline.train), MOST_CENTERS, fit.base_rows)
     if not 1 <= centers <= fit.base_rows:
         raise UsageError(
-            f"{centers} centers are asked for, and trials are fitted to {fit.base_rows:,} rows.",
+            f"{centers} centers are requested, and trials are fitted to {fit.base_rows:,} rows.",
             where="tune(centers=...)",
             expected=f"1 to {fit.base_rows:,}",
             remedy="ask for fewer, or for more rows",
@@ -498,7 +498,7 @@ def _chosen(
 ) -> tuple[Pipeline, tuple[str, ...]]:
     """The pipeline with the choice in it, and what the choice goes by."""
     most, n = curve[-1], pipeline.train.base_rows
-    ridge = float(f"{choice.ridge * min(1.0, rows / n):.2g}")  # λ n is what noise asks for
+    ridge = float(f"{choice.ridge * min(1.0, rows / n):.2g}")  # the noise determines λ n
     reasons = [f"kernel and ridge: the least squared error of {len(trials):,} models of {most.centers:,} centers"]
     least = _least(trials)
     if choice.kernel != least.kernel:
@@ -507,14 +507,14 @@ def _chosen(
     sigma = _bandwidth(choice.kernel)
     if sigma is not None and sigma in (widths[0], widths[-1]) and len(widths) > 1:
         reasons.append("the bandwidth is at the end of what was tried: look further out with another kernel=...")
-    asked = pipeline.centers
-    count = 0 if asked is None else asked.count(pipeline.train)
-    if isinstance(asked, Uniform) and choice.centers < most.centers:
-        pipeline = replace(pipeline, centers=replace(asked, p=choice.centers))
+    given = pipeline.centers
+    count = 0 if given is None else given.count(pipeline.train)
+    if isinstance(given, Uniform) and choice.centers < most.centers:
+        pipeline = replace(pipeline, centers=replace(given, p=choice.centers))
         reasons.append(f"centers: the fewest whose squared error is within {ENOUGH:.0%} of that of {most.centers:,}")
-    elif isinstance(asked, Uniform) and count <= most.centers:
+    elif isinstance(given, Uniform) and count <= most.centers:
         reasons.append(f"centers: {most.centers:,}, and half of them cost more than {ENOUGH:.0%} of the squared error")
-        pipeline = replace(pipeline, centers=replace(asked, p=most.centers))
+        pipeline = replace(pipeline, centers=replace(given, p=most.centers))
     else:
         reasons.append(f"centers: left as they are, {count:,}; trials had {most.centers:,}, drawn uniformly")
     pipeline, why = resolved(replace(pipeline, kernel=choice.kernel), budget)
@@ -524,7 +524,7 @@ def _chosen(
     if isinstance(solver, Direct | Falkon):
         pipeline = replace(pipeline, solver=replace(solver, ridge=ridge))
         if ridge != choice.ridge:
-            reasons.append(f"ridge: {choice.ridge:.0e} for {rows:,} rows is {ridge:.2g} for {n:,}: noise asks for λ n")
+            reasons.append(f"ridge: {choice.ridge:.0e} for {rows:,} rows is {ridge:.2g} for {n:,}: noise fixes λ n")
     else:
         name = solver.to_json()["name"]
         small = min((t for t in trials if t.kernel == choice.kernel), key=lambda t: t.ridge)

@@ -48,7 +48,7 @@ def top_eigensystem(K: Array, q: int, engine: Engine | None = None, floor: float
     """
     s, engine = len(K), engine or default_engine()
     if not 1 <= q < s:
-        raise UsageError(f"{q} eigenpairs of a matrix of size {s} were asked for.", where="q", expected=f"1 to {s - 1}")
+        raise UsageError(f"{q} eigenpairs of a matrix of size {s} were requested.", where="q", expected=f"1 to {s - 1}")
     K = K if K.dtype == np.float32 else K.astype(np.float64, copy=False)
     values, vectors = engine.top_eigenpairs(K, q + 1, floor)
     if len(values) <= q:  # not all were found

@@ -57,7 +57,7 @@ def randomized_eigensystem(
     """
     if not 1 <= q < size:
         raise UsageError(
-            f"{q} eigenpairs of a matrix of size {size} were asked for.", where="q", expected=f"1 to {size - 1}"
+            f"{q} eigenpairs of a matrix of size {size} were requested.", where="q", expected=f"1 to {size - 1}"
         )
     k, engine = min(size, q + 1 + OVERSAMPLING), engine or default_engine()
     Y = engine.normal((size, k), "randomised svd", seed)

@@ -105,7 +105,7 @@ class Gate:
 
         Args:
             challenger: its metrics by name; None for what cannot be known without a champion.
-            champion: the champion's, or None where there is none.
+            champion: the champion's, or None without a champion.
 
         Raises:
             UsageError: the expression names a metric that there is not.

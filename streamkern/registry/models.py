@@ -7,7 +7,7 @@
       run/                      run directory of the training (runs/NAME, where the registry is not local)
       .lock
 
-Whoever writes holds the lock; readers need none.
+Writers hold the lock; readers need none.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Registry:
         return self._steady(version, read)
 
     def load(self, version: int | str | None = None) -> KernelMachine:
-        """A version's model; the champion's by default. It is complete, whoever promotes or prunes meanwhile.
+        """A version's model; the champion's by default. It is complete even if others promote or prune meanwhile.
 
         Raises:
             UsageError: see ``path``.
@@ -429,7 +429,7 @@ class Registry:
         self._store.replace(CHAMPION, facts | {"sha256": digest(facts)}, tag)
 
     def _champion_file(self) -> tuple[bytes | None, str | None]:
-        """Its content and tag, None where there is none."""
+        """Return its content and tag; None if it is absent."""
         try:
             return self._store.read(CHAMPION)
         except FileNotFoundError:
@@ -442,10 +442,10 @@ class Registry:
     def _parsed(self, content: bytes | None) -> Standing:
         if content is None:
             return Standing()
-        told = self._json(CHAMPION, content)
-        seal = told.pop("sha256", None)  # the first release wrote none
-        numbers = (told.get("champion"), told.get("decided"), *_listed(told.get("before")))
-        whole = seal is None or seal == digest(told)
+        facts = self._json(CHAMPION, content)
+        seal = facts.pop("sha256", None)  # the first release wrote none
+        numbers = (facts.get("champion"), facts.get("decided"), *_listed(facts.get("before")))
+        whole = seal is None or seal == digest(facts)
         if not whole or not all(type(number) is int and 0 < number < 10**9 for number in numbers):
             raise ModelFormatError(
                 "The champion's file is damaged.",
@@ -453,7 +453,7 @@ class Registry:
                 expected="the number of a version, and the checksum it was written with",
                 remedy="streamkern models DIR promote VERSION",
             )
-        return Standing(told["champion"], tuple(told["before"]), told["decided"])
+        return Standing(facts["champion"], tuple(facts["before"]), facts["decided"])
 
     def _bytes(self, name: str) -> tuple[bytes, str]:
         try:

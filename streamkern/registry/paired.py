@@ -27,7 +27,7 @@ class Paired:
 
     Attributes:
         challenger: ``n_test``, ``mse``, and ``accuracy`` or ``r2``.
-        champion: the same of the champion; None where there is none.
+        champion: the same of the champion; None without a champion.
         test: name and numbers of the paired test; its ``p_value`` is two-sided. None without a champion.
         challenger_scores: largest outputs, or values, on a fixed sample of the rows, shape (k,).
         champion_scores: the same of the champion.
@@ -137,7 +137,7 @@ class _Tally:
         return right, squared.mean(axis=1)
 
     def metrics(self, n: int) -> dict[str, float]:
-        """As ``streamkern.solvers.score.score`` tells them."""
+        """As ``streamkern.solvers.score.score`` returns them."""
         found = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
         if isinstance(self.model.encoding, Classes):
             return found | {"accuracy": self.right / n}

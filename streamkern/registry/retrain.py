@@ -113,7 +113,7 @@ def retrain(
         scheduler: as for ``run``; test rows are scored on threads of this process.
         device: as for ``run``.
         checkpoint_seconds: as for ``run``.
-        listeners: told of every event of the training.
+        listeners: called with every event of the training.
         report: writes the page of a run directory and says where, as the command line does; the version keeps it. Where
             it fails, that is a warning.
         verbose: as for ``run``.
@@ -272,10 +272,10 @@ def _decide(
     if verdict.passed:
         models.promote(number, standing.champion)
     models.prune(keep)
-    told = redacted({name: value for name, value in decision.items() if name != "promote"})
+    facts = redacted({name: value for name, value in decision.items() if name != "promote"})
     if page is not None:
-        told["report"] = models.at(number, page.name)
-    return told | {"version": number, "before": standing.champion, "champion": _champion(models)}
+        facts["report"] = models.at(number, page.name)
+    return facts | {"version": number, "before": standing.champion, "champion": _champion(models)}
 
 
 def _start(
@@ -283,7 +283,7 @@ def _start(
 ) -> tuple[Pipeline, str | None]:
     """The pipeline as it is trained, from the champion if that can be; and why it is not."""
     if champion is None or cold:
-        return pipeline, "asked for" if cold else "there is no champion yet"
+        return pipeline, "requested" if cold else "there is no champion yet"
     if last is not None and last["status"] == "rejected":
         return pipeline, "the last challenger was rejected"
     chosen = models.record(models.champion)["centers_rows"]

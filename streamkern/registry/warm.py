@@ -72,12 +72,12 @@ def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
     return None
 
 
-def _comes_to(asked: Any, found: Any) -> bool:
-    """Whether a described kernel is what was asked for: the champion's own median distance is one, and goes on."""
-    if asked == MEDIAN:
+def _comes_to(wanted: Any, found: Any) -> bool:
+    """Whether a described kernel is the requested one: the champion's own median distance is one, and goes on."""
+    if wanted == MEDIAN:
         return isinstance(found, float)
-    if isinstance(asked, dict) and isinstance(found, dict):
-        return asked.keys() == found.keys() and all(_comes_to(asked[name], found[name]) for name in asked)
-    if isinstance(asked, list | tuple) and isinstance(found, list | tuple):
-        return len(asked) == len(found) and all(map(_comes_to, asked, found))
-    return bool(asked == found)
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return wanted.keys() == found.keys() and all(_comes_to(wanted[name], found[name]) for name in wanted)
+    if isinstance(wanted, list | tuple) and isinstance(found, list | tuple):
+        return len(wanted) == len(found) and all(map(_comes_to, wanted, found))
+    return bool(wanted == found)

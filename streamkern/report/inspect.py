@@ -41,7 +41,7 @@ _RAMP = " .:-=+*#%@"
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """What a look at every row of a data set tells.
+    """Facts of a data set from a sweep over all its rows.
 
     Attributes:
         facts: JSON-serialisable: schema, chunks, bytes, classes, order, and where the rows come from.
@@ -333,7 +333,7 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
         advice.append(f"{unnamed:,} labels are empty texts, which training takes for a class of its own")
     ratio = facts["order"]["ratio"]
     if ratio is not None and ratio > WARN_ABOVE:
-        advice.append("the rows are stored in an order that tells their labels: streamkern ingest --shuffle")
+        advice.append("the rows are sorted by label, or nearly so: streamkern ingest --shuffle")
     stds = columns.std[[name not in facts["text"] for name in names]]
     scales = stds[stds > 0]
     if len(scales) and scales.max() > 1e3 * scales.min():

@@ -11,7 +11,7 @@ from streamkern.report.page import page
 from streamkern.report.run_directory import read_run
 
 AGAIN = 2
-"""Seconds after which a browser asks for the page of a running run again."""
+"""Seconds after which a browser reloads the page of a running run."""
 
 
 class LivePage:

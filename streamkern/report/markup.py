@@ -17,7 +17,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Told apart by the colour-blind (Okabe and Ito, 2008)."""
 
 DASHES = ((), (8, 4), (2, 3), (8, 3, 2, 3))
-"""Line patterns: nothing is told by colour alone."""
+"""Line patterns: nothing depends on colour alone."""
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "") -> str:

@@ -1,4 +1,4 @@
-"""One page that shows a run, or compares several: a file that needs nothing else, and asks no network for anything."""
+"""One page that shows a run, or compares several: a self-contained file, which sends no requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamkern.report.status import moment
 from streamkern.report.verdict import next_steps, verdict
 from streamkern.storage.writer import write_text
 
-# Nothing may be loaded from anywhere: what a browser is told here holds whatever the rest of the page says.
+# Nothing may be loaded from anywhere: this policy holds whatever the rest of the page contains.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 
 _STYLE = """
@@ -109,7 +109,7 @@ def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = 
     Args:
         records: the runs.
         image_shape: as for ``write_report``.
-        again: seconds after which a browser asks for the page again; None for a page that stays as it is.
+        again: seconds after which a browser reloads the page; None for a page that stays as it is.
     """
     plots: dict[str, Plot] = {}
     names = sections.names(records)
@@ -138,7 +138,7 @@ def shell(
         made: the sections; each plot is drawn where its ``place`` stands.
         plots: by name.
         foot: what stands at the end, as text.
-        again: seconds after which a browser asks for the page again; None for never.
+        again: seconds after which a browser reloads the page; None for never.
     """
     refresh = "" if again is None else f'\n<meta http-equiv="refresh" content="{again}">'
     script, places = embed(plots) if plots else ("", {})

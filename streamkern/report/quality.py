@@ -123,7 +123,7 @@ def stream_ratio(
 
     A batch has ``batch / lanes`` rows of each lane, and a lane draws from ``mix_chunks`` chunks at a time, chosen at
     random and mixed row by row. So a batch mean varies as its rows do within what is mixed, and besides as the means of
-    lanes' mixtures do, which the chunks' means tell.
+    lanes' mixtures do, which the chunks' means show.
 
     Args:
         dataset: rows to be trained on.

@@ -30,7 +30,7 @@ class RunDirectory:
         manifest: what was to be run; empty where the file is missing.
         events: what happened since the run last began, oldest first: dictionaries with ``time`` and ``event``.
         steps: the steps of training, with those that an interrupted run took before this one went on.
-        result: what ``result.json`` says of this run; None while there is none, or only an earlier run's.
+        result: contents of this run's ``result.json``; None until the run has ended.
         earlier: the last complete result, where ``result`` is not it.
         owner: id of the process that holds the directory, 0 where it is unknown; None where no run does.
     """
@@ -64,13 +64,13 @@ class RunDirectory:
 
     @property
     def unfinished(self) -> dict[str, Any] | None:
-        """The event with which a stage began that has not ended; None where there is none."""
+        """The begin event of the stage that is running; None between stages."""
         stages = self.of("stage")
         return stages[-1] if stages and stages[-1].get("state") == "begin" else None
 
     @cached_property
     def evaluation(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Arrays and facts that the evaluation has kept; empty where there are none."""
+        """Arrays and facts saved by the evaluation; both empty before it has ended."""
         for stage in (self.result or {}).get("stages", []):
             if stage.get("name") == "evaluate" and "artifact" in stage:
                 with suppress(StorageError, OSError):

@@ -227,12 +227,12 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
 
 
 def _solver_report(record: RunDirectory) -> dict[str, Any]:
-    """What the solver found out: from the result, or as it was told when training began."""
+    """The solver's report: from the result, or from the event at the begin of training."""
     found = (record.result or {}).get("solver_report")
     if found:
         return dict(found)
-    told = record.of("solver")
-    return told[-1] if told else {}
+    reports = record.of("solver")
+    return reports[-1] if reports else {}
 
 
 # ---------------------------------------------------------------------------------------------------------- quality
@@ -437,15 +437,15 @@ def _stages(record: RunDirectory) -> list[tuple[str, float, str]]:
 
 
 def _timeline(record: RunDirectory) -> list[tuple[str, float]]:
-    """Seconds of training's steps by what they went to, of the steps that tell; nothing where none does."""
-    told = [step["timeline"] for step in record.steps if step.get("timeline")]
+    """Seconds of training by activity, over the steps that recorded a timeline; empty without such steps."""
+    timelines = [step["timeline"] for step in record.steps if step.get("timeline")]
     parts = {
         "compute": "computing",
         "wait": "waiting for rows",
         "reduce": "adding up, wire",
         "update": "update of the state",
     }
-    return [(word, sum(line.get(key, 0.0) for line in told)) for key, word in parts.items()] if told else []
+    return [(word, sum(line.get(key, 0.0) for line in timelines)) for key, word in parts.items()] if timelines else []
 
 
 def _split(record: RunDirectory) -> dict[str, float]:
@@ -496,7 +496,7 @@ def _memory(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots
         parts = planned[-1].get("stages") if planned else None
         if parts:
             stages = [[stage, format_bytes(size)] for stage, size in parts.items()]
-            html += _details(table("Projected for each stage, beside the library itself", ("stage", "bytes"), stages))
+            html += _details(table("Projected for each stage, without the library itself", ("stage", "bytes"), stages))
     return html
 
 
@@ -514,7 +514,7 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
     if value is None or value == []:
         return {name: _NONE}
     if name.endswith("fingerprint"):
-        return {name: str(value)[:12]}  # enough to tell two apart; the whole of it stands under Fingerprints
+        return {name: str(value)[:12]}  # enough to distinguish two; the whole of it stands under Fingerprints
     if name == "memory" and isinstance(value, int):
         return {name: format_bytes(value)}
     return {name: f"{value:,}" if type(value) is int and abs(value) > 9999 else str(value)}

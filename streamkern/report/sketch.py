@@ -1,4 +1,4 @@
-"""Sketches of columns: what two sweeps over the stored rows tell of each, in memory that does not grow with them."""
+"""Sketches of columns: statistics by two sweeps over the stored rows, in memory that does not grow with them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ColumnSketches:
         n: rows.
         missing: NaN, shape (d,).
         infinite: shape (d,).
-        low: lowest finite value, shape (d,); infinite where there is none, as are the others then.
+        low: lowest finite value, shape (d,); infinite, like the other statistics, for a column without finite values.
         high: highest finite value.
         mean: of the finite values.
         std: over their number.

@@ -63,9 +63,9 @@ def advice(record: RunDirectory) -> str | None:
         case "done":
             return f"streamkern report {shlex.quote(str(folder))} shows it; {folder / 'model.zarr'} is the model"
         case "refused":
-            return "run again with what the error asks for; nothing has been computed"
+            return "correct what the error names and run again; nothing has been computed"
         case "diverged":
-            return "run again with what the error asks for; the stages before training are kept"
+            return "correct what the error names and run again; the stages before training are kept"
         case "interrupted" | "dead":
             return _go_on(record)
         case _:

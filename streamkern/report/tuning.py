@@ -19,11 +19,11 @@ _MARKS = ("circle", "square", "diamond")
 Trial = dict[str, Any]
 
 
-def write_tuning(told: dict[str, Any], path: Path, name: str, command: str) -> None:
+def write_tuning(tuning: dict[str, Any], path: Path, name: str, command: str) -> None:
     """Write the page of a tuning.
 
     Args:
-        told: what ``tune.json`` holds.
+        tuning: the contents of ``tune.json``.
         path: the file.
         name: of the pipeline.
         command: what to do next.
@@ -33,41 +33,41 @@ def write_tuning(told: dict[str, Any], path: Path, name: str, command: str) -> N
     """
     plots: dict[str, Plot] = {}
     made = [
-        Section("kernel", "Kernel and bandwidth", _kernels(told, plots)),
-        Section("ridge", "Ridge", _ridges(told, plots)),
-        Section("centers", "Centers", _centers(told, plots)),
-        Section("why", "What the choice goes by", _listed(told["reasons"])),
+        Section("kernel", "Kernel and bandwidth", _kernels(tuning, plots)),
+        Section("ridge", "Ridge", _ridges(tuning, plots)),
+        Section("centers", "Centers", _centers(tuning, plots)),
+        Section("why", "What the choice goes by", _listed(tuning["reasons"])),
     ]
     head = (
-        f'<h1>Tuning of {escape(name)}</h1><p class="verdict">{escape(_verdict(told))}</p>'
+        f'<h1>Tuning of {escape(name)}</h1><p class="verdict">{escape(_verdict(tuning))}</p>'
         '<h3>What to do</h3><div class="scroll" role="region" tabindex="0" aria-label="What to do">'
         f"<pre>{escape(command)}</pre></div>"
-        f'<p class="note">{told["rows"]:,} rows to fit, {told["held_out"]:,} held out; {len(told["trials"]):,} models '
-        f"in {escape(duration(told['seconds']))}.</p>"
+        f'<p class="note">{tuning["rows"]:,} rows to fit, {tuning["held_out"]:,} held out; {len(tuning["trials"]):,} '
+        f"models in {escape(duration(tuning['seconds']))}.</p>"
     )
     write_text(path, shell(f"Tuning of {name}", head, made, plots, "Made by streamkern tune."))
 
 
-def _verdict(told: dict[str, Any]) -> str:
-    choice = told["choice"]
+def _verdict(tuning: dict[str, Any]) -> str:
+    choice = tuning["choice"]
     sigma = choice["kernel"].get("bandwidth")
-    width = "" if sigma is None else f" of bandwidth {sigma:.4g}, {sigma / told['median']:.2g} median distances"
+    width = "" if sigma is None else f" of bandwidth {sigma:.4g}, {sigma / tuning['median']:.2g} median distances"
     return (
         f"{_family(choice['kernel'])} kernel{width}, with {choice['centers']:,} centers and ridge "
-        f"{number_text(choice['ridge'])}: {_metric(told)} {_score(told, choice)} on rows held out."
+        f"{number_text(choice['ridge'])}: {_metric(tuning)} {_score(tuning, choice)} on rows held out."
     )
 
 
-def _metric(told: dict[str, Any]) -> str:
-    return "accuracy" if told["metric"] == "accuracy" else "R²"
+def _metric(tuning: dict[str, Any]) -> str:
+    return "accuracy" if tuning["metric"] == "accuracy" else "R²"
 
 
-def _score(told: dict[str, Any], trial: Trial) -> str:
-    return f"{trial['score']:.2%}" if told["metric"] == "accuracy" else f"{trial['score']:.4f}"
+def _score(tuning: dict[str, Any], trial: Trial) -> str:
+    return f"{trial['score']:.2%}" if tuning["metric"] == "accuracy" else f"{trial['score']:.4f}"
 
 
-def _kernels(told: dict[str, Any], plots: dict[str, Plot]) -> str:
-    best = _best(told)
+def _kernels(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
+    best = _best(tuning)
     families = list(dict.fromkeys(_family(trial["kernel"]) for trial in best))
     scores, errors, entries = [], [], []
     for number, family in enumerate(families):
@@ -75,68 +75,68 @@ def _kernels(told: dict[str, Any], plots: dict[str, Plot]) -> str:
         x, mark = [t["kernel"]["bandwidth"] for t in own], _MARKS[number % len(_MARKS)]
         if not own:
             continue
-        scores.append(Line(x, [_percent(told, t) for t in own], family, number, number, mark))
+        scores.append(Line(x, [_percent(tuning, t) for t in own], family, number, number, mark))
         errors.append(Line(x, [t["mse"] for t in own], family, number, number, mark))
         entries.append(Entry(family, number, number, mark))
     rows = [
         (
-            _family(trial["kernel"]) + (", chosen" if trial["kernel"] == told["choice"]["kernel"] else ""),
+            _family(trial["kernel"]) + (", chosen" if trial["kernel"] == tuning["choice"]["kernel"] else ""),
             number_text(trial["kernel"]["bandwidth"]) if "bandwidth" in trial["kernel"] else "–",
             f"{trial['mse']:.4g}",
-            _score(told, trial),
+            _score(tuning, trial),
             number_text(trial["ridge"]),
         )
         for trial in best
     ]
     text = table(
-        "Each kernel at its best ridge", ("kernel", "bandwidth", "squared error", _metric(told), "ridge"), rows
+        "Each kernel at its best ridge", ("kernel", "bandwidth", "squared error", _metric(tuning), "ridge"), rows
     )
     if not scores:
         return text
-    sigma = told["choice"]["kernel"].get("bandwidth")
-    levels = [Level(told["median"], upright=True)] + ([Level(sigma, 1, 2, True)] if sigma is not None else [])
+    sigma = tuning["choice"]["kernel"].get("bandwidth")
+    levels = [Level(tuning["median"], upright=True)] + ([Level(sigma, 1, 2, True)] if sigma is not None else [])
     entries += [Entry("median distance of two rows", 6, 1), Entry("chosen", 1, 2)]
-    plots["score"] = plot(scores, "bandwidth", _label(told), log_x=True, levels=levels)
+    plots["score"] = plot(scores, "bandwidth", _label(tuning), log_x=True, levels=levels)
     plots["error"] = plot(errors, "bandwidth", "squared error", log_x=True, levels=levels)
     note = "Each point is the best ridge of a kernel at a bandwidth, on rows that it was not fitted to."
-    score = f"{_metric(told)}: it goes up and down by chance where few rows are held out."
+    score = f"{_metric(tuning)}: it goes up and down by chance where few rows are held out."
     error = framed("error", "", "Squared error, which the choice goes by.")
     return f"<p>{note}</p>{framed('score', legend(entries), score)}{error}{text}"
 
 
-def _ridges(told: dict[str, Any], plots: dict[str, Plot]) -> str:
-    """The chosen kernel's path, with those of the bandwidths beside it."""
-    kernel = told["choice"]["kernel"]
-    like = [t["kernel"] for t in _best(told) if _family(t["kernel"]) == _family(kernel)]
+def _ridges(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
+    """The chosen kernel's path, with those of the neighbouring bandwidths."""
+    kernel = tuning["choice"]["kernel"]
+    like = [t["kernel"] for t in _best(tuning) if _family(t["kernel"]) == _family(kernel)]
     at = like.index(kernel)
     lines, entries = [], []
     for number, shown in enumerate(like[max(0, at - 1) : at + 2]):
-        own = sorted((t for t in told["trials"] if t["kernel"] == shown), key=lambda t: float(t["ridge"]))
+        own = sorted((t for t in tuning["trials"] if t["kernel"] == shown), key=lambda t: float(t["ridge"]))
         name = f"bandwidth {number_text(shown['bandwidth'])}" if "bandwidth" in shown else _family(shown)
         mark = _MARKS[number % len(_MARKS)]
         lines.append(Line([t["ridge"] for t in own], [t["mse"] for t in own], name, number, number, mark))
         entries.append(Entry(name + (", chosen" if shown == kernel else ""), number, number, mark))
-    plots["ridge"] = plot(lines, f"ridge, for {told['rows']:,} rows", "squared error", log_x=True)
+    plots["ridge"] = plot(lines, f"ridge, for {tuning['rows']:,} rows", "squared error", log_x=True)
     note = "One decomposition gives every ridge. Where the curve is flat to the left, none is needed."
     return f"<p>{note}</p>{framed('ridge', legend(entries), 'Squared error on rows held out, by ridge.')}"
 
 
-def _centers(told: dict[str, Any], plots: dict[str, Plot]) -> str:
-    curve, chosen = told["curve"], told["choice"]["centers"]
-    kept = told["pipeline"]["centers"].get(
+def _centers(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
+    curve, chosen = tuning["curve"], tuning["choice"]["centers"]
+    kept = tuning["pipeline"]["centers"].get(
         "p", chosen
     )  # where the pipeline keeps its own, the score is of the most tried
     word = "chosen" if kept == chosen else "of the score above"
     x = [trial["centers"] for trial in curve]
     plots["centers"] = plot(
-        [Line(x, [_percent(told, t) for t in curve], "held out", 0, 0, "circle")], "centers", _label(told),
+        [Line(x, [_percent(tuning, t) for t in curve], "held out", 0, 0, "circle")], "centers", _label(tuning),
         log_x=True, levels=[Level(chosen, 1, 2, True)], words="rows",
     )  # fmt: skip
     rows = [
         (
             f"{trial['centers']:,}" + (", chosen" if trial["centers"] == chosen == kept else ""),
             f"{trial['mse']:.4g}",
-            _score(told, trial),
+            _score(tuning, trial),
             number_text(trial["ridge"]),
             "–" if trial["seconds"] is None else duration(trial["seconds"]),
         )
@@ -144,13 +144,13 @@ def _centers(told: dict[str, Any], plots: dict[str, Plot]) -> str:
     ]
     text = table(
         "What each number of centers would give, and take",
-        ("centers", "squared error", _metric(told), "ridge", "run, predicted"),
+        ("centers", "squared error", _metric(tuning), "ridge", "run, predicted"),
         rows,
     )
     entries = [Entry("rows held out", 0, 0, "circle"), Entry(word, 1, 2)]
     note = "Each has the first centers of one draw. With more rows than the subsample's, more centers are worth it."
     more = "" if kept == chosen else f" The pipeline keeps its own {kept:,}."
-    figure = framed("centers", legend(entries), f"{_metric(told)} by the number of centers.")
+    figure = framed("centers", legend(entries), f"{_metric(tuning)} by the number of centers.")
     return f"<p>{note}{more}</p>{figure}{text}"
 
 
@@ -158,10 +158,10 @@ def _listed(reasons: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{escape(reason)}</li>" for reason in reasons) + "</ul>"
 
 
-def _best(told: dict[str, Any]) -> list[Trial]:
+def _best(tuning: dict[str, Any]) -> list[Trial]:
     """The best ridge of each kernel, by name and bandwidth."""
     found: list[Trial] = []
-    for trial in sorted(told["trials"], key=lambda t: float(t["mse"])):
+    for trial in sorted(tuning["trials"], key=lambda t: float(t["mse"])):
         if all(trial["kernel"] != other["kernel"] for other in found):
             found.append(trial)
     return sorted(found, key=lambda t: (_family(t["kernel"]), t["kernel"].get("bandwidth", 0.0)))
@@ -173,9 +173,9 @@ def _family(kernel: dict[str, Any]) -> str:
     return f"{kernel['name']}({rest})" if rest else str(kernel["name"])
 
 
-def _percent(told: dict[str, Any], trial: Trial) -> float:
-    return float(100 * trial["score"] if told["metric"] == "accuracy" else trial["score"])
+def _percent(tuning: dict[str, Any], trial: Trial) -> float:
+    return float(100 * trial["score"] if tuning["metric"] == "accuracy" else trial["score"])
 
 
-def _label(told: dict[str, Any]) -> str:
-    return "accuracy, %" if told["metric"] == "accuracy" else "R²"
+def _label(tuning: dict[str, Any]) -> str:
+    return "accuracy, %" if tuning["metric"] == "accuracy" else "R²"

@@ -31,7 +31,7 @@ from streamkern.memory import (
     peak_resident,
 )
 from streamkern.model import KernelMachine, Predicted
-from streamkern.progress import showing, told
+from streamkern.progress import reporter, showing
 from streamkern.registry.models import open_model
 from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source, digest
@@ -130,7 +130,7 @@ def predict(
         scheduler: where blocks run, as for ``run``.
         overwrite: replace other predictions that are there.
         storage_options: for fsspec URLs of the data.
-        on_progress: told of what is done.
+        on_progress: called with the activity, rows done and rows in all.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Raises:
@@ -177,7 +177,7 @@ def predict(
                     missing = made.missing()
                     kept = n - sum(b - a for a, b in map(made.rows, missing))
                     start = time.perf_counter()
-                    _write(machine, source, made, missing, executor, told(on_progress, display), unseen)
+                    _write(machine, source, made, missing, executor, reporter(on_progress, display), unseen)
                     made.commit()
                     rate = (n - kept) / (time.perf_counter() - start)
         else:

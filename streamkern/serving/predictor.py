@@ -1,4 +1,4 @@
-"""A model that answers: loaded once, asked by many threads, and careful about what it is asked."""
+"""Online predictions: a model loaded once, used by many threads, which checks every row it is given."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Predictor:
     """Predicts rows in memory, as ``KernelMachine.predict`` does, without its cost of beginning.
 
     Any number of threads may ask at a time; each keeps a buffer of its own. Nothing is written after the model is
-    loaded. BLAS may use threads for one answer: where many are asked for side by side, start with OMP_NUM_THREADS=1.
+    loaded. BLAS may use threads for one answer: where many run side by side, start with OMP_NUM_THREADS=1.
 
     Args:
         model: a saved model, one in memory, or a registry, by its directory or URL or as a ``Registry``: its champion.
@@ -82,7 +82,7 @@ class Predictor:
         Args:
             X: rows as they were stored in training, shape (n, d): an array or lists; or a table, whose columns are
                 found by their names: a frame, a list of dicts, one row as a dict, an Arrow table.
-            columns: the names of the features, where the one who asks knows them: a safeguard.
+            columns: the names of the features, if the caller knows them: a safeguard.
 
         Raises:
             DataError: not rows of numbers, another width, other columns, too many rows, or a row with NaN or infinity.

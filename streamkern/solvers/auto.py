@@ -1,4 +1,4 @@
-"""``solver="auto"``: the solver that a problem's size asks for, and why.
+"""``solver="auto"``: the choice of a solver by the size of the problem, with the reason.
 
 Decided by operations, passes and memory alone, at the fixed prices below: never by what was measured on this machine,
 its threads or what the process holds already, so that a pipeline has the same solver, and weights, everywhere. Among

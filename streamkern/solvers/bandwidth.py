@@ -69,7 +69,7 @@ def setup_bytes(dataset: Dataset, itemsize: int) -> int:
 
 
 def asks_median(recipe: Any) -> bool:
-    """Whether a kernel of the recipe (its own, or that of its features or centers) asks for the median distance."""
+    """Whether a kernel of the recipe (its own, or that of its features or centers) depends on the median distance."""
     return bool(norms(recipe))
 
 
@@ -79,7 +79,7 @@ def norms(recipe: Any) -> list[int]:
 
 
 def at_median(recipe: R, distances: Mapping[int, float]) -> R:
-    """The recipe, a frozen dataclass, with the median distance of two rows wherever a kernel asks for it.
+    """The recipe, a frozen dataclass, with the median distance of two rows wherever a kernel depends on it.
 
     Args:
         recipe: what to fit.

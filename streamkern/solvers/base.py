@@ -159,7 +159,7 @@ class Problem:
         return stream if chances is None else Draws.instead_of(stream, chances)
 
     def all_tiles(self, stream: Stream, rows: int) -> Companions:
-        """All training rows, in tiles of so many, read beside the rows of a stream."""
+        """All training rows in tiles, read independently of the stream's rows."""
         return AllTiles(stream, rows)
 
     def recent_blocks(self, stream: Stream, keys: Callable[[Any], Iterable[Key]]) -> Companions:
@@ -259,7 +259,7 @@ class Iteration(Protocol):
 
     @property
     def companions(self) -> Companions | None:
-        """Blocks that the contribution needs beside its own under a state; None for none."""
+        """Blocks that the contribution needs in addition to its own in a state; None if it needs no others."""
 
     @property
     def cycle(self) -> int:
@@ -335,16 +335,16 @@ class WholePasses(OneByOne):
     sweeps = 1
 
     def broadcast(self, state: Any) -> Any:
-        """Never asked for."""
+        """Never called."""
         return state
 
     def update(self, state: Any, parts: Parts, position: Position) -> Any:
-        """Never asked for."""
+        """Never called."""
         return state
 
 
 class ChoosesNothing(Parameters):
-    """A method that runs as it was told."""
+    """A method that runs with the parameters it was given."""
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
         """Nothing."""

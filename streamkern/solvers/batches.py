@@ -1,4 +1,4 @@
-"""Rows of a step: what the measured spectrum asks for, and what keeps the processor busy."""
+"""Rows of a step: the largest that the measured spectrum allows and the smallest that keeps the processor busy."""
 
 from __future__ import annotations
 

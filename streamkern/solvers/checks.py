@@ -53,7 +53,7 @@ def named_rows(what: str) -> Iterator[None]:
 
 
 def require_measurable(rows: Dataset | None, name: str) -> None:
-    """Raises DataError where there are no rows, or none with a target."""
+    """Raise DataError if there are no rows, or if they have no target."""
     if rows is None:
         return
     with named_rows(f"the {name} rows"):
@@ -62,7 +62,7 @@ def require_measurable(rows: Dataset | None, name: str) -> None:
 
 
 def require_target(rows: Dataset, where: str) -> Target:
-    """What the target is; raises DataError where there is none."""
+    """Return the description of the target column; raises DataError if the data set has no target."""
     if rows.target is None:
         raise DataError(
             "The data set has no target.",

@@ -1,4 +1,4 @@
-"""What a spectrum and a direction tell about a solution path."""
+"""Diagnostics of a solution path: the spectrum, and the direction of the weights."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def diagnose(problem: Problem, weights: Array, *, k: int = 30, ridge: float | No
     Args:
         problem: the problem that was solved.
         weights: w, shape (M, c).
-        k: rank of the sketch that the speed-up is told for; less where there are fewer functions.
-        ridge: λ that the effective dimension is told at; 1/√n by default (Carratino et al. 2018, Corollary 1).
+        k: rank of the sketch whose speed-up is reported; less where there are fewer functions.
+        ridge: λ of the effective dimension; 1/√n by default (Carratino et al. 2018, Corollary 1).
 
     Returns:
         ``rayleigh_quotient`` and ``relative_rayleigh_quotient`` of b, None where b is zero; ``excess_loss`` ‖Φ b‖²/n;

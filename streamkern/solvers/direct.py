@@ -120,7 +120,7 @@ class DirectIteration(WholePasses):
         return A
 
     def _factored(self, A: Array, b: Array) -> Array | None:
-        """The solution by a Cholesky factor; None where there is none. A is used up."""
+        """Solve by a Cholesky factor, which overwrites A; None if A is not positive definite."""
         engine, eps = self.problem.engine, float(np.finfo(np.float64).eps)
         L = engine.zeros(A.shape)
         for rows in cuts(len(A)):

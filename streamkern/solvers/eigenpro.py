@@ -154,7 +154,7 @@ class EigenPro(Parameters):
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
         """Projection, preconditioner, and where the batch comes from."""
         kind, (s, q) = self.chosen_projection(p, memory), self.sizes(p)
-        why = "as asked"
+        why = "as requested"
         if self.projection == "auto":
             fit = "fits" if kind == "exact" else "does not fit"
             why = f"K(Z, Z) in float64 ({format_bytes(exact_bytes(p))}) {fit} the memory of the solver"
@@ -184,8 +184,8 @@ class EigenPro(Parameters):
         nystrom = K = None
         if kind == "exact" and q and s == p:
             K = engine.kernel_matrix(expansion, p)  # which the eigensystem is of, too
-        beside = K is None and kind == "exact" and q and engine.overlaps and self._room_for_two(p, problem.memory)
-        with engine.meanwhile((lambda: engine.kernel_matrix(expansion, p)) if beside else None) as matrix:
+        parallel = K is None and kind == "exact" and q and engine.overlaps and self._room_for_two(p, problem.memory)
+        with engine.meanwhile((lambda: engine.kernel_matrix(expansion, p)) if parallel else None) as matrix:
             if q:
                 nystrom = NystromPreconditioner(center_eigensystem(expansion, s, q, EIGEN_FLOOR, engine, K))
         if nystrom is None and kind != "exact":
@@ -230,7 +230,7 @@ class EigenPro(Parameters):
         return Prepared(kind, s, nystrom, size, batch, None if exact is None else exact.W, bound)
 
     def _room_for_two(self, p: int, memory: int | None) -> bool:
-        """Whether K(Z, Z) may be evaluated beside the eigensystem of centers: it then takes a third of the memory."""
+        """Whether K(Z, Z) may be evaluated in parallel with the eigensystem: it then takes a third of the memory."""
         return self.sizes(p)[0] < p and (memory is None or 3 * exact_bytes(p) <= memory)
 
     def setup(self, problem: Problem, prepared: Prepared | None = None) -> ProjectedIteration | DelayedIteration:

@@ -66,7 +66,7 @@ Key = Callable[[], tuple[Any, ...]]
 TASKS = ("classification", "regression")
 
 OUTPUTS_GUESS = 16
-"""Outputs assumed before the labels are known; they weigh little beside the centers."""
+"""Outputs assumed before the labels are known; they take little memory compared with the centers."""
 
 
 def likely_outputs(dataset: Dataset) -> int:
@@ -236,8 +236,8 @@ def steps(recipe: Recipe) -> tuple[Step, ...]:
         adaptive = features and (recipe.kernel is None or bandwidth.asks_median(recipe))
         never = recipe.standardise is not None
         chosen = automatic(recipe.train, recipe.task, adaptive, never)
-    told = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen or ())
-    return (*told, *((Standardise(),) if recipe.standardise else ()))
+    steps = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen or ())
+    return (*steps, *((Standardise(),) if recipe.standardise else ()))
 
 
 def planned(recipe: Recipe) -> Dataset:
@@ -261,7 +261,7 @@ def require_success(outcome: Outcome) -> None:
 
 
 class Recipe(Protocol):
-    """What a fit is told. A ``Pipeline`` is one, and an estimator makes one."""
+    """The parameters of a fit. A ``Pipeline`` is one, and an estimator makes one."""
 
     @property
     def train(self) -> Dataset:
@@ -377,7 +377,7 @@ class Fitted(NamedTuple):
         outcome: weights, and how training ended.
         report: what the solver found out about its problem.
         footprint: projected memory.
-        median: the median distance of two rows, where a bandwidth asked for it.
+        median: the median distance of two rows, if a bandwidth depends on it.
         metric: what was learned about the features, or None.
         columns: names of the features that the metric is of, or None.
     """
@@ -406,7 +406,7 @@ def fit(
         executor: where blocks run.
         budget: bytes this process may hold.
         stages: how each stage is carried out; by default nothing is kept.
-        on_plan: told the projected memory before the first row is read.
+        on_plan: called with the projected memory before the first row is read.
         device: where blocks are computed, as ``device_for`` returns it; None for the CPU.
 
     Raises:
@@ -599,7 +599,7 @@ def _through_metric(
 
 
 def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
-    """Functions of the basis that a recipe asks for on these rows, by default ``planned``: centers, or features.
+    """Number of basis functions that a recipe requests on these rows, by default ``planned``: centers, or features.
 
     Raises:
         UsageError: there are neither centers nor features that do without them.

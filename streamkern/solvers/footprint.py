@@ -38,7 +38,7 @@ _IDS = 1 << 20  # row ids hashed at a time
 _GATHER_ROWS = 4096
 _DETAILS = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
 _WINDOW = 8  # blocks of a window of the stream
-_ORDER_ROWS = 1 << 17  # row ids that a stream keeps beside its largest groups
+_ORDER_ROWS = 1 << 17  # row ids that a stream keeps along with its largest groups
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Footprint:
         baseline: bytes resident before the run, with what the libraries will add.
         stages: bytes that each stage adds at its peak, by name.
         cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
-        bill: what the solver takes, which was told how many bytes its own matrices may have.
+        bill: what the solver takes, given how many bytes its own matrices may have.
         budget: bytes the process may hold.
         worker: bytes of rows, centers and sums in a process of a cluster with one thread, and of each further thread.
     """

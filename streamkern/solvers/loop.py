@@ -41,7 +41,7 @@ class Progress:
             encoded units.
         seconds: since training began.
         wait: share of the slots' time spent waiting for rows.
-        timeline: where the time of this step went, as ``StepResult.timeline`` tells, and seconds of the update on the
+        timeline: where the time of this step went, as in ``StepResult.timeline``, and seconds of the update on the
             host; empty after a whole-data sweep.
     """
 
@@ -126,7 +126,7 @@ class Checkpoint:
 
     @property
     def swept_rows(self) -> int:
-        """Rows of the sweeps that are under way."""
+        """Rows of the running sweeps."""
         return int(sum(partial.total(-1) for partial in self.swept))
 
 
@@ -161,7 +161,7 @@ def train(
         iteration: what ``Solver.setup`` returned.
         patience: stop after this many passes in which the error on the validation set did not fall by ``GAIN`` of
             itself; None to run all passes.
-        on_step: told after every step.
+        on_step: called after every step.
         start: where to go on; from the beginning by default. What follows is what would have followed there.
         keeper: keeps checkpoints.
     """
@@ -341,7 +341,7 @@ class _Loop:
             self.keeper.offer(now, wait=bool(now.swept))
 
     def close(self) -> None:
-        """Let go of what is resident on the workers."""
+        """Release resident state on the workers."""
         if self.placement is not None:
             self.placement.close()
 

@@ -470,7 +470,7 @@ class MeteredProblem(Problem):
         return ids, places
 
     def sweep(self, contribution: Any, state: Any = None, data: Any = None) -> Parts:
-        """One block that stands for all rows, beside those of other threads and the sums that wait."""
+        """One block that stands for all rows, with those of other threads and the waiting sums."""
         meter, slots = self.meter, self.size.slots
         rows = min(SCAN_ROWS, self.size.n)
         peak, held, meter.parallel = meter.peak, meter.alive, True

@@ -13,7 +13,7 @@ from streamkern.solvers.eigenpro import exact_bytes
 from streamkern.solvers.footprint import Footprint
 
 OUTPUTS = 16
-"""Outputs assumed; they weigh little beside the centers."""
+"""Outputs assumed; they take little memory compared with the centers."""
 
 
 def device_for(recipe: Any, name: str) -> Device | None:
@@ -24,7 +24,7 @@ def device_for(recipe: Any, name: str) -> Device | None:
         name: ``"auto"``, ``"cpu"`` or ``"cuda"``.
 
     Raises:
-        UsageError: ``"cuda"`` where there is none, or for what runs on the CPU only.
+        UsageError: ``"cuda"`` on a machine without a GPU, or for a kernel or solver that runs on the CPU only.
     """
     device = get_device(name)
     if device is None:
@@ -69,8 +69,8 @@ def require_room(device: Device | None, solver: Solver, projected: Footprint, p:
     """
     if device is None:
         return 0
-    asked = solver.to_json().get("projection") == "exact"
-    exact = asked or (
+    required = solver.to_json().get("projection") == "exact"
+    exact = required or (
         projected.bill.choice == "exact" and fits_exactly(device, p, d, projected.bill.memory.batch, itemsize)
     )
     needed = _bytes(p, d, projected.bill.memory.batch, itemsize, exact)

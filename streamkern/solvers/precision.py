@@ -10,7 +10,7 @@ centers as they are multiplied, centred where the kernel allows it, and D the me
 medians, so that a few rows far out do not decide. Let s be the squared distance at which the kernel has made half of
 its way from k(x, x) to its value at D: for a radial kernel about bandwidth², unless D is less. The kernel is refused
 where ``|k(s + δ) − k(s)| + η |k(x, x)|`` (the distance rounded, and the value resolved) is more than ``TOLERANCE`` of
-``|k(D) − k(x, x)|`` (what it tells rows apart by).
+``|k(D) − k(x, x)|`` (the contrast by which it distinguishes rows).
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def require_precision(
     raise PrecisionError(
         said,
         where=f"{type(kernel).__name__}, dtype {name}",
-        expected=f"errors of at most {tolerance:.2g} of what the kernel tells rows apart by; they are "
+        expected=f"errors of at most {tolerance:.2g} of the contrast by which the kernel distinguishes rows; they are "
         + (f"{found.share:.2g} of it" if found.share < 1 else "all of it"),
         remedy="; or ".join((['dtype="float64"'] if wider and dtype != np.float64 else []) + remedies),
     )

@@ -19,7 +19,7 @@ CONFUSED = 100
 """Classes, at most, that are counted against one another."""
 
 SAMPLED = 2000
-"""Rows, at most, whose values are kept beside the metrics."""
+"""Rows, at most, whose values are kept along with the metrics."""
 
 
 def residual(F: Array, y: Array) -> None:

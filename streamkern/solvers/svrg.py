@@ -10,7 +10,7 @@ A pass takes the full gradient at a snapshot w̃, one sweep, and then steps of a
 The loss is quadratic, so that the gradient at w less that at w̃ is a product with w − w̃ and nothing cancels. In the
 variable P^{1/2} w the same step is P^{−1/2} on every row, as the paper writes it: the rows are never transformed. The
 paper samples the M ridge terms λ/2 ⟨w, b_j⟩², b_j = P^{−1/2} e_j, as if they were rows, because their sum costs as much
-as several rows; beside a batch it costs nothing, so that all of them take part in every step, without variance.
+as several rows; compared with a batch it costs nothing, so that all of them take part in every step, without variance.
 
 There is no accelerated variant. On the paper's matrices, at a tenth of their size, Nesterov's momentum within a pass
 gave no more than a longer step does, and diverged where rows are of very unequal weight; Katyusha's, with the
@@ -157,7 +157,7 @@ def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float, sampling:
 @serializable
 @dataclass(frozen=True, eq=False)
 class SVRGState:
-    """A pass under way; arrays of shape (M, c), float64.
+    """A running pass; arrays of shape (M, c), float64.
 
     Attributes:
         snapshot: w̃, exact in the arithmetic's dtype.

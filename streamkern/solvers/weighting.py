@@ -1,7 +1,7 @@
 """Batch and step under sample weights of mean 1, which scale the residuals: minimise 1/n Σ w_i ‖f(x_i) − y_i‖².
 
 A row of weight w is k(·, x) scaled by √w: all that is said of the kernel of an iteration is then to be said of
-diag(w)^½ K diag(w)^½. In mean square a step on a batch of m rows is bound by E[w² k(x, x) k_x ⊗ k_x]/m beside the
+diag(w)^½ K diag(w)^½. In mean square a step on a batch of m rows is bound by E[w² k(x, x) k_x ⊗ k_x]/m besides the
 squared mean E[w k_x ⊗ k_x], so that in place of the mean diagonal β stands its mean over rows drawn by weight.
 """
 

@@ -56,7 +56,7 @@ def open_source(
         columns: features to use, in this order; for an array, the names of its features.
         weight: the column of sample weights; for an array, an array of them, shape (n,). Default: what the training
             layout names, else none.
-        format: "zarr" or "parquet" where the path does not tell.
+        format: "zarr" or "parquet" if the path does not show it.
         storage_options: for fsspec URLs.
         retry: how patient to be with a remote store.
 
@@ -102,7 +102,7 @@ def table_source(
     exclude: Sequence[str] = (),
     name: str = "target",
 ) -> Source:
-    """Open a table in memory, and targets beside it; ``columns`` are those to use, or the names of an array's."""
+    """Open a table in memory, and its targets; ``columns`` are those to use, or the names of an array's."""
     request = Request(columns=columns, schema=schema, exclude=tuple(exclude))
     if is_dask_frame(X):
         from streamkern.storage.dask import dask_frame  # as below

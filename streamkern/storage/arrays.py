@@ -67,7 +67,7 @@ class ArraySource(Source):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the content: memory has no metadata that would tell two arrays apart. The same for any chunking."""
+        """Digest of the content: memory has no metadata to distinguish two arrays. The same for any chunking."""
         content = hashlib.blake2b(digest_size=32)
         for chunk in range(len(self.bounds) - 1):
             content.update(_bytes(self.read(chunk).X))

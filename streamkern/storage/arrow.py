@@ -230,7 +230,7 @@ class TableSource(ChosenSource):
         return Reading(row, decoded + (decoded if self.text else 0), libraries=_LIBRARIES)
 
     def _decoded(self) -> tuple[int, int]:
-        """Bytes of a chunk while it is decoded, beside its rows; and of a text of its target, as an object."""
+        """Bytes of a chunk while it is decoded, in addition to its rows; and of a text of its target, as an object."""
         text = TEXT_BYTES
         if self.target is not None and self.target.dtype == object and len(self.bounds) > 1:
             first = self._table(0, self._roles.targets).slice(0, _SAMPLE)

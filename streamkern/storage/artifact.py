@@ -1,7 +1,7 @@
 """Named arrays and JSON in one directory: how models, stage results and checkpoints are kept.
 
 A zarr v3 group with JSON attributes; reading it executes no code. It appears by one rename, complete or not at all, and
-every stored chunk has its SHA-256 in the group's attributes. Whoever made an artifact can make its checksums: what they
+every stored chunk has its SHA-256 in the group's attributes. An artifact's author can make its checksums: what they
 promise is that nothing was damaged. That nothing is read or allocated beyond what the artifact states holds for any.
 """
 

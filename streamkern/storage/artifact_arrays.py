@@ -1,6 +1,6 @@
 """Arrays of an artifact: zarr version 3 in one layout, written and read here chunk by chunk, with no codec but Blosc.
 
-zarr itself is not asked: what it would read and decode, and how much memory that takes, would be decided by the files.
+zarr itself is not used: the files would decide what it reads and decodes, and how much memory that takes.
 Here every size follows from the manifest, which is checked, and is compared with the files before they are read.
 """
 
@@ -201,7 +201,7 @@ def from_manifest(place: Path, manifest: Any) -> ArtifactArray:
 
 
 def from_zarr(place: Path) -> ArtifactArray:
-    """An array of an artifact of format 1, of which only zarr's own metadata tell.
+    """An array of an artifact of format 1, whose only description is zarr's own metadata.
 
     Raises:
         ValueError: it is not as format 1 had it.

@@ -93,7 +93,7 @@ class Source(ABC):
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes at most, from metadata and at most a few rows.
 
-        The default fits a format that decodes the rows asked for from as many stored bytes.
+        The default fits a format that decodes the requested rows from as many stored bytes.
         """
         row = self._row_bytes()
         return Reading(row, 0 if self.in_memory else 2 * self._most_rows() * row)
@@ -143,14 +143,19 @@ class Source(ABC):
         """Return these rows with their values read by the kinds of another schema, such as that of training.
 
         Raises:
-            DataError: a column is stored as numbers, and should be text, or the other way round.
+            DataError: a column is stored as numbers, and should be text, or the other way round; or the columns are
+                others.
         """
         if schema is None or (self.schema is not None and self.schema.kinds == schema.kinds):
             return self
         where = self.where(0) if len(self.bounds) > 1 else "the rows"
-        if self.schema is None and (texts := [column.name for column in schema.columns if column.text]):
-            raise unlike_kind(texts[0], False, where)
-        for mine, wanted in zip(() if self.schema is None else self.schema.columns, schema.columns, strict=False):
+        if self.schema is None:
+            if texts := [column.name for column in schema.columns if column.text]:
+                raise unlike_kind(texts[0], False, where)
+            return self
+        for mine, wanted in zip(self.schema.columns, schema.columns, strict=False):
+            if mine.text != wanted.text and mine.name != wanted.name:
+                raise unlike_columns(self.schema.names, schema.names, where)
             if mine.text != wanted.text:
                 raise unlike_kind(mine.name, mine.text, where)
         return self
@@ -245,6 +250,17 @@ def unlike_kind(name: str, text: bool, where: str) -> DataError:
         where=where,
         expected="the kind of column that training had",
         remedy="store the column of training",
+    )
+
+
+def unlike_columns(found: Sequence[str], expected: Sequence[str], where: str) -> DataError:
+    """The error for rows whose columns are not those of training, in their order."""
+    place = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), 0)
+    return DataError(
+        f"The columns differ from those of training: {found[place]!r} is where {expected[place]!r} was.",
+        where=where,
+        expected=", ".join(expected[:8]) + (", ..." if len(expected) > 8 else ""),
+        remedy="open the data with columns=[...] as in training",
     )
 
 

@@ -19,7 +19,7 @@ from streamkern.types import IntArray, Target
 
 @dataclass(frozen=True)
 class Request:
-    """The columns that a user asks for, in the user's words.
+    """The columns that a user selects, under the user's names.
 
     Attributes:
         target: the column of targets, or several for c values a row; "" for none; None for what the data note, else
@@ -66,7 +66,7 @@ class Field:
         kind: its type in the format's words.
         dtype: dtype of its numbers or booleans; ``object`` for text; None for anything else.
         shape: of the values of a row: () for a column; None for lists and binaries, which can be nothing but features.
-        length: values in each list or binary, if the declaration tells; else 0.
+        length: values in each list or binary, if the declaration says so; else 0.
         rows: how many; 0 for every column of a table, which all have as many.
         inferred: the kind that the type says, and whether its values are text; None for arrays and lists.
         encoded: whether numbers must be made of its values, such as of text, dates and decimals.

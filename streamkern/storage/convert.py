@@ -226,7 +226,7 @@ def is_dask_frame(value: Any) -> bool:
 
 
 def is_mixed(value: Any) -> bool:
-    """Whether a table or an array in memory holds anything but plain numbers: text, dates, booleans beside numbers."""
+    """Whether a table or an array in memory holds anything but plain numbers: text, dates, booleans among numbers."""
     if is_table(value):
         if isinstance(value, Mapping | list | tuple):
             return True

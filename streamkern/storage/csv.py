@@ -156,7 +156,7 @@ class CsvSource(TableSource):
         check_chunk(chunk, self.bounds)
         with self._file.explaining("the text that was there when it was opened"):
             types = {name: self._types[name] for name in names}
-            # Without a column to read, all are: one tells how many rows there are.
+            # Without a column to read, all are: one gives the number of rows.
             return self._parse(self._file.read(*self._spans[chunk]), types, list(names) or self._names[:1])
 
     def _decoded(self) -> tuple[int, int]:

@@ -96,7 +96,7 @@ def last_end(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int,
 
 
 def _is_regular(values: np.ndarray, quotes: np.ndarray, delimiters: bytes) -> bool:
-    """Whether every second quote opens a field and the others close it, so that counting them tells what is inside."""
+    """Whether every second quote opens a field and the others close it, so that counting quotes shows the inside."""
     around = np.zeros(256, dtype=bool)
     around[list(delimiters + _LINE_ENDS)] = True
     adjacent = np.diff(quotes) == 1

@@ -27,7 +27,7 @@ def is_dask_array(value: object) -> TypeGuard[da.Array]:
 class DaskArraySource(Source):
     """Rows of a Dask array, chunked along the first axis as it is.
 
-    A read computes one row block in the calling thread: parallelism belongs to whoever asks for chunks.
+    A read computes one row block in the calling thread: parallelism belongs to the caller.
 
     Args:
         X: features, shape (n, ...), at least two axes; rows are flattened.
@@ -136,7 +136,7 @@ def dask_frame(frame: Any, request: Request) -> FrameSource:
         ) from error
     pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]
     name = f"Dask frame {frame._name}"
-    # Without a value in it, a column of objects would not tell what it holds.
+    # Without a value, a column of objects has no recognisable type.
     return FrameSource(pieces, [int(n) for n in lengths], frame._meta_nonempty[:1], request, name, frame._name)
 
 

@@ -22,7 +22,7 @@ class Described:
     Args:
         missing: rows without a value.
         counts: rows of each value, long ones as ``key`` makes them; None where there are too many.
-        low: shortest text, or lowest of other values; None where there is none, or they have no order.
+        low: shortest text, or lowest of other values; None without values, or where they have no order.
         high: longest text, or highest.
     """
 

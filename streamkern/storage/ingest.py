@@ -1,6 +1,6 @@
-"""Any table to the training layout: compact, checked, shuffled if asked for, complete or not there at all.
+"""Any table to the training layout: compact, checked, shuffled on request, complete or absent.
 
-Everything is made in a directory beside the target, which remembers how far it got; the target appears by one rename.
+Everything is made in a directory next to the target, which records the progress; the target appears by one rename.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
 from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, release, resident
-from streamkern.progress import showing, told
+from streamkern.progress import reporter, showing
 from streamkern.redaction import redacted
 from streamkern.storage.base import Source, digest
 from streamkern.storage.ingest_record import RECORD, ingest_record
@@ -139,7 +139,7 @@ def ingest(
         exclude: columns to leave out.
         overwrite: replace a dataset of this layout that is there.
         storage_options: for fsspec.
-        on_progress: told of what is done.
+        on_progress: called with the activity, rows done and rows in all.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Raises:
@@ -217,7 +217,7 @@ def ingest(
                 remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
             )
         with showing(verbose) as display, job.work.held():
-            job.on_progress = told(on_progress, display)
+            job.on_progress = reporter(on_progress, display)
             kept = job.run(budget)
         made = job.result(began, kept)
         return made if store is None else replace(made, path=store.send())
@@ -236,7 +236,7 @@ class _Job:
         threads: int,
     ) -> None:
         self.source, self.place, self.dtype, self.target = source, place, dtype, target
-        self.record, self.threads, self.on_progress = record, max(1, threads), told(None, None)
+        self.record, self.threads, self.on_progress = record, max(1, threads), reporter(None, None)
         self.weight: str | None = record.get("weight")
         self.n = int(source.bounds[-1])
         self.work = Workspace(place, "ingest", "room for the rows, and as much again where they are shuffled")
@@ -251,7 +251,7 @@ class _Job:
         chunk, cast = rows * as_read.row, rows * row * (self.dtype != self.source.dtype)
         shard, piece = self.record["shard"] or 0, self._piece_rows * (row + kept)
         readers = min(self.threads, len(self.source.bounds) - 1)
-        # Chunks under way, and one whose rows go into pieces; pieces, and what they are encoded to.
+        # Chunks being read, and one whose rows go into pieces; pieces, and what they are encoded to.
         reading = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
         writing = (self.threads + 1) * max(shard, piece)
         # Rows that are shuffled are all read before the first is written.
@@ -496,7 +496,7 @@ def _cast(X: Array, dtype: np.dtype[Any], where: str) -> Array:
 
 
 def _renamed(target: Target) -> Target:
-    """The target under a name that an array beside the features can have."""
+    """The target under a name that an array next to the features can have."""
     name = target.name.rpartition("/")[2]
     name = "target" if name == "X" or "," in name or name[:1] in ("", ".") else name
     return Target(name, target.dtype, target.outputs)

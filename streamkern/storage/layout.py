@@ -99,7 +99,7 @@ def unknown_name(kind: str, name: str, names: Iterable[str], where: str) -> Data
     return DataError(
         f"{kind} {name!r} is not there",
         where=where,
-        expected=f"one of: {shown}" if listed else "a named column; there are none",
+        expected=f"one of: {shown}" if listed else "a named column; this source has no column names",
         remedy=f"did you mean {close[0]!r}?" if close else "name one that is there",
     )
 

@@ -74,7 +74,7 @@ class ModelStore(ABC):
 
     @abstractmethod
     def folder(self, number: int, part: str) -> Path:
-        """A part of a version as a local folder; ``done`` with it is what ``let_go`` is told."""
+        """A part of a version as a local folder, until ``let_go``."""
 
     @abstractmethod
     def let_go(self, folder: Path, user: object = None) -> None:
@@ -124,7 +124,7 @@ def open_store(where: str | os.PathLike[str], storage_options: dict[str, Any] | 
 
 
 class DirectoryStore(ModelStore):
-    """A local directory: what is atomic is a rename; whoever writes holds a lock that goes with its process."""
+    """A local directory. Commits are atomic renames under a file lock, which the OS releases when the process dies."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.where = place, str(place)
@@ -199,7 +199,7 @@ class DirectoryStore(ModelStore):
                 f"The log cannot be read: {error.strerror}.",
                 where=str(self.place / "decisions.jsonl"),
                 expected="a file, or none",
-                remedy="move it away: it tells what was decided, and decides nothing",
+                remedy="move it away: it only records decisions",
             ) from error
 
     def run_dir(self, name: str) -> Path:
@@ -214,7 +214,7 @@ class ObjectStore(ModelStore):
 
     A version is complete when its record is there, which is sent last and removed first. The champion's object is put
     on the condition that it is the one that was read, where the store has conditions (S3 does): of two machines that
-    would both replace it, one is told that it is too late. A number is claimed in the same way. Folders are fetched to
+    would both replace it, the second gets an error. A number is claimed in the same way. Folders are fetched to
     read.
     """
 
@@ -298,7 +298,7 @@ class ObjectStore(ModelStore):
 
     @contextmanager
     def lock(self, run_dir: Path | None) -> Iterator[None]:
-        """A lock on the run directory, of this machine's processes; other machines are told when they put."""
+        """A lock on the run directory, of this machine's processes; other machines get an error when they put."""
         if run_dir is None:
             yield
             return

@@ -42,7 +42,7 @@ class Objects(Remote):
         return sorted(path[start:] for path in found)
 
     def tag(self, name: str, limit: int) -> str:
-        """What tells this content of an object from another.
+        """Identifier of this content of an object.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -120,7 +120,7 @@ class Objects(Remote):
         """Write all objects below a name as files of a local folder.
 
         Raises:
-            FileNotFoundError: there are none.
+            FileNotFoundError: no object has this prefix.
             StorageError: the name of one would lead out of the folder.
         """
         start = len(self._at(name)) + 1

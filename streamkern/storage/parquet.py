@@ -29,7 +29,7 @@ from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
 _DESCRIBED = 5  # copies of values that are described
-_OBJECT = 64  # bytes of a text as an object, beside its letters
+_OBJECT = 64  # bytes of a text as an object, without its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 

@@ -34,7 +34,7 @@ class DataFile:
         address: where the file system finds it.
         name: path relative to the dataset.
         size: in bytes.
-        version: what tells this content from a later one: time of the last change in ns, or a remote store's tag.
+        version: identifier of this content: time of the last change in ns, or a remote store's tag.
         rows: rows of each row group.
         schema: its Arrow schema.
         widest: bytes of each of its columns in the row group where it has most, uncompressed, in the schema's order.
@@ -299,6 +299,6 @@ def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[
         found = {root: at_root} if at_root else {}
     base = base.rstrip("/") + "/" if base else ""
     named = [(path, bare(path).removeprefix(base), info) for path, info in found.items()]
-    # Engines leave _SUCCESS, _temporary/ and .part.crc beside the data.
+    # Engines leave _SUCCESS, _temporary/ and .part.crc next to the data.
     seen = [each for each in named if not any(part[:1] in "._" for part in each[1].split("/") if part)]
     return sorted(seen, key=lambda each: [int(t) if t.isdigit() else t for t in re.split(r"([0-9]+)", each[1])])

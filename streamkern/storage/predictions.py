@@ -1,4 +1,4 @@
-"""Predictions at rest: a parquet file or a zarr group, made part by part in a directory beside it.
+"""Predictions at rest: a parquet file or a zarr group, made part by part in a directory next to it.
 
 A part is a fixed range of rows. It is there or it is not; the target appears by one rename when every part is.
 """
@@ -56,7 +56,7 @@ class OutputColumn:
 
 
 def record_at(place: Path) -> dict[str, Any] | None:
-    """What was noted with the predictions at a place; None where there are none, or they are not whole."""
+    """Return the notes written with the predictions at a place; None if they are absent or incomplete."""
     found: Any = None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         if place.is_dir():
@@ -112,7 +112,7 @@ class Predictions(ABC):
 
     @abstractmethod
     def _end(self) -> None:
-        """Let go of what is open, whether or not all was written."""
+        """Close open files, whether or not all rows were written."""
 
     @abstractmethod
     def _prepare(self) -> None:

@@ -31,7 +31,7 @@ T = TypeVar("T")
 _VERSIONS = ("ETag", "etag", "generation", "Last-Modified", "LastModified", "last_modified", "created")
 
 _READS = 3  # of what does not decode, before it is called corrupt
-_AT_ONCE = 32  # requests about one object each that are under way together
+_AT_ONCE = 32  # concurrent requests, each about one object
 _jitter = random.Random()  # decides when a request is repeated, never what is read
 
 
@@ -67,7 +67,7 @@ class Retry:
 
 
 class RequestCounts:
-    """What this process has asked of stores. Thread-safe.
+    """Counts of this process's requests to stores. Thread-safe.
 
     Attributes:
         requests: requests made, repetitions included.
@@ -105,7 +105,7 @@ def bare(url: str) -> str:
 
 
 def version(info: dict[str, Any]) -> str:
-    """What tells one content of an object from another: its tag where the store has one, else when it was written."""
+    """Identifier of the content of an object: its tag where the store has one, else when it was written."""
     return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
 
 
@@ -331,7 +331,7 @@ class Remote:
 
     def _ignores_ranges(self, path: str) -> StorageError:
         return StorageError(
-            "the server sends whole files where a part was asked for",
+            "the server sends whole files where a part was requested",
             where=self.name(path),
             expected="a server that answers range requests",
             remedy="serve it with one that does (nginx, Apache, an object store), or copy the file here first",
@@ -379,7 +379,7 @@ class RemoteFile(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Bytes from here on: as many as asked for, fewer at the end."""
+        """Read bytes from here on: as many as requested, fewer at the end."""
         stop = self._size if size is None or size < 0 else min(self._at + size, self._size)
         if stop <= self._at:
             return b""

@@ -24,7 +24,7 @@ from streamkern.types import Array, IntArray, Rows, Target
 _SHUFFLE = 4  # name of the hash family
 _NAME = "run-{:015}-{:015}"
 ROW_EXTRA = 24
-"""Bytes a row takes beside its own while runs are made and buckets sorted: its hash, its place, its label's code."""
+"""Bytes a row takes besides its own while runs are made and buckets sorted: its hash, its place, its label's code."""
 
 
 @dataclass(frozen=True)

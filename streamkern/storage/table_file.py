@@ -16,7 +16,7 @@ from streamkern.redaction import redacted
 from streamkern.storage.remote import Remote, RemoteFile, is_remote, version
 
 _READ_AHEAD = 1 << 20
-"""Bytes that one request for a remote file asks for, at least."""
+"""Smallest number of bytes of a request for a remote file."""
 
 
 class _Readable(RemoteFile):
@@ -64,7 +64,7 @@ class TableFile:
             raise StorageError(
                 "the store does not say how large the file is",
                 where=self.path,
-                expected="a store that tells the size of an object",
+                expected="a store that reports the size of an object",
                 remedy="copy the file here first",
             ) from error
         self._last: tuple[BinaryIO, int] | None = None
@@ -101,7 +101,7 @@ class TableFile:
         return self._remote is None and not self._place.endswith(".gz")
 
     def identity(self) -> list[Any]:
-        """What tells this content from another without reading it."""
+        """Identifier of this content, found without reading it."""
         return [posixpath.basename(self._place), self.size, self._version]
 
     def open(self) -> BinaryIO:

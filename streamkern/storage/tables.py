@@ -63,10 +63,10 @@ def open_tables(
         id: a column that names the rows, which takes the place of a target.
         header: whether the first line of a text table names its columns.
         lenient: pass over columns that are no plain numbers, such as text: ``non_features`` of the source names them,
-            and ``describe`` tells what they hold. A null is None then among labels.
+            and ``describe`` returns their kind of value. A null is None then among labels.
         schema: kinds of columns by name, or a Schema, where they differ from what their types say.
         exclude: columns to leave out.
-        format: ``zarr`` or ``parquet`` where the path does not tell.
+        format: ``zarr`` or ``parquet`` if the path does not show it.
         retry: how patient to be with a remote store.
         memory: bytes that the process may hold, which bound what is read of a text table at a time.
         storage_options: for fsspec.

@@ -97,9 +97,16 @@ def _acquire(path: Path, patience: float, parents: bool = False) -> int:
     """Open and lock a file, made if need be; BlockingIOError if it is held for longer."""
     deadline = time.monotonic() + patience
     while True:
-        if parents:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if parents:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except (FileExistsError, FileNotFoundError):
+            # A holder that was done may remove the directory between two of these calls: then it is made again.
+            in_the_way = path.parent.exists() and not path.parent.is_dir()
+            if not parents or in_the_way or time.monotonic() >= deadline:
+                raise
+            continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -350,7 +357,7 @@ def unfinished_folder(place: Path, kind: str = "ingest") -> Path:
 
 
 class Workspace:
-    """A directory beside a target in which it is made part by part, by one process after another if need be.
+    """A directory next to a target in which it is made part by part, by one process after another if need be.
 
     ``plan.json`` says what is made. Work for another plan is removed; so is work from before the machine was started,
     of which not all may have reached the disk: parts are synced only when they are committed.

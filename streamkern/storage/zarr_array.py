@@ -89,7 +89,7 @@ class StoredArray:
         return self._key((row // self._outer[0], *(0 for _ in self.array.shape[1:])))
 
     def identity(self) -> list[Any]:
-        """What tells this array from another without reading it."""
+        """Identifier of this array's content, found without reading it."""
         metadata = {name: value for name, value in self.array.metadata.to_dict().items() if name != "attributes"}
         files: list[Any] = []
         if isinstance(self._store, RemoteStore):

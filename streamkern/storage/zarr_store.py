@@ -46,7 +46,7 @@ class RemoteStore(Store):
         return f"RemoteStore({self.remote.shown!r})"
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Bytes of a key, or None where there is none."""
+        """Return the bytes of a key, or None if it is absent."""
         start = stop = None
         if isinstance(byte_range, RangeByteRequest):
             start, stop = byte_range.start, byte_range.end
@@ -114,7 +114,7 @@ class CheckedStore(WrapperStore[Store]):
         return self._store
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Bytes of a key, or None where there is none.
+        """Return the bytes of a key, or None if it is absent.
 
         Raises:
             StorageError: the key is no regular file, or metadata that name a codec that is not read.
@@ -149,7 +149,7 @@ class CheckedStore(WrapperStore[Store]):
                 f"the array is not read: {reason}",
                 where=where,
                 expected=f"codecs among {', '.join(sorted(KNOWN))}, and no Python objects but text",
-                remedy="write the array again with one of these; decoding pickle executes code of whoever wrote it",
+                remedy="write the array again with one of these; decoding pickle executes code of its author",
             )
 
 
@@ -177,7 +177,7 @@ class WholeBlosc(WrapperStore[Store]):
         return WholeBlosc(store, self._chunk_bytes)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Bytes of a key, or None where there is none."""
+        """Return the bytes of a key, or None if it is absent."""
         found = await super().get(key, prototype, byte_range)
         if found is None or byte_range is not None or key.rsplit("/", 1)[-1].startswith((".z", "zarr.json")):
             return found

@@ -68,7 +68,7 @@ class AugmentationSuite:
         np.testing.assert_allclose(single, self.applied(augmentation, X, ids, copies), atol=2e-6)
 
     def test_it_is_a_value(self, augmentation: Augmentation) -> None:
-        """It travels, and describes itself in JSON that tells it from others."""
+        """It travels, and describes itself in JSON that differs from others'."""
         assert isinstance(augmentation, Augmentation)
         again = pickle.loads(pickle.dumps(augmentation))
         assert again == augmentation

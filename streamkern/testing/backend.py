@@ -146,7 +146,7 @@ class BackendSuite:
 
     @pytest.mark.parametrize("kind", RADIAL_KINDS)
     def test_in_float64_a_row_that_is_a_center_is_at_distance_zero(self, backend: Backend, kind: str) -> None:
-        """Whatever rounding left in the inner product; and a row beside it is not."""
+        """Whatever rounding left in the inner product; and the next row is not."""
         rng = np.random.default_rng(3)
         X: Array = 10 * rng.normal(size=(64, 300))
         norms = backend.row_norms(X)

@@ -199,7 +199,7 @@ class SourceSuite:
             assert [one + other for one, other in zip(*parts, strict=True)] == list(whole)
 
     def test_no_facet_is_lost_when_sources_are_joined(self, source: Source) -> None:
-        """Twice the rows have the facets of once; only an order that is random in each half is none of the whole."""
+        """Twice the rows have the facets of once; except that two shuffled halves are not one shuffled whole."""
         joined = JoinedSource([source, source])
         for facet in set(FACETS) - {"bounds", "shuffled"}:
             assert getattr(joined, facet) == getattr(source, facet), facet

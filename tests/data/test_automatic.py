@@ -193,7 +193,7 @@ def test_missing_numbers_of_a_table_are_filled_and_of_an_array_are_an_error() ->
 
 
 def test_what_tells_no_rows_apart_is_refused() -> None:
-    with pytest.raises(sk.DataError, match="No column tells rows apart"):
+    with pytest.raises(sk.DataError, match="No column distinguishes rows"):
         prepared({"a": ["x"] * 600, "b": [f"r{i}" for i in range(600)]}, np.arange(600.0))
     codes = [f"c{i % 300}" for i in range(900)]
     step = sk.TargetEncode(("code",))

@@ -166,3 +166,11 @@ def test_a_category_that_training_did_not_see_is_named_by_its_word_where_it_is_a
     with pytest.raises(sk.DataError, match=r"The value 'Oslo2' of column 'town' was not among.*") as error:
         sk.load_model(tmp_path / "model.zarr").predict([{"town": "Oslo2", "zip": "9"}])
     assert "Zürich" in str(error.value)
+
+
+@pytest.mark.parametrize("columns", [["b", "a"], ["c", "a", "b"]])
+def test_a_data_set_with_its_columns_in_another_order_is_said_to_have_other_columns(columns: list[str]) -> None:
+    rows = pd.DataFrame({"a": list("xyzx") * 20, "b": np.arange(80) % 7, "c": 1.0})
+    model = sk.KernelClassifier(centers=20).fit(sk.from_arrays(rows[["a", "b"]], np.arange(80) % 2))
+    with pytest.raises(sk.DataError, match=f"columns differ from those of training: '{columns[0]}' is where 'a' was"):
+        model.score(sk.from_arrays(rows[columns], np.arange(80) % 2))

@@ -140,7 +140,7 @@ def test_the_curve_says_what_a_run_would_take(make: Make) -> None:
     ("give", "message"),
     [
         ({"rows": 3}, "3 rows are too few"),
-        ({"centers": 10_000}, "10000 centers are asked for"),
+        ({"centers": 10_000}, "10000 centers are requested"),
         ({"kernel": "laplase"}, "did you mean 'laplace'"),
         ({"kernel": []}, r"kernel is \[\]"),
         ({"standardise": True}, "A pipeline is given"),

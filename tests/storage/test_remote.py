@@ -164,7 +164,7 @@ def test_a_server_without_ranges_is_told_apart(tmp_path):
     sk.write_parquet(tmp_path / "rows.parquet", X, y, row_group_rows=30)
     sk.write_zarr(tmp_path / "rows.zarr", X, y, chunk_rows=30)
     with FaultyServer(tmp_path, ranges=False) as server:
-        with pytest.raises(StorageError, match="whole files where a part was asked for"):
+        with pytest.raises(StorageError, match="whole files where a part was requested"):
             open_source(f"{server.url}/rows.parquet")
         same(open_source(f"{server.url}/rows.zarr"))
 

@@ -422,6 +422,28 @@ def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_on_the_n
     assert inside == ["one"]
 
 
+@pytest.mark.parametrize("moment", ["mkdir", "open"])
+def test_a_directory_removed_while_its_lock_is_taken_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    folder, removed = tmp_path / "work", []
+    owner, name = (os, "mkdir") if moment == "mkdir" else (os, "open")
+    real = getattr(owner, name)
+
+    def removing(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not removed and Path(path) in (folder, folder / ".lock"):
+            removed.append(path)
+            if moment == "mkdir":  # as pathlib finds it that looks once more after the directory has gone
+                raise FileExistsError(errno.EEXIST, "File exists", str(path))
+            shutil.rmtree(folder)
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(owner, name, removing)
+    with writer.locked(folder):
+        assert (folder / ".lock").exists()
+    assert removed
+
+
 def test_after_an_exchange_the_old_data_are_not_taken_for_parts_of_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
