@@ -443,10 +443,10 @@ def _finished(
             constants[leaf] = each["constant"]
     leaves = leaves_of(models, constants, [each["rows"] for each in found])
     rows = np.array([each["rows"] for each in found], dtype=np.float64)
+    loss, seconds = float(rows @ [each["loss"] for each in found] / rows.sum()), time.perf_counter() - began
     outcome = Outcome(
         np.empty((0, c), dtype=dtype), max(each["passes"] for each in found), sum(each["seen"] for each in found),
-        time.perf_counter() - began, 0.0,
-        [{"pass": 1, "loss": float(rows @ [each["loss"] for each in found] / rows.sum()), "rows": int(rows.sum())}],
+        seconds, 0.0, [{"pass": 1, "loss": loss, "rows": int(rows.sum()), "seconds": seconds}],
     )  # fmt: skip
     for message, count in _counted(found):
         stages.warn(f"{message} (in {count} of {len(found)} leaves)")

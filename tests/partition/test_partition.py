@@ -21,6 +21,9 @@ from streamkern.partition import CutTree
 from streamkern.partition.grow import Axis, Counting, axis_of, cut_at, quantile_edges
 from streamkern.partition.memory import expected_leaves
 from streamkern.partition.rows import LeafIds, Scattered
+from streamkern.report import read_run
+from streamkern.report.page import page
+from streamkern.report.status import status
 
 N, D = 6000, 5
 PARTITION = sk.Partition(rows=1600)
@@ -377,3 +380,29 @@ def test_a_damaged_model_is_an_error(damage: str, tmp_path: Path):
         sk.storage.artifact.save_artifact(tmp_path / "model", "PartitionedMachine", arrays, metadata)
     with pytest.raises(sk.ModelFormatError):
         sk.load_model(tmp_path / "model").predict(X)
+
+
+def test_leaves_are_retrained_promoted_and_reported(tmp_path: Path):
+    def pipeline(partition: sk.Partition | None, seed: int = 0) -> sk.Pipeline:
+        (X, y), (A, b) = table(3000, seed), table(1000, 9)
+        return sk.Pipeline(
+            sk.from_arrays(X, labels(y)), test=sk.from_arrays(A, labels(b)), centers=sk.Uniform(80), solver="auto",
+            partition=partition,
+        )  # fmt: skip
+
+    registry = tmp_path / "models"
+    parts = sk.Partition(rows=900)
+    decided = [
+        sk.retrain(each, registry).status
+        for each in (pipeline(None), pipeline(parts), pipeline(parts), pipeline(parts, 1))
+    ]
+    assert decided[:3] == ["promoted", "promoted", "unchanged"]
+    assert decided[3] in ("promoted", "rejected")
+    model = sk.Registry(registry).load()
+    assert isinstance(model, sk.PartitionedMachine)
+    assert sk.Predictor(sk.Registry(registry))(table(5)[0]).outputs.shape == (5, 3)
+    sk.run(pipeline(parts), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert status(run)["state"] == "done"
+    assert run.steps[-1]["step"] == run.steps[-1]["steps"] == 4
+    assert "4 leaves" in page([run])
