@@ -365,6 +365,10 @@ class KernelMachine:
         }
         return arrays | stored | fitted, metadata
 
+    def functions(self) -> tuple[Basis, Array]:
+        """Return the functions that the model is linear in, of rows less a center, shape (d,); and that."""
+        return self._basis(), self._center()
+
     def _basis(self) -> Basis:
         center = self._center()
         if not isinstance(self.Z, np.ndarray):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -170,22 +171,38 @@ class CutTree:
             X: encoded rows, shape (n, d).
             width: of the blending, in parts of the overlap; 0 for none.
         """
-        every = np.arange(len(X), dtype=np.int64)
-        waiting = [(0 if len(self.cuts) else -1, every, np.ones(len(X)))]
+        waiting: list[tuple[int, IntArray, Array]] = [
+            (0 if len(self.cuts) else -1, np.arange(len(X), dtype=np.int64), np.ones(len(X)))
+        ]
+        places, children = self._places
         while waiting:
             node, at, weights = waiting.pop()
-            if not len(at):
-                continue
             if node < 0:
                 yield -1 - node, at, weights
                 continue
-            t = project(X[at], self.directions[node])
-            low, threshold, high = self.cuts[node]
+            t = project(X if len(at) == len(X) else X[at], self.directions[node])
+            low, threshold, high = places[node]
             begin, end = threshold - width * (threshold - low), threshold + width * (high - threshold)
-            share = (t >= threshold).astype(np.float64)
+            left, right = children[node]
+            if len(t) == 1:  # in Python's numbers, a tenth of what arrays take
+                value, weight = t.item(), weights.item()
+                share = float(value >= threshold)
+                if begin < value < end and weight == 1.0:
+                    share = (value - begin) / (end - begin)
+                if share > 0:
+                    waiting.append((right, at, weights if share == 1.0 else np.array([weight * share])))
+                if share < 1:
+                    waiting.append((left, at, weights if share == 0.0 else np.array([weight * (1.0 - share)])))
+                continue
+            shares = (t >= threshold).astype(np.float64)
             near = (t > begin) & (t < end) & (weights == 1.0)
-            share[near] = (t[near] - begin) / (end - begin)
-            left, right = self.children[node].tolist()
-            for child, part in ((right, share), (left, 1.0 - share)):
+            shares[near] = (t[near] - begin) / (end - begin)
+            for child, part in ((right, shares), (left, 1.0 - shares)):
                 taken = part > 0
-                waiting.append((child, at[taken], weights[taken] * part[taken]))
+                if taken.any():
+                    waiting.append((child, at[taken], weights[taken] * part[taken]))
+
+    @cached_property
+    def _places(self) -> tuple[list[list[float]], list[list[int]]]:
+        """Cuts and children as Python's numbers."""
+        return self.cuts.tolist(), self.children.tolist()

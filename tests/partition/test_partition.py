@@ -74,13 +74,21 @@ def test_weights_of_a_row_sum_to_one_over_two_leaves_at_most(width: float):
     assert np.array_equal(weights[:, [1, 3]].sum(axis=1)[~near], (t >= 0)[~near])
 
 
-def test_a_row_is_routed_alike_whatever_rows_are_around_it():
-    X = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
-    together = {(leaf, row): w for leaf, at, ws in grown().predicting(X, 1.0) for row, w in zip(at, ws, strict=True)}
+@pytest.mark.parametrize("d", [2, 54, 301])
+def test_a_row_is_routed_alike_whatever_rows_are_around_it(d: int):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, d)).astype(np.float32)
+    tree = CutTree.of(d)
+    for leaf in range(7):
+        t = X @ (direction := rng.normal(size=d))
+        low, threshold, high = np.quantile(t, [0.3, 0.5, 0.7])
+        tree = tree.grown(leaf // 2, direction, (low, threshold, high))
+    together = {(leaf, row): w for leaf, at, ws in tree.predicting(X, 1.0) for row, w in zip(at, ws, strict=True)}
     alone = {
-        (leaf, row): w[0] for row in range(len(X)) for leaf, _, w in grown().predicting(X[row : row + 1], 1.0)
+        (leaf, row): w[0] for row in range(len(X)) for leaf, _, w in tree.predicting(X[row : row + 1], 1.0)
     }  # fmt: skip
     assert together == alone
+    assert len(together) > len(X)
 
 
 @pytest.mark.parametrize(
