@@ -107,7 +107,7 @@ def fit_any(
         on_plan(project.first()[0])  # refused before a row is read
     if open_to_one(partition):
         leaves, reason = _leaves(recipe, partition, executor, budget, stages)
-        stages.choice(f"partition: {reason}", leaves=leaves)
+        stages.choice(f"partition: {reason}", partition=leaves)
         if not leaves:
             whole, _ = resolved(without(recipe), budget)
             fitted = fit(whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)))

@@ -235,20 +235,23 @@ class Ground:
                 + ("" if names is None else f": one of {', '.join(sorted({n.partition('=')[0] for n in names})[:12])}"),
                 remedy="name such a column; a category of many values is encoded by means, and cannot be cut by",
             )
-        factor = np.broadcast_to(np.asarray(data.factor, dtype=np.float64), data.n_features)
+        every = np.ones(data.n_features)
+        factor, shift = np.asarray(data.factor) * every, np.asarray(data.shift - data.origin) * every
+        at = np.array(one_hot or [names.index(column)])
         direction = np.zeros(data.n_features)
-        codes = np.arange(1, len(one_hot) + 1, dtype=np.float64) if one_hot else np.ones(1)
-        at = one_hot or [names.index(column)]
-        direction[at] = codes / factor[at]
-        counted = self._values(direction, column)
         if one_hot:
+            codes = np.arange(1, len(at) + 1)
+            direction[at] = codes / factor[at]
+            found = self._numbers(direction, shift, column)
+            rows = np.array([found[code] for code in codes.tolist()])
             # Values of few rows share number 0 with values that training did not see; the commonest is number 1.
-            nothing = np.asarray(data.shift - data.origin, dtype=np.float64) * np.ones(data.n_features)
-            base = float(nothing[at] @ direction[at])
-            rows = np.array([counted.get(round(base + code, 3), 0) for code in codes])
             order = np.argsort(-rows, kind="stable")
             codes[order] = np.where(rows[order] >= LEAST_VALUE, np.arange(1, len(order) + 1), 0)
             direction[at] = codes / factor[at]
+            base = float(shift @ direction)
+            counted = {base + code: n for code, n in self._numbers(direction, shift, column).items()}
+        else:
+            direction[at] = 1.0 / factor[at]
             counted = self._values(direction, column)
         parts = _pooled(sorted(counted.items()))
         tree = CutTree.of(data.n_features)
@@ -269,6 +272,13 @@ class Ground:
 
         split(0, parts)
         return Grown(tree, np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=bool))
+
+    def _numbers(self, direction: Array, shift: Array, column: str) -> Counter[int]:
+        """Rows of each number that a direction gives the values of a category."""
+        base, made = float(shift @ direction), Counter[int]()
+        for value, rows in self._values(direction, column).items():
+            made[round(value - base)] += rows
+        return made
 
     def _values(self, direction: Array, column: str) -> Counter[float]:
         (found,) = sweep(self.executor, ScanWork(Scan(self.assembly), Values(direction)))

@@ -269,14 +269,15 @@ def test_a_table_with_a_metric_and_validation_rows():
     assert np.array_equal(sk.Predictor(model.model_)(rows).predictions, model.predict(rows))
 
 
-def test_parts_by_a_column():
+@pytest.mark.parametrize("scaling", [None, "standard"])
+def test_parts_by_a_column(scaling: str | None):
     rng = np.random.default_rng(0)
     n = 4000
     shop = rng.choice(["a", "b", "c", "rare", "rarer"], n, p=[0.4, 0.25, 0.2, 0.08, 0.07])
     slope = {"a": 3.0, "b": -3.0, "c": 0.0, "rare": 1.0, "rarer": 1.0}
     frame = pd.DataFrame({"x": rng.normal(size=n), "shop": shop})
     y = np.sin(2 * frame["x"].to_numpy()) * [slope[each] for each in shop]
-    model = sk.KernelRegressor(centers=60, partition=sk.Partition(by="shop")).fit(frame, y)
+    model = sk.KernelRegressor(centers=60, scaling=scaling, partition=sk.Partition(by="shop")).fit(frame, y)
     rows = [each["rows"] for each in model.report_["partition"]["by_leaf"]]
     assert sorted(rows) == sorted([*(int((shop == each).sum()) for each in "abc"), int((shop > "d").sum())])
     assert model.score(frame, y) > 0.97
