@@ -2,78 +2,84 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import streamkern.starting  # noqa: F401  # first: what follows takes most of a second
-from streamkern.centers import AllRows, Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
-from streamkern.data import Dataset, Quarantined, from_arrays, open_dataset
-from streamkern.data.augment import Augmentation, Custom, FeatureDropout, GaussianNoise, MixUp
-from streamkern.data.auto import Dates, Quantile
-from streamkern.data.categories import OneHot, Ordinal, TargetEncode
-from streamkern.data.images import HorizontalFlip, RandomCrop, RandomErasing
-from streamkern.data.preprocess import Impute, Normalise, RandomProjection, Standardise, UnitRange
-from streamkern.errors import (
-    BusyError,
-    CorruptChunkError,
-    DataError,
-    MemoryLimitError,
-    ModelFormatError,
-    NumericalError,
-    PlanRefusedError,
-    PrecisionError,
-    StorageError,
-    StreamkernError,
-    UsageError,
-)
-from streamkern.execute import open_executor
-from streamkern.kernels import (
-    NTK,
-    ArcCosine,
-    Cauchy,
-    DotProfile,
-    ExponentialPower,
-    FeatureMap,
-    Gaussian,
-    Identity,
-    Kernel,
-    KernelFeatures,
-    Laplace,
-    Linear,
-    Matern,
-    Nystrom,
-    Polynomial,
-    RadialProfile,
-    RandomFourier,
-    ReLUFeatures,
-)
-from streamkern.model import KernelMachine, load_model
-from streamkern.partition import Partition, PartitionedMachine
-from streamkern.pipeline import Pipeline, Plan, RunResult, Trial, Tuning, load_pipeline, plan, resume, run, tune
-from streamkern.registry import Registry, RetrainResult, retrain
-from streamkern.report.inspect import Inspection, inspect
-from streamkern.report.mlflow import log_to_mlflow
-from streamkern.serving import Predictor
-from streamkern.serving.predict import PredictionResult, predict
-from streamkern.solvers import (
-    AGOP,
-    SGD,
-    SVRG,
-    Direct,
-    EigenPro,
-    EigenPro1,
-    EigenPro2,
-    Falkon,
-    GradientDescent,
-    corollary_1,
-    default_features,
-)
-from streamkern.storage import Retry, write_parquet, write_zarr
-from streamkern.storage.ingest import Ingested, ingest
-from streamkern.storage.schema import Schema
+import streamkern.starting  # noqa: F401  # first: whatever is imported next may take most of a second
 
 if TYPE_CHECKING:
+    from streamkern.centers import AllRows, Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
+    from streamkern.data import Dataset, Quarantined, from_arrays, open_dataset
+    from streamkern.data.augment import Augmentation, Custom, FeatureDropout, GaussianNoise, MixUp
+    from streamkern.data.auto import Dates, Quantile
+    from streamkern.data.categories import OneHot, Ordinal, TargetEncode
+    from streamkern.data.images import HorizontalFlip, RandomCrop, RandomErasing
+    from streamkern.data.preprocess import Impute, Normalise, RandomProjection, Standardise, UnitRange
+    from streamkern.errors import (
+        BusyError,
+        CorruptChunkError,
+        DataError,
+        MemoryLimitError,
+        ModelFormatError,
+        NumericalError,
+        PlanRefusedError,
+        PrecisionError,
+        StorageError,
+        StreamkernError,
+        UsageError,
+    )
     from streamkern.estimators import KernelClassifier, KernelRegressor
+    from streamkern.execute import open_executor
+    from streamkern.kernels import (
+        NTK,
+        ArcCosine,
+        Cauchy,
+        DotProfile,
+        ExponentialPower,
+        FeatureMap,
+        Gaussian,
+        Identity,
+        Kernel,
+        KernelFeatures,
+        Laplace,
+        Linear,
+        Matern,
+        Nystrom,
+        Polynomial,
+        RadialProfile,
+        RandomFourier,
+        ReLUFeatures,
+    )
+    from streamkern.model import KernelMachine
+    from streamkern.partition.model import PartitionedMachine, load_model
+    from streamkern.partition.tree import Partition
+    from streamkern.pipeline.pipeline import Pipeline, load_pipeline
+    from streamkern.pipeline.plan import Plan, plan
+    from streamkern.pipeline.results import RunResult
+    from streamkern.pipeline.run import resume, run
+    from streamkern.pipeline.tune import Trial, Tuning, tune
+    from streamkern.registry import Registry, RetrainResult, retrain
+    from streamkern.report.inspect import Inspection, inspect
+    from streamkern.report.mlflow import log_to_mlflow
+    from streamkern.serving import Predictor
+    from streamkern.serving.predict import PredictionResult, predict
+    from streamkern.solvers import (
+        AGOP,
+        SGD,
+        SVRG,
+        Direct,
+        EigenPro,
+        EigenPro1,
+        EigenPro2,
+        Falkon,
+        GradientDescent,
+        corollary_1,
+        default_features,
+    )
+    from streamkern.storage import Retry, write_parquet, write_zarr
+    from streamkern.storage.ingest import Ingested, ingest
+    from streamkern.storage.schema import Schema
 
 __version__ = version("streamkern")
 
@@ -181,11 +187,91 @@ __all__ = [
     "write_zarr",
 ]
 
+_NAMES = {
+    "streamkern.centers": ("AllRows", "Centers", "CenterSet", "Given", "KMeans", "RPCholesky", "Uniform"),
+    "streamkern.data": ("Dataset", "Quarantined", "from_arrays", "open_dataset"),
+    "streamkern.data.augment": ("Augmentation", "Custom", "FeatureDropout", "GaussianNoise", "MixUp"),
+    "streamkern.data.auto": ("Dates", "Quantile"),
+    "streamkern.data.categories": ("OneHot", "Ordinal", "TargetEncode"),
+    "streamkern.data.images": ("HorizontalFlip", "RandomCrop", "RandomErasing"),
+    "streamkern.data.preprocess": ("Impute", "Normalise", "RandomProjection", "Standardise", "UnitRange"),
+    "streamkern.errors": (
+        "BusyError",
+        "CorruptChunkError",
+        "DataError",
+        "MemoryLimitError",
+        "ModelFormatError",
+        "NumericalError",
+        "PlanRefusedError",
+        "PrecisionError",
+        "StorageError",
+        "StreamkernError",
+        "UsageError",
+    ),
+    "streamkern.estimators": ("KernelClassifier", "KernelRegressor"),
+    "streamkern.execute": ("open_executor",),
+    "streamkern.kernels": (
+        "NTK",
+        "ArcCosine",
+        "Cauchy",
+        "DotProfile",
+        "ExponentialPower",
+        "FeatureMap",
+        "Gaussian",
+        "Identity",
+        "Kernel",
+        "KernelFeatures",
+        "Laplace",
+        "Linear",
+        "Matern",
+        "Nystrom",
+        "Polynomial",
+        "RadialProfile",
+        "RandomFourier",
+        "ReLUFeatures",
+    ),
+    "streamkern.model": ("KernelMachine",),
+    "streamkern.partition.model": ("PartitionedMachine", "load_model"),
+    "streamkern.partition.tree": ("Partition",),
+    "streamkern.pipeline.pipeline": ("Pipeline", "load_pipeline"),
+    "streamkern.pipeline.plan": ("Plan", "plan"),
+    "streamkern.pipeline.results": ("RunResult",),
+    "streamkern.pipeline.run": ("resume", "run"),
+    "streamkern.pipeline.tune": ("Trial", "Tuning", "tune"),
+    "streamkern.registry": ("Registry", "RetrainResult", "retrain"),
+    "streamkern.report.inspect": ("Inspection", "inspect"),
+    "streamkern.report.mlflow": ("log_to_mlflow",),
+    "streamkern.serving": ("Predictor",),
+    "streamkern.serving.predict": ("PredictionResult", "predict"),
+    "streamkern.solvers": (
+        "AGOP",
+        "SGD",
+        "SVRG",
+        "Direct",
+        "EigenPro",
+        "EigenPro1",
+        "EigenPro2",
+        "Falkon",
+        "GradientDescent",
+        "corollary_1",
+        "default_features",
+    ),
+    "streamkern.storage": ("Retry", "write_parquet", "write_zarr"),
+    "streamkern.storage.ingest": ("Ingested", "ingest"),
+    "streamkern.storage.schema": ("Schema",),
+}
+"""Public names by module, which is imported when one of them is first used; the same as for type checkers above."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    """Estimators on first use: scikit-learn is half of the import time, and a pipeline does without it."""
-    if name in ("KernelClassifier", "KernelRegressor"):
-        from streamkern import estimators
+    """Import a public name when it is first used (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return found
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -535,7 +535,7 @@ def _pivots(X: Array, kernel: Kernel, k: int, executor: Executor, rng: np.random
     def accept(candidates: IntArray, uniform: Array) -> IntArray:
         nonlocal width
         C, before = X[candidates].astype(np.float64), F[candidates, :width].astype(np.float64)
-        residual = kernel(C) - before @ before.T
+        residual = kernel(C, threads=1) - before @ before.T
         weights[candidates[np.diag(residual) <= rounding[candidates]]] = 0
         bar, floor, left, kept = uniform * np.diag(residual), rounding[candidates], residual.copy(), list[int]()
         for i in range(len(candidates)):

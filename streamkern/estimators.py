@@ -26,7 +26,9 @@ from streamkern.errors import DataError, PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
-from streamkern.partition import FittedPartition, Partition, fit_any, model_of, settled
+from streamkern.partition.choice import fit_any, settled
+from streamkern.partition.fit import FittedPartition, model_of
+from streamkern.partition.tree import Partition
 from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO

@@ -20,6 +20,7 @@ from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Transform, dump, final, load
+from streamkern.engine.base import ROW_TILE
 from streamkern.errors import DataError, ModelFormatError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
@@ -37,7 +38,7 @@ from streamkern.kernels import (
 from streamkern.solvers.fit import Fitted
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.storage import Source, array_source, open_source, table_source
-from streamkern.storage.artifact import artifact_kind, load_artifact, save_artifact, sha256
+from streamkern.storage.artifact import load_artifact, save_artifact, sha256
 from streamkern.storage.base import digest
 from streamkern.storage.convert import is_table
 from streamkern.storage.schema import Schema
@@ -48,6 +49,8 @@ from streamkern.user_code import described
 KIND = "KernelMachine"
 _BLOCK_ROWS = 1024
 _TASK_BYTES, _TASK_ROWS = 8 << 20, 1 << 16
+_TASK_WORK = 1 << 28  # multiply-adds of a task, about: some ten milliseconds of a core
+_VALUE = 30  # multiply-adds that the function of a distance costs
 
 R = TypeVar("R")
 
@@ -194,24 +197,28 @@ class KernelMachine:
         encoding, working = self.encoding, self.weights.dtype
         return encoding.dtype(working) if isinstance(encoding, Continuous) else working
 
-    def decision_function(self, X: Any, *, executor: Executor | None = None) -> Array:
+    def decision_function(self, X: Any, *, executor: Executor | None = None, threads: int | None = None) -> Array:
         """Outputs f(x), shape (n, c): a score for each class, or predicted values.
 
         Args:
             X: rows as they were stored in training: an array (n, d); a table (a frame, an Arrow table, a dict of
                 columns, a list of dicts), whose columns are found by their names; a Dataset; or a path.
             executor: where blocks run; threads of this process by default.
+            threads: at most so many without an executor, the cores of the process by default; bits are the same.
 
         Raises:
             DataError: the width differs, or a feature is NaN or infinite; the message names the row.
+            UsageError: ``threads`` is below 1.
         """
-        pieces = list(self.stream_outputs(X, executor=executor))
+        pieces = list(self.stream_outputs(X, executor=executor, threads=threads))
         return np.concatenate(pieces) if pieces else np.empty((0, self.weights.shape[1]), self.output_dtype)
 
-    def stream_outputs(self, X: Any, *, executor: Executor | None = None) -> Iterator[Array]:
+    def stream_outputs(
+        self, X: Any, *, executor: Executor | None = None, threads: int | None = None
+    ) -> Iterator[Array]:
         """Outputs block by block, in the order of the rows; memory does not grow with their number."""
         scan = self._scan(self._dataset(X))
-        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor)
+        yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor, threads)
 
     def stream_predictions(
         self,
@@ -281,29 +288,39 @@ class KernelMachine:
         return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
 
     def _scan(self, dataset: Dataset) -> Scan:
-        return Scan(self._assembly(dataset, encoding=None), self.task_rows(dataset))
+        rows = self.task_rows(dataset)
+        if isinstance(self.Z, np.ndarray):  # few rows use every core, too; each task reads stored centers anew
+            rows = min(rows, max(ROW_TILE, _TASK_WORK // (self.Z.size + _VALUE * len(self.Z) + 1)))
+        return Scan(self._assembly(dataset, encoding=None), rows)
 
     def _swept(
-        self, task: Callable[..., R], scan: Scan, items: list[tuple[Any, ...]], executor: Executor | None
+        self,
+        task: Callable[..., R],
+        scan: Scan,
+        items: list[tuple[Any, ...]],
+        executor: Executor | None,
+        threads: int | None = None,
     ) -> Iterator[R]:
         shared = (scan, self._basis(), self.weights, self.encoding)
         if executor is not None:
             yield from executor.imap(task, items, shared)
         else:
-            with ThreadsExecutor() as threads:
-                yield from threads.imap(task, items, shared)
+            with ThreadsExecutor(threads) as pool:
+                yield from pool.imap(task, items, shared)
 
-    def predict(self, X: Any, *, executor: Executor | None = None) -> Array:
+    def predict(self, X: Any, *, executor: Executor | None = None, threads: int | None = None) -> Array:
         """Labels, shape (n,), or values, shape (n,) or (n, c).
 
         Args:
             X: as in ``decision_function``.
             executor: where blocks run; threads of this process by default.
+            threads: as in ``decision_function``.
 
         Raises:
             DataError: as in ``decision_function``.
+            UsageError: as in ``decision_function``.
         """
-        return self.decide(self.decision_function(X, executor=executor))
+        return self.decide(self.decision_function(X, executor=executor, threads=threads))
 
     def decide(self, outputs: Array) -> Array:
         """Predictions from outputs (n, c)."""
@@ -429,14 +446,8 @@ class KernelMachine:
         return prepared
 
 
-Reader = Callable[[str | os.PathLike[str], Kernel | None], KernelMachine]
-
-READERS: dict[str, Reader] = {}
-"""How models of other kinds are read, by kind: rooms above this one add theirs."""
-
-
-def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
-    """Read a saved model. Executes no code: zarr and JSON.
+def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
+    """Read a saved model of one set of centers, as ``load_model`` does that of any kind.
 
     Args:
         path: where it was saved.
@@ -446,9 +457,6 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         StorageError: nothing is there.
         ModelFormatError: it is not a model, or not as it was written.
     """
-    reader = READERS.get(artifact_kind(path))
-    if reader is not None:
-        return reader(path, kernel)
     arrays, metadata = load_artifact(path, KIND, stay=("centers", "centers_mean"))
     return from_artifact(arrays, metadata, str(path), kernel)
 

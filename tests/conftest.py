@@ -41,6 +41,8 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 STARTER = """
 import json, os, signal, sys
 from streamkern.cli import main
+import streamkern.commands.data, streamkern.commands.models, streamkern.commands.runs, streamkern.commands.serving
+import streamkern.commands.training, streamkern.commands.tuning
 running = set()
 for line in sys.stdin:
     told = json.loads(line)

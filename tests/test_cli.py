@@ -23,7 +23,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.cli import main
-from streamkern.execute.threads import default_threads
+from streamkern.engine.parallel import default_threads
 from streamkern.progress import Display
 
 DIGITS = str(Path(__file__).parent.parent / "pipelines" / "digits.py")

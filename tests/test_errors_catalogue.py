@@ -132,6 +132,7 @@ PLAIN = {
     "storage/numpy_files.py": "caught and told with the file's name",
     "storage/parquet_files.py": "caught and told with the file's name",
     "storage/serialize.py": "a state of the wrong type: a fault of a solver's author, or a damaged file, told as such",
+    "storage/frames.py": "told with the name of the chunk by the array that reads it",
     "storage/remote.py": "what fsspec expects of a file system",
     "storage/scatter.py": "OSError, told by the ingest",
     "storage/writer.py": "OSError of the system, put in words by staged and Workspace",
@@ -202,12 +203,12 @@ def file(folder: Path, text: str, name: str = "job.py") -> Path:
 def command(*words: object) -> None:
     """A command of the command line; its error, if it ends in one."""
     seen: list[BaseException] = []
-    old = sys.modules["streamkern.cli"]._complain
-    sys.modules["streamkern.cli"]._complain = lambda text: seen.append(sk.UsageError(text, where="stderr"))
+    old = sys.modules["streamkern.cli"].complain
+    sys.modules["streamkern.cli"].complain = lambda text: seen.append(sk.UsageError(text, where="stderr"))
     try:
         status = main([str(word) for word in words])
     finally:
-        sys.modules["streamkern.cli"]._complain = old
+        sys.modules["streamkern.cli"].complain = old
     assert status != 0
     raise Told(str(seen[0].args[0]))
 
@@ -633,7 +634,7 @@ estimators.py: A target is missing:
     test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
 estimators.py: There is no target: this estimator requires y to be pas
     test_estimators.py::test_no_target_at_all_is_told
-cli.py: The page cannot be served:
+commands/runs.py: The page cannot be served:
     report/test_browser.py::test_a_port_that_is_taken_is_told
 estimators.py: random_state is
     test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
@@ -819,7 +820,7 @@ sweep.py: There are no rows to go over.
 UNTESTED = _table("""
 solvers/direct.py: The normal equations are zero or not finite.
     kernel values that are all 0: refused before, by their precision
-cli.py: The report needs
+commands/runs.py: The report needs
     an installation without Bokeh
 model.py: The model's description is incomplete:
     a model of another release: its checksum holds, and a field is not there

@@ -31,7 +31,7 @@ class Recipe:
 
     train: sk.Dataset
     centers: sk.Uniform
-    solver: sk.EigenPro
+    solver: Any
     kernel: sk.Kernel | None = None
     validation: sk.Dataset | None = None
     test: sk.Dataset | None = None
@@ -66,13 +66,14 @@ def measured(case: dict[str, Any]) -> None:
         data = sk.open_dataset(case["source"], target="target")
     data = data.scale(1 / 255).augment(sk.GaussianNoise(0.1), rows=case.get("rows"))
     validation = data.plain().sample(2000) if case.get("validate") else None
-    solver = sk.EigenPro(projection=case.get("projection", "auto"))
+    named: Any = getattr(sk, case.get("solver", "EigenPro"))
+    solver = named(**({} if "solver" in case else {"projection": case.get("projection", "auto")}))
     recipe = Recipe(data, sk.Uniform(case["p"]), solver, validation=validation, dtype=case.get("arithmetic", "float32"))
     before = peak_resident() - resident()
     with open_executor("threads", case["threads"]) as executor:
         fitted = fit(recipe, executor, parse_bytes(case["memory"]))
         sk.KernelMachine.of(fitted).score(data.plain(), executor=executor)
-    print(json.dumps([before, peak_resident(), fitted.footprint.peak, fitted.report["projection"]]))
+    print(json.dumps([before, peak_resident(), fitted.footprint.peak, fitted.report.get("projection", "")]))
 
 
 def in_a_fresh_process(**case: Any) -> tuple[int, int, str]:
@@ -108,6 +109,10 @@ CASES: dict[str, dict[str, Any]] = {
         "source": "arrays", "n": 4_000, "d": 300, "dtype": "float32", "p": 1000, "threads": 2, "memory": "2GiB",
         "arithmetic": "float64",
     },
+    **{
+        f"narrow, {solver}": {"source": "narrow", "p": 2000, "threads": 2, "memory": "2GiB", "solver": solver}
+        for solver in ("Direct", "Falkon", "EigenPro1", "SGD", "GradientDescent", "SVRG")
+    },
 }  # fmt: skip
 
 
@@ -115,7 +120,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_measured_is_at_most_projected_and_projected_is_not_far_above(name: str, stores: dict[str, str]) -> None:
     case = CASES[name]
     peak, projected, kind = in_a_fresh_process(**{**case, "source": stores.get(case["source"], case["source"])})
-    assert kind == case.get("projection", "exact")
+    assert kind == case.get("projection", "" if "solver" in case else "exact")
     assert peak <= projected <= parse_bytes(case["memory"])
     assert projected <= 1.35 * peak, f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
 
@@ -204,6 +209,22 @@ def test_auto_leaves_exact_projection_where_its_matrices_take_too_much() -> None
         fits = project(p=8000, budget=budget)
         assert (solver.chosen_projection(8000, fits.solver_bytes) == "exact") is exact
         assert fits.peak <= budget
+
+
+def test_a_better_solve_is_projected_only_where_the_budget_allows_it() -> None:
+    asked = {"p": 5000, "solver": sk.Direct()}
+    tight, ample = project(**asked, budget=1400 * MIB), project(**asked, budget=4 << 30)
+    assert tight.extra == ample.extra > 300 * MIB
+    assert ample.better_budget == 0 < tight.better_budget
+    assert 1400 * MIB < tight.peak + tight.extra <= 1.2 * tight.better_budget
+    assert project(**asked, budget=tight.better_budget).better_budget == 0
+    held = [project(**asked, budget=1400 * MIB, slots=slots, baseline=MIB).better_budget for slots in (1, 3)]
+    assert held == [tight.better_budget] * 2  # weights follow from it
+    done = ample.after({"sweeps": 2})
+    assert done.peak == ample.peak + ample.extra
+    assert tight.after({}) == tight
+    assert project(**asked, budget=4 << 30, better=True).peak == done.peak
+    assert project(solver=sk.EigenPro()).extra == 0
 
 
 @pytest.mark.parametrize(

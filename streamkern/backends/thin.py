@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from streamkern.backends.base import has_dense_rows
 from streamkern.backends.compiled import OPTIONS, loop, rows
-from streamkern.backends.product import LANES, VECTORS, add_product
+from streamkern.backends.product import LANES, VECTORS, Factor, add_product
 from streamkern.types import Array
 
 MOST = 32
@@ -30,6 +30,9 @@ _GROUP = 5  # columns at a time
 _WIDE = VECTORS == 2
 _ROWS, _BLOCKS = (4, 4) if _WIDE else (1, 1)  # as many accumulators as there are registers for
 _CHUNK = 32  # rows that an accumulator of Aᵀ R is kept for: their part of A stays in the first-level cache
+
+_FEW = 3  # columns of float64 that are sums of their own: packed ones are padded to sixteen, which takes memory
+_TERMS = 8192  # of a sum of float64 that a library makes: with more it may split them among threads
 
 _INDEX = ir.IntType(64)
 _NUMBER, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
@@ -210,6 +213,13 @@ def _add_transposed(A: Any, R: Any, out: Any) -> None:
                     out[j, k] += A[m, k] * R[m, j]
 
 
+def prepared(W: Array) -> Array | Factor:
+    """W (p, c) for many products ``times(A, W)``: packed where float64 has more than a few columns, else laid out."""
+    if isinstance(W, np.ndarray) and W.dtype == np.float64 and W.shape[1] > _FEW and W.size:
+        return Factor(W.T)
+    return laid_out(W)
+
+
 def laid_out(W: Array) -> Array:
     """W (p, c) as ``times`` reads it: few columns one by one, more with columns of zeros up to whole vectors.
 
@@ -230,9 +240,21 @@ def room(p: int, c: int, dtype: Any) -> Array:
     return np.zeros((c, p), dtype).T if c <= MOST else np.zeros((p, c), dtype)
 
 
-def times(A: Array, W: Array) -> Array:
-    """A W for a panel A (n, p) and W (p, c) as it is laid out: shape (n, c), with W's columns of zeros."""
-    if _compiled(A, W.T):
+def times(A: Array, W: Array | Factor) -> Array:
+    """A W for a panel A (n, p) and W (p, c) as it is prepared: shape (n, c), with W's columns of zeros.
+
+    A row of the result has the same bits whatever the other rows of A, except where a library multiplies: on
+    processors without AVX-512, and for more than a few columns of float64 that are laid out.
+    """
+    if isinstance(W, Factor):
+        out = W.times(A)
+    elif W.dtype == A.dtype == np.float64 and W.shape[1] <= _FEW:
+        out = np.zeros((len(A), W.shape[1]))
+        for terms in range(0, len(W), _TERMS):
+            part = slice(terms, terms + _TERMS)
+            for j in range(W.shape[1]):
+                out[:, j] += np.vecdot(A[:, part], W[part, j])
+    elif _compiled(A, W.T):
         out = np.empty((len(A), W.shape[1]), np.float32)
         _times(A, W.T, out)
     elif _compiled(A, W) and not W.shape[1] % LANES:

@@ -11,7 +11,7 @@ from streamkern.backends import lapack
 from streamkern.backends.manhattan import packed_for_manhattan
 from streamkern.backends.numba import NumbaBackend
 from streamkern.backends.product import Factor, inner, pack, packed_bytes
-from streamkern.backends.thin import add_transposed, laid_out, room, times
+from streamkern.backends.thin import add_transposed, prepared, room, times
 from streamkern.engine import dense
 from streamkern.engine.base import CENTER_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
 from streamkern.engine.numpy import NumpyEngine, one_by_one
@@ -91,7 +91,7 @@ class HostEngine(NumpyEngine):
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
         out = np.empty((len(X), W.shape[1]), dtype=basis.dtype)
-        right = laid_out(W)
+        right = prepared(W)
         for rows, phi in basis.panels(X):
             out[rows] = times(phi, right)[:, : W.shape[1]]
         return out
@@ -99,7 +99,7 @@ class HostEngine(NumpyEngine):
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
         if W.dtype != basis.dtype:
             return super().pull(basis, X, W, respond, outputs, begun)
-        right, c = laid_out(W), W.shape[1]
+        right, c = prepared(W), W.shape[1]
         g = room(basis.width, outputs, W.dtype)
         for rows, phi in basis.panels(X, begun):
             add_transposed(phi, respond(times(phi, right)[:, :c], rows), g)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
+from streamkern.engine.parallel import thread_count
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
@@ -33,8 +34,7 @@ def open_executor(scheduler: Scheduler = "threads", threads: int | None = None) 
         UsageError: the setting means nothing, or needs what is not installed.
         StorageError: no scheduler answers at the address, or it has no workers.
     """
-    if threads is not None and not (hasattr(threads, "__index__") and threads >= 1):
-        raise UsageError(f"threads is {threads!r}.", where="threads", expected="a whole number, at least 1")
+    thread_count(threads)
     if scheduler == "threads":
         with ThreadsExecutor(threads) as executor:
             yield executor

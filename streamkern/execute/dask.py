@@ -33,11 +33,12 @@ from distributed.client import FutureCancelledError
 from distributed.protocol import pickle
 from threadpoolctl import threadpool_limits
 
+from streamkern.engine.parallel import default_threads
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
 from streamkern.execute.base import PIPELINE_FILE, Allowance, LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.client import CONNECT, connect
 from streamkern.execute.request_counts import ProcessCounts, WorkerCounts, process_counts
-from streamkern.execute.threads import LanePool, Nodes, blas_kernels, default_threads
+from streamkern.execute.threads import LanePool, Nodes, blas_kernels
 from streamkern.memory import keep_heap, limited, resident
 from streamkern.storage.remote import COUNTS
 

@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-import psutil
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from streamkern.engine.parallel import thread_count
 from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import WorkerCounts
@@ -29,11 +29,20 @@ def blas_kernels() -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def default_threads() -> int:
-    """Cores that this process may use."""
-    process = psutil.Process()
-    affinity = getattr(process, "cpu_affinity", None)
-    return len(affinity()) if affinity else psutil.cpu_count() or 1
+_thread = threading.local()
+
+
+def _serve(executor: object) -> None:
+    """Note in a thread of a pool whose it is."""
+    _thread.executor = executor
+
+
+def _is_served_by(executor: object) -> bool:
+    """Whether this thread is one of the executor's own: waiting there for its other threads could wait for ever.
+
+    A block whose contribution calls a verb of an engine that is bound to the executor evaluates it by itself.
+    """
+    return getattr(_thread, "executor", None) is executor
 
 
 class ThreadsExecutor:
@@ -48,14 +57,14 @@ class ThreadsExecutor:
     allowed: Allowance | None = None
 
     def __init__(self, threads: int | None = None) -> None:
-        self.slots = threads or default_threads()
+        self.slots = thread_count(threads)
         self.request_counts = WorkerCounts()
         self._pool: ThreadPoolExecutor | None = None
         self._limits: threadpool_limits | None = None
 
     def __enter__(self) -> ThreadsExecutor:
         self._limits = threadpool_limits(1, user_api="blas")
-        self._pool = ThreadPoolExecutor(self.slots, thread_name_prefix="streamkern")
+        self._pool = ThreadPoolExecutor(self.slots, "streamkern", initializer=_serve, initargs=(self,))
         return self
 
     def __exit__(
@@ -82,6 +91,9 @@ class ThreadsExecutor:
         return []
 
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
+        if _is_served_by(self):
+            yield from (fn(item, *shared) for item in items)
+            return
         flying: deque[Future[R]] = deque()
         try:
             for item in items:
@@ -95,6 +107,8 @@ class ThreadsExecutor:
                 future.cancel()
 
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        if _is_served_by(self):
+            return list(map(fn, items))
         return list(self.pool.map(fn, items))
 
     def place(self, work: LaneWork, lanes: int) -> LanePool:

@@ -21,6 +21,7 @@ import numpy as np
 from streamkern.backends.base import Backend
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES, Respond
+from streamkern.engine.parallel import row_parts, run_parts
 from streamkern.errors import UsageError
 from streamkern.kernels.derivatives import Slopes, add_slopes, numerical_slopes
 from streamkern.types import Array, Parameters
@@ -79,33 +80,66 @@ class Kernel(Parameters, ABC):
     def diag(self, X: Array) -> Array:
         """k(x, x) of every row of X: shape (n,)."""
 
-    def __call__(self, X: Array, Z: Array | None = None) -> Array:
-        """Kernel matrix k(X, Z), shape (n, p), in X's floating dtype; Z None: k(X, X) with an exact diagonal."""
+    def __call__(self, X: Array, Z: Array | None = None, *, threads: int | None = None) -> Array:
+        """Return the kernel matrix k(X, Z), shape (n, p), in X's floating dtype.
+
+        Args:
+            X: rows, shape (n, d).
+            Z: centers, shape (p, d); None for k(X, X), with an exact diagonal.
+            threads: at most so many, the cores of the process by default; the bits are the same for any number.
+
+        Raises:
+            UsageError: shapes do not fit, or ``threads`` is below 1.
+        """
         X = _floating(X, "X")
         same = Z is None
         Z = X if Z is None else _floating(Z, "Z").astype(X.dtype, copy=False)
         _check_width(X, Z)
-        if self.translation_invariant and len(Z):
-            shift = Z.mean(axis=0, dtype=np.float64).astype(X.dtype)
-            X, Z = X - shift, Z - shift
-        K = Expansion(self, Z).block(X)
+        shift, Z = self._centred(Z)
+        basis, K = Expansion(self, Z), np.empty((len(X), len(Z)), X.dtype)
+
+        def part(rows: slice) -> None:
+            basis.block(X[rows] - shift, out=K[rows])
+
+        run_parts(part, row_parts(len(X), *Z.shape), threads)
         if same:
             np.fill_diagonal(K, self.diag(X))
         return K
 
-    def matvec(self, X: Array, Z: Array, W: Array) -> Array:
-        """k(X, Z) W without holding k(X, Z): shape (n, c) for W of shape (p, c), (n,) for W of shape (p,)."""
+    def matvec(self, X: Array, Z: Array, W: Array, *, threads: int | None = None) -> Array:
+        """Return k(X, Z) W without holding k(X, Z): shape (n, c), or (n,) for W of shape (p,).
+
+        Args:
+            X: rows, shape (n, d).
+            Z: centers, shape (p, d).
+            W: weights, shape (p, c) or (p,).
+            threads: at most so many, the cores of the process by default; the bits are the same for any number.
+
+        Raises:
+            UsageError: shapes do not fit, or ``threads`` is below 1.
+        """
         X = _floating(X, "X")
         Z = _floating(Z, "Z").astype(X.dtype, copy=False)
         _check_width(X, Z)
         if len(W) != len(Z):
             raise UsageError(f"W has {len(W)} rows where Z has {len(Z)}.", where="W", expected="one row a center")
-        if self.translation_invariant and len(Z):
-            shift = Z.mean(axis=0, dtype=np.float64).astype(X.dtype)
-            X, Z = X - shift, Z - shift
+        shift, Z = self._centred(Z)
         weights = np.asarray(W, dtype=X.dtype)
-        out = Expansion(self, Z).predict(X, weights.reshape(len(Z), -1))
+        columns = weights.reshape(len(Z), -1)
+        basis, out = Expansion(self, Z), np.empty((len(X), columns.shape[1]), X.dtype)
+
+        def part(rows: slice) -> None:
+            out[rows] = basis.predict(X[rows] - shift, columns)
+
+        run_parts(part, row_parts(len(X), *Z.shape), threads)
         return out.reshape((len(X), *weights.shape[1:]))
+
+    def _centred(self, Z: Array) -> tuple[Array, Array]:
+        """What to subtract from rows, and the centers less it: their mean where the kernel allows that, else 0."""
+        if not (self.translation_invariant and len(Z)):
+            return np.zeros((), Z.dtype), Z
+        shift = Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
+        return shift, Z - shift
 
     @property
     def asks_median(self) -> bool:

@@ -23,9 +23,9 @@ from streamkern.errors import ModelFormatError
 from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis
 from streamkern.model import KIND as MACHINE
-from streamkern.model import READERS, KernelMachine, from_artifact, load_model
+from streamkern.model import KernelMachine, from_artifact, read_machine
 from streamkern.partition.tree import CutTree
-from streamkern.storage.artifact import Contents, load_artifact, save_artifact
+from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
 from streamkern.storage.base import digest
 from streamkern.types import Array
 
@@ -74,7 +74,7 @@ class Leaves:
             return model
         assert self.folder is not None
         place = self.folder / leaf_name(leaf)
-        model = load_model(place)
+        model = read_machine(place)
         if model.fingerprint != self.facts[leaf]["fingerprint"]:
             raise ModelFormatError(
                 "The leaf is not the one that this model was saved with.",
@@ -254,6 +254,20 @@ def leaves_of(models: Sequence[KernelMachine | None], constants: Array, rows: Se
     return Leaves(list(models), constants, facts)
 
 
+def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
+    """Read a saved model. Executes no code: zarr and JSON.
+
+    Args:
+        path: where it was saved.
+        kernel: the kernel, for a model whose kernel is a user's function.
+
+    Raises:
+        StorageError: nothing is there.
+        ModelFormatError: it is not a model, or not as it was written.
+    """
+    return load_partition(path, kernel) if artifact_kind(path) == KIND else read_machine(path, kernel=kernel)
+
+
 def load_partition(path: str | os.PathLike[str], kernel: Kernel | None = None) -> PartitionedMachine:
     """Read a saved model of many leaves; a leaf is read when a row first comes to it. Executes no code.
 
@@ -289,6 +303,3 @@ def load_partition(path: str | os.PathLike[str], kernel: Kernel | None = None) -
     leaves = Leaves([None] * tree.leaves, constants, facts, Path(path).absolute())
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
     return PartitionedMachine(**given, tree=tree, leaves=leaves, blend=blend)
-
-
-READERS[KIND] = load_partition

@@ -10,13 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import ModelFormatError, StreamkernError
 from streamkern.events import EventLog
 from streamkern.solvers import Checkpoint
 from streamkern.storage.serialize import load_value, save_value
-
-INTERVAL = 30.0
-"""Seconds between checkpoints."""
 
 SHARE = 0.02
 """Of the time of a sweep over all rows, at most this goes into waiting for them to be written."""
@@ -46,7 +44,9 @@ class Checkpoints:
         written: how many were written.
     """
 
-    def __init__(self, folder: Path, events: EventLog, seconds: float = INTERVAL, steps: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, events: EventLog, seconds: float = CHECKPOINT_SECONDS, steps: int | None = None
+    ) -> None:
         self.folder, self.events, self.seconds, self.steps = folder, events, seconds, steps
         self.written = 0
         self.prepared: Any = None

@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from streamkern.backends import get_device, product
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
+from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
-from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion, Laplace
 from streamkern.memory import default_budget, format_bytes
 from streamkern.pipeline.calibrate import gemm_rate, timings

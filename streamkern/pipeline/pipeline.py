@@ -21,7 +21,7 @@ from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.errors import StreamkernError, UsageError, require_types
 from streamkern.execute.base import PIPELINE_FILE
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
-from streamkern.partition import Partition
+from streamkern.partition.tree import Partition
 from streamkern.redaction import keep_setting_secrets
 from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO

@@ -12,13 +12,13 @@ from streamkern.data.preprocess import Learning, learning_bytes
 from streamkern.data.statistics import unlike_scales
 from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.operations import Operations
-from streamkern.execute.threads import default_threads
+from streamkern.engine.parallel import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes
-from streamkern.partition import Partition
 from streamkern.partition.choice import open_to_one, single, trial_footprint, without
 from streamkern.partition.fit import LeafRecipe, require_partition
 from streamkern.partition.grow import DIRECTION
 from streamkern.partition.memory import Projection, expected_leaves
+from streamkern.partition.tree import Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
@@ -99,6 +99,11 @@ class Plan:
             "memory_budget_bytes": self.budget,
         }
 
+    def _better(self) -> str:
+        if needed := self.footprint.better_budget:
+            return f"would be needed where rounding spoils the first solution, from a budget of {format_bytes(needed)}"
+        return "where rounding spoils the first solution"
+
     def text(self) -> str:
         """The plan as a table for a terminal."""
         width = max([12, *(len(stage.name) + 1 for stage in self.stages)])
@@ -116,6 +121,8 @@ class Plan:
             f"{'':>12}{self.seconds:>10,.1f}"
         )
         lines.append(f"memory: {format_bytes(self.footprint.peak)} of {format_bytes(self.budget)}")
+        if self.footprint.extra:
+            lines[-1] += f"; {format_bytes(self.footprint.extra)} more {self._better()}"
         worker = format_bytes(self.footprint.worker_bytes())
         lines.append(f"a worker of a cluster, one thread: {worker} beyond what its process holds")
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])

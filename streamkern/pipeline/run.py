@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.memory import default_budget, limited, parse_bytes, peak_resident, resident
-from streamkern.partition import fit_any, model_of, settled
-from streamkern.pipeline.checkpoints import INTERVAL
+from streamkern.partition.choice import fit_any, settled
+from streamkern.partition.fit import model_of
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
@@ -45,7 +46,7 @@ def run(
     memory: str | int | None = None,
     threads: int | None = None,
     scheduler: Scheduler = "threads",
-    checkpoint_seconds: float = INTERVAL,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
     listeners: tuple[Listener, ...] = (),
     device: str = "auto",
     verbose: int = 0,
@@ -314,7 +315,7 @@ def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
     rows = planned(pipeline)
     return footprint(
         rows, width(pipeline, rows), likely_outputs(rows), Direct(), budget=budget, baseline=loaded(), slots=slots,
-        lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize,
+        lanes=pipeline.lanes, itemsize=np.dtype(pipeline.dtype).itemsize, better=True,
     ).peak  # fmt: skip
 
 

@@ -14,11 +14,12 @@ from typing import Any, TypeVar, cast
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.targets import encoding_to_json
+from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import StorageError
 from streamkern.events import EventLog
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
-from streamkern.pipeline.checkpoints import INTERVAL, Checkpoints
+from streamkern.pipeline.checkpoints import Checkpoints
 from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.report.quality import shuffle_warning
@@ -64,7 +65,7 @@ class KeptStages(Stages):
     events: EventLog
     folder: Path
     timings: list[dict[str, Any]] = field(default_factory=list)
-    every: float = INTERVAL
+    every: float = CHECKPOINT_SECONDS
     reuse: bool = True
     resumed_rows: int = 0
 

@@ -17,10 +17,11 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import AUTOMATIC, Step
 from streamkern.data.subsample import rows_of
 from streamkern.data.targets import Classes
+from streamkern.defaults import TUNING_ROWS
+from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor
-from streamkern.execute.threads import default_threads
 from streamkern.kernels import Kernel, named_kernel
 from streamkern.kernels.radial import Radial
 from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, resident
@@ -35,9 +36,6 @@ from streamkern.solvers.fit import Stages, likely_outputs, prepare
 from streamkern.solvers.footprint import footprint, loaded
 from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.solvers.precision import relative
-
-ROWS = 12_000
-"""Rows of the subsample by default."""
 
 HELD_OUT = 1 / 3
 """Share of them that scores are taken on."""
@@ -196,7 +194,7 @@ def tune(
     task: str = "classification",
     preprocess: Sequence[Step] | str | None = AUTOMATIC,
     standardise: bool | None = None,
-    rows: int = ROWS,
+    rows: int = TUNING_ROWS,
     centers: int | None = None,
     seed: int = 0,
     memory: str | int | None = None,
@@ -341,7 +339,7 @@ class _Bench:
         dtype, p = np.dtype(pipeline.dtype), _count(pipeline, fit, centers)
         footprint(
             fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=loaded(), slots=executor.slots,
-            lanes=pipeline.lanes, itemsize=dtype.itemsize,
+            lanes=pipeline.lanes, itemsize=dtype.itemsize, better=True,
         )  # fmt: skip
         # What is found is a bandwidth, and a pipeline with one is not scaled unless it says so.
         recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=bool(pipeline.standardise))

@@ -23,8 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from streamkern.defaults import VERSIONS_KEPT
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
-from streamkern.model import KernelMachine, load_model
+from streamkern.model import KernelMachine
+from streamkern.partition.model import load_model
 from streamkern.redaction import redacted
 from streamkern.storage.base import digest
 from streamkern.storage.files import parse_json
@@ -36,9 +38,6 @@ T = TypeVar("T")
 
 FORMAT = 1
 """Of champion.json and record.json."""
-
-KEPT = 10
-"""Versions that pruning leaves, by default."""
 
 REMEMBERED = 20
 """Earlier champions that a rollback can go back to, at most."""
@@ -361,7 +360,7 @@ class Registry:
         self._set(Standing(left[0], tuple(left[1:]), max([standing.decided, *present])), tag)
         return left[0]
 
-    def prune(self, keep: int = KEPT) -> list[int]:
+    def prune(self, keep: int = VERSIONS_KEPT) -> list[int]:
         """Delete all versions but the last ones, the champion, and the champion before it. The caller holds the lock.
 
         Args:

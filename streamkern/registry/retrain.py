@@ -15,19 +15,20 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Raw, Scan
+from streamkern.defaults import CHECKPOINT_SECONDS, VERSIONS_KEPT
 from streamkern.errors import DataError, StreamkernError, UsageError
 from streamkern.events import Listener
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import feature_map_from_json, kernel_from_json
-from streamkern.model import KernelMachine, load_model
-from streamkern.pipeline.checkpoints import INTERVAL
+from streamkern.model import KernelMachine
+from streamkern.partition.model import load_model
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.run import run
 from streamkern.redaction import redacted
 from streamkern.registry import drift
 from streamkern.registry.gate import Gate, Verdict, default_gate
-from streamkern.registry.models import KEPT, Registry
+from streamkern.registry.models import Registry
 from streamkern.registry.paired import Paired, compare_models, stored
 from streamkern.registry.warm import warm
 from streamkern.solvers.auto import AUTO
@@ -85,12 +86,12 @@ def retrain(
     *,
     gate: str | None = None,
     cold: bool = False,
-    keep: int = KEPT,
+    keep: int = VERSIONS_KEPT,
     memory: str | int | None = None,
     threads: int | None = None,
     scheduler: Scheduler = "threads",
     device: str = "auto",
-    checkpoint_seconds: float = INTERVAL,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
     listeners: tuple[Listener, ...] = (),
     report: Callable[[Path], Path] | None = None,
     verbose: int = 0,

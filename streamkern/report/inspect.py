@@ -16,6 +16,7 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
+from streamkern.defaults import COLUMN_KINDS
 from streamkern.errors import DataError
 from streamkern.execute import Executor, open_executor
 from streamkern.memory import check, default_budget, format_bytes, limited, parse_bytes
@@ -25,7 +26,6 @@ from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source
 from streamkern.storage.described import DISTINCT, Described, shown
 from streamkern.storage.ingest_record import ingest_record
-from streamkern.storage.schema import KINDS
 from streamkern.storage.tables import open_tables
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, Target
@@ -100,7 +100,7 @@ class Inspection:
             listed = [f"{_shown(label)} {count / given:.1%}" for label, count in counts[:SHOWN]]
             more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
             lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{more}")
-        for kind in KINDS:
+        for kind in COLUMN_KINDS:
             named = [_shown(column["name"]) for column in facts["schema"] or () if column["kind"] == kind]
             if named:
                 more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""

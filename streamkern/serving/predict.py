@@ -33,7 +33,7 @@ from streamkern.memory import (
 from streamkern.model import KernelMachine, Predicted
 from streamkern.progress import reporter, showing
 from streamkern.registry.models import open_model
-from streamkern.solvers.footprint import require_fitting
+from streamkern.solvers.footprint import THREAD, require_fitting
 from streamkern.storage.base import Source, digest
 from streamkern.storage.predictions import FORMATS, SUFFIXES, OutputColumn, Predictions, record_at
 from streamkern.storage.remote import is_remote
@@ -170,8 +170,8 @@ def predict(
             _require_room(place, present is not None and overwrite)
             with open_executor(scheduler, threads) as executor, showing(verbose) as display:
                 held, working = _taken_by(machine, Dataset(source))
-                # A part in blocks, joined, as labels, in the format's own arrays, and encoded; and the next in blocks.
-                held += 7 * min(n, part_rows) * row_bytes
+                # A part in blocks, joined, as labels, in the format's arrays, and encoded by a thread; and the next.
+                held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD
                 projected = require_fitting("prediction", source, working, budget, executor.slots, held)
                 with made.writing():
                     missing = made.missing()

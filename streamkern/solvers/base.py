@@ -64,6 +64,8 @@ class Problem:
         seed: of the order of rows.
         lanes: blocks of a step.
         memory: bytes the solver may use for its own matrices; None for no bound.
+        better_budget: budget in bytes from which a better solve is tried where rounding spoils the first, such as
+            Direct's second sweep; 0 where the budget is enough.
         cache_bytes: bytes of stored chunks that stay in memory.
         validation: rows to stop early on, or None.
         features: the feature map; None for kernel values at centers.
@@ -81,6 +83,7 @@ class Problem:
     seed: int = 0
     lanes: int = 4
     memory: int | None = None
+    better_budget: int = 0
     cache_bytes: int = 64 << 20
     validation: Dataset | None = None
     features: FeatureMap | None = None

@@ -15,6 +15,7 @@ from streamkern.data.stream import Stream
 from streamkern.engine.triangle import cuts, unpacked
 from streamkern.errors import NumericalError, UsageError
 from streamkern.kernels import Basis, Expansion
+from streamkern.memory import format_bytes
 from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.residual import FAR, relative_residual, said
@@ -25,8 +26,9 @@ from streamkern.types import Array
 class Direct(ChoosesNothing):
     """One sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
-    Where the equations are too ill-conditioned for float64, a second sweep in a basis of orthonormal functions. The
-    report has the relative residual and a condition estimate; a warning says where the solution was not reached.
+    Where the equations are too ill-conditioned for float64, and the memory budget allows it, a second sweep in a basis
+    of orthonormal functions. The report has the relative residual and a condition estimate; a warning says where the
+    solution was not reached.
 
     Args:
         ridge: λ >= 0.
@@ -77,6 +79,15 @@ def add_ridge(A: Array, ridge: float, basis: Basis) -> None:
         A[np.diag_indices(len(A))] += ridge
 
 
+def _unusable() -> NumericalError:
+    return NumericalError(
+        "The normal equations are zero or not finite.",
+        where="Direct",
+        expected="finite features and sample weights, not all 0",
+        remedy="check the scale of the features and the bandwidth of the kernel",
+    )
+
+
 @dataclass(eq=False)
 class DirectIteration(WholePasses):
     """One pass, no steps; the state is the solution, shape (M, c)."""
@@ -107,6 +118,9 @@ class DirectIteration(WholePasses):
         enough = found is not None and self.report["rounding"] <= FAR
         if engine.decide(enough, bound=False, likely=True) and found is not None:
             return found
+        if self.problem.better_budget:
+            del A
+            return self._with_jitter(gram, moment / n, n, scale) if found is None else found
         del A, found
         # ``gram`` is kept: a checkpoint holds it for as long as the pass lasts.
         return self._orthonormalised(gram, n, scale, sweep)
@@ -119,8 +133,23 @@ class DirectIteration(WholePasses):
         add_ridge(A, self.solver.ridge, self.basis)
         return A
 
-    def _factored(self, A: Array, b: Array) -> Array | None:
-        """Solve by a Cholesky factor, which overwrites A; None if A is not positive definite."""
+    def _with_jitter(self, gram: Array, b: Array, n: int, scale: float) -> Array:
+        """Solve with the least diagonal that lets a Cholesky factor exist, where memory allows no second sweep."""
+        for power in range(16):
+            jitter = scale * float(np.finfo(np.float64).eps) * 10.0**power
+            A = self._equations(gram, n)
+            A[np.diag_indices(len(A))] += jitter
+            found = self._factored(A, b, jitter)
+            del A
+            if found is not None:
+                return found
+        raise _unusable()
+
+    def _factored(self, A: Array, b: Array, added: float = 0.0) -> Array | None:
+        """Solve by a Cholesky factor, which overwrites A, or return None if A is not positive definite.
+
+        ``added`` is the part of A's diagonal that stands for no ridge.
+        """
         engine, eps = self.problem.engine, float(np.finfo(np.float64).eps)
         L = engine.zeros(A.shape)
         for rows in cuts(len(A)):
@@ -139,7 +168,12 @@ class DirectIteration(WholePasses):
         # A was summed with errors of ε ‖A‖; what comes of them is largest along its least eigenvalue, ‖A‖/condition.
         rounding = eps * np.sqrt(norm * condition) * relative_residual(wide, half)
         self.report["rounding"] = float(rounding)
-        self._reached(relative_residual(residual, half), condition, 0.0)
+        jitter = 0.0
+        if added and self.solver.ridge:
+            basis = self.basis
+            penalties = wide * engine.kernel_product(basis, wide) if isinstance(basis, Expansion) else np.square(wide)
+            jitter = added * float(np.sum(np.square(wide)) / np.sum(penalties)) / self.solver.ridge
+        self._reached(relative_residual(residual, half), condition, jitter)
         return w
 
     def _orthonormalised(self, gram: Array, n: int, scale: float, sweep: Sweep) -> Array:
@@ -197,24 +231,24 @@ class DirectIteration(WholePasses):
         try:
             return self.problem.engine.orthonormal(A, floor)
         except NumericalError:
-            raise NumericalError(
-                "The normal equations are zero or not finite.",
-                where="Direct",
-                expected="finite features and sample weights, not all 0",
-                remedy="check the scale of the features and the bandwidth of the kernel",
-            ) from None
+            raise _unusable() from None
 
     def _reached(self, residual: float, condition: float, jitter: float) -> None:
         """Report what was reached, and warn where that is too little. The jitter is in units of the ridge."""
         self.report |= {"condition": condition, "jitter_per_ridge": jitter}
-        narrow = self.basis.dtype == np.float32
+        narrow, rounding = self.basis.dtype == np.float32, self.report.get("rounding", 0.0)
         causes = [f"condition number about {condition:.1g}"]
+        if rounding > FAR:
+            causes.append(f"rounding of the normal equations may change predictions by {rounding:.2g} of their size")
         if narrow:
             causes.append("weights and kernel values are rounded to float32")
         if jitter > 1:
             causes.append(f"rounding acts as a ridge of {jitter:.2g} times the one given")
         remedies = [*(['dtype="float64"'] if narrow else []), "a larger ridge", "a smaller bandwidth", "fewer centers"]
-        said(self.report, "Direct", residual, causes, remedies, far=residual > FAR or jitter > 1)
+        if self.problem.better_budget and "sweeps" not in self.report:
+            needed = format_bytes(self.problem.better_budget)
+            remedies.insert(0, f"memory={needed!r}, which allows a second sweep that rounding spoils less")
+        said(self.report, "Direct", residual, causes, remedies, far=max(residual, rounding) > FAR or jitter > 1)
 
     def weights(self, state: Array) -> Array:
         """The solution."""

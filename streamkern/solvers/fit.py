@@ -493,6 +493,7 @@ def fit(
         seed=recipe.seed,
         lanes=recipe.lanes,
         memory=room_for_solver(device, projected, width(recipe, scaled), scaled.n_features, centers.Z.dtype.itemsize),
+        better_budget=projected.better_budget,
         cache_bytes=projected.cache_bytes,
         validation=validation,
         features=recipe.features,
@@ -502,6 +503,7 @@ def fit(
     )
 
     def key() -> tuple[Any, ...]:
+        choice = projected.bill.choice + (", no better solve" if problem.better_budget else "")
         return (
             scaled.fingerprint,
             None if validation is None else validation.fingerprint,
@@ -510,7 +512,7 @@ def fit(
             described(kernel),
             described(recipe.features),
             described(recipe.solver),
-            [recipe.seed, recipe.lanes, recipe.dtype, projected.bill.choice, problem.mix_chunks],
+            [recipe.seed, recipe.lanes, recipe.dtype, choice, problem.mix_chunks],
             platform.machine(),
         )
 
@@ -518,7 +520,7 @@ def fit(
     if done:
         report = report | {"preprocess": done}
     release()
-    return Fitted(problem, outcome, report, projected, median, learned, columns)
+    return Fitted(problem, outcome, report, projected.after(report), median, learned, columns)
 
 
 def rows_key(dataset: Dataset) -> str:

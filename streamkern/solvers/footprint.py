@@ -12,8 +12,8 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import KEPT_BYTES, reading_bytes
 from streamkern.engine import default_engine
+from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError
-from streamkern.execute.threads import default_threads
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
@@ -30,8 +30,11 @@ _LIBRARIES = 64 << 20
 _ENGINE = 60 << 20
 """The engine's compiler, in a process that has not loaded it: 57 MiB measured."""
 
-_THREAD = 16 << 20
+THREAD = 16 << 20
 """A thread's stack, its buffers in BLAS and the codecs, and its share of the allocator's slack."""
+
+_USUAL_SLOTS, _FRESH = 4, 192 << 20
+"""Threads, and bytes of a process before a fit, for which it is decided whether a better solve is tried."""
 
 _ORDERING = 2  # numbers for each row of a group while its order is made
 _IDS = 1 << 20  # row ids hashed at a time
@@ -52,6 +55,8 @@ class Footprint:
         bill: what the solver takes, given how many bytes its own matrices may have.
         budget: bytes the process may hold.
         worker: bytes of rows, centers and sums in a process of a cluster with one thread, and of each further thread.
+        extra: bytes that training adds to its stage where data make the solver try a better solve.
+        better_budget: budget in bytes that allows it; 0 where this one does, or nothing is added.
     """
 
     baseline: int
@@ -60,6 +65,8 @@ class Footprint:
     bill: Bill
     budget: int
     worker: tuple[int, int]
+    extra: int
+    better_budget: int = 0
 
     @property
     def solver_bytes(self) -> int:
@@ -75,6 +82,12 @@ class Footprint:
     def peak(self) -> int:
         """Projected peak in bytes."""
         return self.baseline + max(self.stages.values())
+
+    def after(self, report: dict[str, Any]) -> Footprint:
+        """The projection of a fit whose solver ended with this report."""
+        if report.get("sweeps", 1) == 1:
+            return self
+        return replace(self, stages=self.stages | {"train": self.stages["train"] + self.extra}, extra=0)
 
 
 def footprint(
@@ -96,8 +109,12 @@ def footprint(
     features: FeatureMap | None = None,
     overlaps: bool | None = None,
     agop: AGOP | None = None,
+    better: bool = False,
 ) -> Footprint:
     """Project the memory of a fit.
+
+    What only some data need, as a second sweep of ``Direct``, is not part of the peak: the budget decides whether it is
+    tried (``better_budget``).
 
     Args:
         dataset: training rows.
@@ -117,6 +134,7 @@ def footprint(
         features: the feature map, or None.
         overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
         agop: the metric to learn, or None.
+        better: whether the peak is that of a fit whose data need the better solve.
 
     Raises:
         PlanRefusedError: it cannot fit; says what would.
@@ -125,16 +143,15 @@ def footprint(
         _project, dataset=dataset, p=p, outputs=outputs, solver=solver, budget=budget, baseline=baseline, slots=slots,
         lanes=lanes, itemsize=itemsize, validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes,
         model_rows=model_rows, stored_centers=stored_centers, features=features, overlaps=overlaps, agop=agop,
+        better=better,
     )  # fmt: skip
     result = project()
     if result.peak <= budget:
-        return result
+        return _with_better(project, result)
     enough = project(budget=result.peak)
     while enough.peak > enough.budget:  # with more room the solver may choose what takes more
         enough = project(budget=enough.peak)
-    needed = format_bytes(enough.budget)
-    if parse_bytes(needed) < enough.budget:  # rounded down
-        needed = format_bytes(enough.budget + enough.budget // 20)
+    needed = _rounded_up(enough.budget)
     others = _alternatives(project, result, solver, p, slots, lanes)
     stored = dataset.source.n_features * dataset.source.dtype.itemsize
     smaller = rows_per_chunk(stored)
@@ -158,6 +175,29 @@ def footprint(
     )
 
 
+def _with_better(project: Callable[..., Footprint], result: Footprint) -> Footprint:
+    """The projection, with the budget that a better solve needs. Weights depend on it: it is that of any process."""
+    if not result.extra:
+        return result
+
+    def needed(budget: int) -> int:
+        found = project(slots=_USUAL_SLOTS, baseline=_FRESH, spare=True, budget=budget)
+        return found.baseline + found.stages["train"] + found.extra
+
+    if needed(result.budget) <= result.budget:
+        return project(spare=True)
+    enough = needed(result.budget)
+    while (more := needed(enough)) > enough:
+        enough = more
+    return replace(result, better_budget=parse_bytes(_rounded_up(enough)))
+
+
+def _rounded_up(size: int) -> str:
+    """A size as it is written, and no less than it is."""
+    text = format_bytes(size)
+    return text if parse_bytes(text) >= size else format_bytes(size + size // 20)
+
+
 def _project(
     *,
     dataset: Dataset,
@@ -178,10 +218,13 @@ def _project(
     overlaps: bool | None,
     most_rows: int | None = None,
     agop: AGOP | None,
+    better: bool,
+    spare: bool = False,
 ) -> Footprint:
     """The projection for a budget, whether it fits or not; parameters as in ``footprint``.
 
-    ``most_rows`` are those of a chunk, as if the rows were stored in chunks of so many.
+    ``most_rows`` are those of a chunk, as if the rows were stored in chunks of so many. With ``spare``, chunks that are
+    kept leave room for a better solve.
     """
     source, d, widest = dataset.source, dataset.n_features, dataset.widest
     stored = source.n_features * source.dtype.itemsize
@@ -201,8 +244,9 @@ def _project(
     room = solver_memory(budget, dataset, p, itemsize, slots if stored_centers else None)
     blocks = len(dataset) // max(1, dataset.base_rows) * int(np.sum(-(-sizes // SCAN_ROWS))) or 1
     size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks)
-    bill = Bill(solver, size, model_rows)
+    bill = Bill(solver, replace(size, better=better), model_rows)
     takes = bill.memory
+    extra = max(0, Bill(solver, replace(size, better=True), model_rows).memory.training - takes.training)
     batch = max(takes.batch, lanes)
     small = whole <= budget // 8
     # A group of chunks whose rows are mixed, as ``Problem.mix_chunks`` and ``Stream`` choose it.
@@ -233,7 +277,7 @@ def _project(
         stages["metric"] = gather + ids + metric_bill(agop, size, dataset.base_rows).memory
     if validate:
         stages["train"] += evaluation + takes.centers + weights
-    baseline += _LIBRARIES + slots * _THREAD + dataset.held_bytes(itemsize, outputs)
+    baseline += _LIBRARIES + slots * THREAD + dataset.held_bytes(itemsize, outputs)
     transforming = 0
     if dataset.transforms:  # each thread's rows before and after the widest of them
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)
@@ -244,15 +288,15 @@ def _project(
     else:
         # Elsewhere it does not decide the weights, and what the budget does not hold is read again.
         least = min(needed, (walked + 1) * chunk_rows * as_read.row)
-        cache = int(np.clip(budget - baseline - stages["train"], least, needed))
+        cache = int(np.clip(budget - baseline - stages["train"] - (extra if spare else 0), least, needed))
         cache = max(cache, whole) if small else min(cache, whole - 1)
         stages["train"] += cache
     # A worker has the lanes' blocks or tiles of the set-up: its copy of the work, messages, and what a thread holds.
     thread = (
-        _THREAD + transforming + takes.block + read_ahead + lanes * takes.sums + row_bytes(d, itemsize, values) * batch
+        THREAD + transforming + takes.block + read_ahead + lanes * takes.sums + row_bytes(d, itemsize, values) * batch
     )
     worker = 3 * takes.centers + 2 * takes.state + reading + needed + ids + thread, thread
-    return Footprint(baseline, stages, cache, bill, budget, worker)
+    return Footprint(baseline, stages, cache, bill, budget, worker, extra)
 
 
 def loaded() -> int:
@@ -277,7 +321,7 @@ def require_fitting(what: str, source: Source, working: int, budget: int, slots:
         PlanRefusedError: it cannot fit; says what would make it fit.
     """
     reading = reading_bytes(source, slots) + KEPT_BYTES
-    projected = int(loaded() + _LIBRARIES + reading + held + slots * (_THREAD + working))
+    projected = int(loaded() + _LIBRARIES + reading + held + slots * (THREAD + working))
     if projected > budget:
         raise PlanRefusedError(
             f"The {what} needs {format_bytes(projected)} and may use {format_bytes(budget)}.",

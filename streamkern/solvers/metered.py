@@ -59,6 +59,7 @@ class Size:
         features: the feature map; None for kernel values at centers.
         stored: whether the centers stay where the rows are stored.
         blocks: of a sweep over all rows; None where it is not known.
+        better: whether data may make a solver try a better solve: see ``Problem.better_budget``.
     """
 
     n: int
@@ -73,6 +74,7 @@ class Size:
     features: FeatureMap | None = field(default=None, compare=False)
     stored: bool = False
     blocks: int | None = None
+    better: bool = False
 
     @property
     def scanned(self) -> int:
@@ -409,7 +411,7 @@ class MeteredProblem(Problem):
         ids = None if size.stored else np.arange(min(p, 4096))
         return cls(
             given, outputs, Laplace(1.0), CenterSet(Z, ids), nobody, size.dtype, lanes=size.lanes, memory=size.memory,
-            features=size.features, engine=engine, size=size, run=run,
+            better_budget=0 if size.better else 1, features=size.features, engine=engine, size=size, run=run,
         )  # fmt: skip
 
     @property

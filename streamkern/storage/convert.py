@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from streamkern.errors import DataError, StreamkernError
 from streamkern.storage.schema import Column, number_of
-from streamkern.types import Array
+from streamkern.types import Array, IntArray
 
 MOST_WORDS = 10_000
 """Texts of a column that are kept, so that messages and names of features can show them."""
@@ -104,9 +104,9 @@ def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] |
     if pa.types.is_null(kind):
         return np.full(len(values), np.nan)
     if column.kind == "category" and column.text:
-        return _numbers_of(_texts(without_dictionary(values)), words)
+        return _numbers_of(values if is_text(kind) else _texts(without_dictionary(values)), words)
     if is_text(kind):
-        return _from_text(without_dictionary(values), column)
+        return _from_text(values, column)
     values = without_dictionary(values)
     if column.kind == "datetime":
         made = _seconds(values)
@@ -145,29 +145,45 @@ def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _numbers_of(texts: pa.ChunkedArray, words: dict[float, str] | None) -> Array:
     """Numbers that stand for texts; NaN for a null and for an empty text."""
-    encoded = texts.combine_chunks().dictionary_encode()
-    known = encoded.dictionary.to_pylist()
+    known, codes = _coded(texts)
     numbers = np.array([*(number_of(text) if text else np.nan for text in known), np.nan])
     if words is not None and len(words) < MOST_WORDS:
         words.update((number, text) for number, text in zip(numbers[:MOST_WORDS], known, strict=False) if text)
-    return np.asarray(numbers[encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)])
+    return np.asarray(numbers[codes])
+
+
+def _coded(texts: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
+    """Different texts, and the place of each row's among them, or their number for a null.
+
+    A dictionary stays one: texts that are few and long would take gigabytes row by row.
+    """
+    stored = pa.types.is_dictionary(texts.type) and not is_view(texts.type.value_type)
+    coded = texts if stored else without_dictionary(texts).dictionary_encode()
+    encoded = coded.unify_dictionaries().combine_chunks()
+    codes = np.asarray(encoded.indices.cast(pa.int64()).fill_null(-1))
+    if not stored:
+        return encoded.dictionary.to_pylist(), codes
+    used = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(encoded.dictionary)))
+    place = np.full(len(encoded.dictionary) + 1, len(used))  # the last is that of a null
+    place[used] = np.arange(len(used))
+    return encoded.dictionary.take(pa.array(used)).to_pylist(), place[codes]
 
 
 def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
     """Texts as numbers, categories of numbers, booleans or times."""
-    encoded = pc.utf8_trim_whitespace(values).combine_chunks().dictionary_encode()
-    known = encoded.dictionary.to_pylist()
+    stored, codes = _coded(values)
+    known = pc.utf8_trim_whitespace(pa.array(stored, pa.large_string())).to_pylist()
     made = np.full(len(known) + 1, np.nan)
     for j, text in enumerate(known):
         if not text:
             continue
         found = _parsed(text, column.kind)
         if found is None:
-            row = pc.index(encoded.indices, j).as_py()
+            row = int(np.argmax(codes == j))
             expected = {"boolean": "true or false", "datetime": "a date or time such as 2026-03-14 15:09:26"}
             raise UnfitError(row, values[row].as_py(), expected.get(column.kind, "a number"))
         made[j] = found
-    return np.asarray(made[encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)])
+    return np.asarray(made[codes])
 
 
 def _parsed(text: str, kind: str) -> float | None:

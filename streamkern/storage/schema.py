@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamkern.defaults import COLUMN_KINDS
 from streamkern.errors import UsageError
-
-KINDS = ("number", "category", "boolean", "datetime")
-"""Kinds of columns."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,11 @@ class Schema:
         """
         columns = []
         for each in described if isinstance(described, list) else [None]:
-            if not isinstance(each, dict) or not isinstance(each.get("name"), str) or each.get("kind") not in KINDS:
+            if (
+                not isinstance(each, dict)
+                or not isinstance(each.get("name"), str)
+                or each.get("kind") not in COLUMN_KINDS
+            ):
                 raise ValueError("a column of the schema has no name, or no kind that is known")
             text = each.get("text", False)
             if type(text) is not bool or (text and each["kind"] != "category"):
@@ -141,9 +143,9 @@ def declared(schema: Any, where: str = "schema") -> dict[str, Column]:
             f"schema is {schema!r}.", where=where, expected='kinds of columns by name: {"zip": "category"}'
         )
     for name, kind in schema.items():
-        if kind not in KINDS:
+        if kind not in COLUMN_KINDS:
             raise UsageError(
-                f"The kind of column {name!r} is {kind!r}.", where=where, expected=f"one of {', '.join(KINDS)}"
+                f"The kind of column {name!r} is {kind!r}.", where=where, expected=f"one of {', '.join(COLUMN_KINDS)}"
             )
     # Whether a category's values are text is what its stored type says.
     return {name: Column(name, kind) for name, kind in schema.items()}

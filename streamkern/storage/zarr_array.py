@@ -20,6 +20,7 @@ from zarr.storage import LocalStore
 
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.memory import check
+from streamkern.storage.frames import WholeChunks
 from streamkern.storage.remote import reread
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore, WholeBlosc
 from streamkern.types import Array
@@ -42,6 +43,7 @@ class StoredArray:
         self.where = f"{url}, array {array.path}" if array.path else url
         self.dtype = np.dtype(array.dtype)
         self._fill = array.metadata.fill_value
+        self._whole = WholeChunks.of(array)
         self._kept: OrderedDict[int, Array] = OrderedDict()
         self._lock, self._decoding = Lock(), Lock()
 
@@ -146,7 +148,7 @@ class StoredArray:
             StorageError: the store cannot be read.
         """
         try:
-            block = reread(lambda: np.asarray(self.array[a:b]))
+            block = reread(lambda: self._decoded(a, b))
         except (MemoryError, StorageError):
             raise
         except PermissionError as error:
@@ -161,6 +163,16 @@ class StoredArray:
         if not self.sparse:
             self._require_stored(a, b, block)
         return block
+
+    def _decoded(self, a: int, b: int) -> Array:
+        """Rows a to b, without zarr's pipeline where they are one stored chunk of a layout known here."""
+        index, begin = divmod(a, self.array.chunks[0])
+        if self._whole is not None and not begin and b == min(a + self.array.chunks[0], self.array.shape[0]):
+            key = self._key((index, *(0 for _ in self.array.shape[1:])))
+            stored = sync(self.array.store.get(key, default_buffer_prototype()))
+            if stored is not None:
+                return self._whole.decoded(stored.as_numpy_array())[: b - a]
+        return np.asarray(self.array[a:b])
 
     def _stored_chunks(self, a: int, b: int) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
         """Coordinates of the (inner) chunks that hold rows a to b, and the region of each, cut to these rows."""

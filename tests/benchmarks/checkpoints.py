@@ -19,10 +19,11 @@ import numpy as np
 
 import streamkern as sk
 from streamkern.data.targets import Classes
+from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
 from streamkern.pipeline import load_pipeline
-from streamkern.pipeline.checkpoints import INTERVAL, Checkpoints
+from streamkern.pipeline.checkpoints import Checkpoints
 from streamkern.solvers import Checkpoint, Problem, train
 
 OFTEN = 2.0
@@ -71,11 +72,11 @@ def main() -> None:
                 train(problem, iteration, keeper=keeper)
                 costs.append((time.perf_counter() - begun - without[-1]) / max(1, keeper.written))
         print(f"p = {args.centers:,}: setup {prepared:.1f} s, a pass {statistics.median(without):.1f} s")
-        share = [100 * cost / INTERVAL for cost in costs]
+        share = [100 * cost / CHECKPOINT_SECONDS for cost in costs]
         print(
             f"a checkpoint costs {1e3 * statistics.median(costs):.0f} ms of a run "
             f"({1e3 * min(costs):.0f} to {1e3 * max(costs):.0f}), {statistics.median(share):.2f}% at one in "
-            f"{INTERVAL:.0f} s ({min(share):.2f} to {max(share):.2f})"
+            f"{CHECKPOINT_SECONDS:.0f} s ({min(share):.2f} to {max(share):.2f})"
         )
         with Leave(Path(folder) / "left", events) as keeper:
             keeper.prepared = iteration.prepared

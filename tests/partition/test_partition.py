@@ -14,16 +14,17 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern.data.stream import Assembly, Block
-from streamkern.data.targets import Classes
+from streamkern.data.stream import Assembly, Block, Raw
+from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
-from streamkern.partition import CutTree
 from streamkern.partition.grow import Axis, Counting, axis_of, cut_at, quantile_edges
 from streamkern.partition.memory import expected_leaves
 from streamkern.partition.rows import LeafIds, Scattered
+from streamkern.partition.tree import CutTree
 from streamkern.report import read_run
 from streamkern.report.page import page
 from streamkern.report.status import status
+from streamkern.storage.artifact import load_artifact, save_artifact
 
 N, D = 6000, 5
 PARTITION = sk.Partition(rows=1600)
@@ -133,7 +134,7 @@ def test_a_value_that_most_rows_share_is_not_cut_off():
 def test_a_direction_is_along_the_feature_that_matters():
     X = np.random.default_rng(1).normal(size=(2000, D)) * [1, 1, 1, 1, 2]
     y = np.sin(2 * X[:, [3]])
-    line = axis_of((0, X, y, None), sk.Laplace("median"), sk.data.targets.Continuous(np.zeros(1), flat=False), 0)
+    line = axis_of((0, X, y, None), sk.Laplace("median"), Continuous(np.zeros(1), flat=False), 0)
     assert line is not None
     direction = line.direction * X.std(axis=0)
     assert abs(direction[3]) / np.linalg.norm(direction) > 0.9
@@ -141,7 +142,7 @@ def test_a_direction_is_along_the_feature_that_matters():
 
 def test_rows_that_are_all_alike_have_no_direction():
     y = np.zeros((300, 1))
-    encoding = sk.data.targets.Continuous(np.zeros(1), flat=False)
+    encoding = Continuous(np.zeros(1), flat=False)
     assert axis_of((0, np.ones((300, D)), y, None), sk.Laplace("median"), encoding, 0) is None
     X = np.random.default_rng(0).normal(size=(300, D))
     assert axis_of((0, X, y, None), sk.Laplace("median"), encoding, 0) is not None  # that of the largest variance
@@ -303,7 +304,7 @@ def _encoded(model: sk.KernelRegressor, X: np.ndarray) -> np.ndarray:
         data = made._dataset(pd.DataFrame(X, columns=list("abcde")))
     ids = np.arange(len(X))
     from_rows = data.source.read(0)
-    raw = sk.data.stream.Raw(from_rows.X, None, ids, np.zeros_like(ids))
+    raw = Raw(from_rows.X, None, ids, np.zeros_like(ids))
     return Assembly(data, None, 0.0, made.Z.dtype).build(raw, ids, (), "").X
 
 
@@ -383,10 +384,10 @@ def test_a_damaged_model_is_an_error(damage: str, tmp_path: Path):
         content[len(content) // 2] ^= 1
         chunk.write_bytes(content)
     else:
-        arrays, metadata = sk.storage.artifact.load_artifact(tmp_path / "model", "PartitionedMachine")
+        arrays, metadata = load_artifact(tmp_path / "model", "PartitionedMachine")
         metadata |= {"leaves": {"leaves": metadata["leaves"][:1]}, "blend": {"blend": 7}}.get(damage, {})
         arrays |= {"cuts": arrays["cuts"][:0]} if damage == "cuts" else {}
-        sk.storage.artifact.save_artifact(tmp_path / "model", "PartitionedMachine", arrays, metadata)
+        save_artifact(tmp_path / "model", "PartitionedMachine", arrays, metadata)
     with pytest.raises(sk.ModelFormatError):
         sk.load_model(tmp_path / "model").predict(X)
 

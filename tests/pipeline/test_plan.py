@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import streamkern as sk
 from streamkern.engine.operations import Operations
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes, gemm_rate
+from streamkern.solvers import footprint
 
 Make = Callable[..., sk.Pipeline]
 PRICES = Prices(Operations(*[1e-10] * 11), step=1e-4, row=1e-7, moments=1e-7, byte=1e-9)
@@ -197,3 +199,13 @@ def test_a_damaged_calibration_is_measured_again(tmp_path: Path, content: bytes)
 def test_a_calibration_that_cannot_be_kept_is_used_all_the_same(tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert Calibration(1, tmp_path / "file" / "below").measured("gemm", lambda: 2.0) == 2.0
+
+
+def test_a_plan_says_what_a_second_sweep_would_add(make: Make, monkeypatch: pytest.MonkeyPatch):
+    pipeline = make(solver=sk.Direct(), centers=sk.Uniform(500))
+    roomy = sk.plan(pipeline, prices=PRICES, threads=1, memory="8GiB")
+    assert " more where rounding spoils the first solution\n" in roomy.text()
+    assert "rounding spoils" not in sk.plan(make(), prices=PRICES).text()
+    monkeypatch.setattr(footprint, "_FRESH", 9 << 30)
+    tight = sk.plan(pipeline, prices=PRICES, threads=1, memory="8GiB")
+    assert re.search(r" more would be needed where .* from a budget of 9\.[0-9] GiB\n", tight.text())

@@ -21,7 +21,8 @@ import streamkern as sk
 from streamkern.cli import main
 from streamkern.serving import predict as module
 from streamkern.serving.predict import predict
-from streamkern.storage.predictions import record_at
+from streamkern.storage.predictions import FORMATS as FORMATS_OF_PREDICTIONS
+from streamkern.storage.predictions import OutputColumn, record_at
 
 FORMATS = ("parquet", "zarr")
 NAMES = list("abcdef")
@@ -377,3 +378,18 @@ def test_the_exit_status_says_how_it_ended(made: Path, tmp_path: Path, monkeypat
     (tmp_path / "new.parquet").symlink_to(made / "new.parquet")
     sk.load_model(made / "classes.zarr").save("m.zarr")
     assert main(["predict", *words]) == status
+
+
+def test_the_footer_of_many_parts_of_many_columns_is_projected(tmp_path: Path):
+    """Row groups of 500 outputs: 1.7 KiB each column, which no projection counted."""
+    columns = [OutputColumn("prediction", np.dtype(np.float32), tuple(f"prediction_{j}" for j in range(120)))]
+    made = FORMATS_OF_PREDICTIONS["parquet"](tmp_path / "p.parquet", columns, 160, 4, {"fingerprint": "f"})
+    with made.writing():
+        for part in made.missing():
+            made.write(part, [np.zeros((4, 120), np.float32)])
+        made.commit()
+    footer = pq.read_metadata(tmp_path / "p.parquet")
+    assert footer.num_row_groups == len(made) == 40
+    # As objects that grow, and as bytes.
+    assert 2 * footer.serialized_size <= made.noted_bytes <= 30 * footer.serialized_size
+    assert FORMATS_OF_PREDICTIONS["zarr"](tmp_path / "p.zarr", columns, 160, 4, {"fingerprint": "f"}).noted_bytes == 0

@@ -205,5 +205,4 @@ def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shap
     assert setup <= said.setup + rows
     assert training <= said.training + rows
     assert said.setup <= 1.35 * setup + (3 << 20)
-    spare = 2.0 if isinstance(solver, sk.Direct | sk.Falkon) else 1.35  # room that is seldom used
-    assert said.training <= spare * training + (3 << 20)
+    assert said.training <= 1.35 * training + (3 << 20)

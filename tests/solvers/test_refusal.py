@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.execute.threads import default_threads
+from streamkern.engine.parallel import default_threads
 from streamkern.solvers.footprint import Footprint, footprint
 
 MIB = 1 << 20

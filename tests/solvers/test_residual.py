@@ -11,6 +11,7 @@ import pytest
 import scipy.linalg
 
 import streamkern as sk
+from streamkern.solvers import footprint
 from streamkern.solvers.residual import FAR, relative_residual
 from streamkern.types import Array
 
@@ -71,6 +72,23 @@ def test_direct_takes_one_sweep_where_that_is_enough():
     assert "sweeps" not in model.report_
     assert model.report_["residual"] < 1e-5
     assert model.report_["rounding"] < 1e-4
+
+
+@pytest.mark.parametrize("ridge", [1e-9, 0.0], ids=["factored", "not positive definite"])
+def test_direct_keeps_its_first_answer_where_memory_allows_no_second_sweep(
+    ridge: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "_FRESH", 9 << 30)
+    with pytest.warns(UserWarning, match=r"Direct has not reached .*rounding.* helps: memory='[0-9.]+ GiB', which"):
+        model, found = fitted(sk.Direct(ridge), "Gaussian", 20.0, "float64")
+    report = model.report_
+    assert "sweeps" not in report
+    assert report["rounding"] > FAR
+    assert np.isfinite(found).all()
+    assert off(found, exact("Gaussian", 20.0, 1e-9)) < 0.7  # 0.03 with a second sweep
+    monkeypatch.undo()
+    fine = fitted(sk.Direct(1e-7), "Gaussian", 2.0, "float64")[0]
+    assert "warnings" not in fine.report_
 
 
 def test_dependent_features_without_a_ridge_are_least_squares():

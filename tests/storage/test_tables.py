@@ -16,6 +16,8 @@ from pyarrow import feather
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage import csv, layout
+from streamkern.storage.convert import converted
+from streamkern.storage.schema import Column
 from streamkern.storage.tables import open_tables
 from streamkern.testing.source import SourceSuite, read_all
 from tests.faults import FaultyServer
@@ -323,3 +325,26 @@ def test_pairs_of_arrays_keep_the_name_of_the_target():
     assert read_all(source).y.tolist() == [0, 1, 2, 0.5, 1.5, 2.5]
     with pytest.raises(UsageError, match="pair"):
         open_tables([np.eye(3)], target="label")
+
+
+@pytest.mark.parametrize("kind", ["category", "number"])
+def test_a_dictionary_of_long_texts_is_not_spelled_out_row_by_row(kind: str):
+    """Twenty texts of 4,000 letters in a parquet file took 1.8 GiB where 620 MiB were allowed."""
+    texts = [f"{i:02}" + " " * 4000 if kind == "number" else f"{i:02}" * 2000 for i in range(20)]
+    codes = np.arange(50_000) % 19  # one text is not used
+    stored = pa.DictionaryArray.from_arrays(pa.array(codes, pa.uint8(), mask=codes == 3), pa.array(texts))
+    words: dict[float, str] = {}
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        parts = pa.chunked_array([stored[:30_000], stored[30_000:]])
+        found = converted(parts, Column("text", kind, kind != "number"), words)
+    finally:
+        pa.set_memory_pool(before)
+    assert (pool.max_memory() or 0) < 20 << 20
+    assert np.array_equal(np.isnan(found), codes == 3)
+    assert len(np.unique(found[codes != 3])) == 18
+    if kind == "category":
+        assert sorted(words.values()) == [text for i, text in enumerate(texts[:19]) if i != 3]
+    else:
+        assert np.array_equal(found[codes != 3], codes[codes != 3])

@@ -1,0 +1,53 @@
+"""``streamkern ingest`` and ``streamkern inspect``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+
+from streamkern.commands.output import say
+from streamkern.engine.parallel import default_threads
+from streamkern.execute import open_executor
+from streamkern.progress import Display
+from streamkern.report.inspect import inspect as inspect_data
+from streamkern.storage.ingest import ingest
+
+
+def ingest_command(args: Namespace) -> None:
+    """Write tables in the training layout."""
+    display = Display(sys.stderr)
+    try:
+        made = ingest(
+            args.sources,
+            args.path,
+            target=args.target,
+            weight=args.weight,
+            columns=args.columns,
+            shuffle=args.shuffle,
+            seed=args.seed,
+            format=args.format,
+            dtype=args.dtype,
+            shard=args.shard,
+            memory=args.memory,
+            threads=args.threads or default_threads(),
+            header=not args.no_header,
+            missing=args.missing,
+            schema=args.schema,
+            exclude=args.exclude or (),
+            overwrite=args.overwrite,
+            on_progress=display.rows,
+        )
+    finally:
+        display.close()
+    say(f"{made}\n")
+
+
+def inspect_command(args: Namespace) -> None:
+    """Print what a data set holds."""
+    with open_executor("threads", args.threads) as executor:
+        found = inspect_data(
+            args.data, args.target, columns=args.columns, schema=args.schema, exclude=args.exclude or (),
+            executor=executor, header=not args.no_header, memory=args.memory,
+        )  # fmt: skip
+    say((json.dumps(found.to_json()) if args.json else found.text()) + "\n")

@@ -1,0 +1,15 @@
+"""``streamkern doctor``."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+from streamkern.commands.output import say
+from streamkern.pipeline.doctor import doctor_text, examine
+
+
+def doctor_command(args: Namespace) -> None:
+    """Print what this machine offers."""
+    found = examine()
+    say(json.dumps(found, indent=1) + "\n" if args.json else doctor_text(found))

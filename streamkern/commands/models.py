@@ -1,0 +1,81 @@
+"""``streamkern retrain`` and ``streamkern models``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from argparse import Namespace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from streamkern.backends import get_device
+from streamkern.commands.output import say
+from streamkern.errors import StreamkernError, UsageError
+from streamkern.pipeline import load_pipeline
+from streamkern.progress import Display
+from streamkern.registry import Registry, retrain
+from streamkern.registry.retrain import listing
+from streamkern.report import read_run
+
+
+def retrain_command(args: Namespace, settings: dict[str, str]) -> None:
+    """Train if there is something new and promote what passes the gate; the last line of stdout is one JSON object."""
+    get_device(args.device)
+    display = Display(sys.stderr)
+    reply: dict[str, Any] = {"status": "failed"}
+    try:
+        if args.registry is None:
+            raise UsageError(
+                "No registry is given.",
+                where="--registry",
+                expected="a directory",
+                remedy="streamkern retrain PIPELINE --registry DIR",
+            )
+        reply = retrain(
+            load_pipeline(args.pipeline, settings), args.registry, gate=args.gate, cold=args.cold, keep=args.keep,
+            memory=args.memory, threads=args.threads, scheduler=args.scheduler, device=args.device,
+            listeners=() if args.quiet else (display,), report=_page if find_spec("bokeh") else None,
+        ) | {"exit_status": 0}  # fmt: skip
+    except StreamkernError as error:
+        reply |= {"exit_status": error.exit_status, "reasons": [str(error)]}
+        raise
+    except KeyboardInterrupt as error:
+        reply = {"status": "interrupted", "exit_status": 128 + (error.args[0] if error.args else signal.SIGINT)}
+        raise
+    except Exception as error:
+        reply |= {"exit_status": StreamkernError.exit_status, "reasons": [f"{type(error).__name__}: {error}"]}
+        raise
+    finally:
+        display.close()
+        say(json.dumps(reply) + "\n")
+
+
+def _page(folder: Path) -> Path:
+    from streamkern.report.page import write_report
+
+    return write_report([read_run(folder)])
+
+
+def models_command(args: Namespace) -> None:
+    """List, show, promote, roll back or prune the versions of a registry."""
+    models = Registry(args.registry)
+    if args.action == "list":
+        say(listing(models))
+    elif args.action == "show":
+        say(json.dumps(models.record(args.version), indent=1) + "\n")
+    elif args.action == "promote" and args.version is None:
+        raise UsageError(
+            "No version is given.",
+            where="VERSION",
+            expected="a number, such as 7",
+            remedy="streamkern models DIR promote VERSION",
+        )
+    else:
+        with models.lock():
+            if args.action == "prune":
+                say(f"deleted {', '.join(map(str, models.prune(args.keep))) or 'nothing'}\n")
+            else:
+                number = models.promote(args.version) if args.action == "promote" else models.rollback()
+                say(f"the champion is version {number}\n")

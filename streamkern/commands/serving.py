@@ -1,0 +1,35 @@
+"""``streamkern predict`` and ``streamkern evaluate``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+
+from streamkern.backends import get_device
+from streamkern.commands.output import say
+from streamkern.progress import Display
+from streamkern.report.status import metrics_in_words
+from streamkern.serving.predict import evaluate, predict
+
+
+def evaluate_command(args: Namespace) -> None:
+    """Print the scores of a saved model on stored rows."""
+    get_device(args.device)
+    target = args.target[0] if len(args.target) == 1 else args.target
+    metrics = evaluate(args.model, args.data, target, memory=args.memory, threads=args.threads)
+    say((json.dumps(metrics) if args.json else metrics_in_words(metrics)) + "\n")
+
+
+def predict_command(args: Namespace) -> None:
+    """Write predictions of stored rows."""
+    get_device(args.device)
+    display = Display(sys.stderr)
+    try:
+        made = predict(
+            args.model, args.data, args.out, id=args.id, scores=args.scores, format=args.format, memory=args.memory,
+            threads=args.threads, scheduler=args.scheduler, overwrite=args.overwrite, on_progress=display.rows,
+        )  # fmt: skip
+    finally:
+        display.close()
+    say((json.dumps(made.to_json()) if args.json else str(made)) + "\n")

@@ -1,0 +1,103 @@
+"""Commands that take a pipeline file, and ``resume``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+import shutil
+import sys
+import textwrap
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from streamkern.backends import get_device
+from streamkern.commands.output import complain, say
+from streamkern.errors import StreamkernError
+from streamkern.events import Listener
+from streamkern.pipeline import load_pipeline, parameters, plan, resume, run, type_name
+from streamkern.pipeline.results import RunResult
+from streamkern.progress import Display
+from streamkern.redaction import redacted
+from streamkern.storage.writer import read_json
+
+
+def settings_help(path: str) -> str:
+    """Settings of a pipeline file: name, type, default, and what the docstring says."""
+    known = parameters(path)
+    rows = [(name, type_name(p.kind), _default(name, p.default), p.text) for name, p in known.items()]
+    if not rows:
+        return f"\n{path} has no settings.\n"
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    indent = sum(widths) + 8
+    lines = [f"\nsettings of {path} (--set NAME=VALUE):"]
+    for row in rows:
+        head = "  ".join(["", *(text.ljust(width) for text, width in zip(row[:3], widths, strict=True)), ""])
+        text = textwrap.wrap(row[3], max(30, shutil.get_terminal_size().columns - indent)) or [""]
+        lines += [(head + text[0]).rstrip(), *(" " * indent + more for more in text[1:])]
+    return "\n".join(lines) + "\n"
+
+
+def _default(name: str, value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return "required"
+    if isinstance(value, str):
+        return str(redacted({"settings": {name: value}})["settings"][name])
+    return f"{value:_}" if type(value) is int else str(value)
+
+
+def run_command(args: Namespace, settings: dict[str, str]) -> None:
+    """Train a pipeline."""
+    get_device(args.device)
+    pipeline = load_pipeline(args.pipeline, settings)
+    folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
+
+    def begin(listeners: tuple[Listener, ...]) -> RunResult:
+        return run(
+            pipeline, folder, memory=args.memory, threads=args.threads, scheduler=args.scheduler,
+            checkpoint_seconds=args.checkpoint_seconds, listeners=listeners, device=args.device,
+        )  # fmt: skip
+
+    _watched(begin, folder, args.quiet)
+
+
+def resume_command(args: Namespace) -> None:
+    """Continue an interrupted run."""
+    folder = Path(args.run_dir)
+
+    def begin(listeners: tuple[Listener, ...]) -> RunResult:
+        return resume(folder, threads=args.threads, scheduler=args.scheduler, listeners=listeners)
+
+    _watched(begin, folder, args.quiet)
+
+
+def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, quiet: bool) -> None:
+    """A run, what it is doing, and what it has come to."""
+    display = Display(sys.stderr)
+    try:
+        result = begin(() if quiet else (display,))
+    except KeyboardInterrupt:
+        if any((folder / "checkpoints").glob("*/[0-9]*")):
+            display.close()
+            complain(f"the run can go on: streamkern resume {shlex.quote(str(folder))}")
+        raise
+    except StreamkernError:
+        saved = read_json(folder / "result.json") or {}
+        if "model" in saved and saved.get("status") != "done":
+            display.close()
+            model = shlex.quote(str(folder / saved["model"]))
+            complain(f"the model is trained and saved: streamkern evaluate {model} DATA --target NAME scores it")
+        raise
+    finally:
+        display.close()
+    if not quiet:
+        say(f"{result}\n")
+
+
+def plan_command(args: Namespace, settings: dict[str, str]) -> None:
+    """Print what a run will cost."""
+    get_device(args.device)
+    made = plan(load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads, device=args.device)
+    say((json.dumps(made.to_json(), indent=1) if args.json else made.text()) + "\n")

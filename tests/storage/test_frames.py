@@ -1,0 +1,94 @@
+"""Whole chunks decoded without zarr's pipeline: the same rows, and the same errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import zarr
+from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, TransposeCodec
+
+import streamkern as sk
+from streamkern.storage.frames import WholeChunks
+
+ROWS, CHUNK = 23, 5
+
+
+@pytest.fixture(autouse=True)
+def _every_stored_chunk_is_one_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamkern.storage.layout.CHUNK_BYTES", 1)
+
+
+def stored(folder: Path, X: np.ndarray, checksum: bool = True) -> sk.Dataset:
+    sk.write_zarr(folder / "rows.zarr", X, np.arange(len(X)), chunk_rows=CHUNK, checksum=checksum, overwrite=True)
+    return sk.open_dataset(folder / "rows.zarr", target="target")
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+def test_rows_are_those_of_zarrs_pipeline(dtype: object, checksum: bool, tmp_path: Path):
+    X = np.random.default_rng(0).integers(0, 200, (ROWS, 7)).astype(dtype)
+    source = stored(tmp_path, X, checksum).source
+    with patch.object(WholeChunks, "decoded", side_effect=WholeChunks.decoded, autospec=True) as decoded:
+        found = [source.read(chunk) for chunk in range(5)]
+    assert decoded.call_count == 10  # features and targets of five chunks, the last of which is not whole
+    np.testing.assert_array_equal(np.concatenate([rows.X for rows in found]), X)
+    np.testing.assert_array_equal(np.concatenate([rows.y for rows in found]), np.arange(ROWS))
+    assert {rows.X.dtype for rows in found} == {np.dtype(dtype)}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"compressors": GzipCodec()},
+        {"compressors": None},
+        {"filters": TransposeCodec(order=(1, 0)), "compressors": BloscCodec()},
+        {"serializer": BytesCodec(endian="big"), "compressors": BloscCodec()},
+        {"compressors": BloscCodec(), "chunks": (CHUNK, 2)},
+        {"compressors": BloscCodec(), "shards": (2 * CHUNK, 4)},
+        {"compressors": BloscCodec(), "zarr_format": 2},
+    ],
+    ids=lambda layout: "-".join(map(str, layout)),
+)
+def test_other_layouts_are_zarrs(layout: dict[str, object], tmp_path: Path):
+    X = np.random.default_rng(0).random((ROWS, 4))
+    if layout.get("zarr_format") == 2:
+        from numcodecs import Blosc
+
+        layout = layout | {"compressors": Blosc()}
+    array = zarr.create_array(tmp_path / "a.zarr", data=None, shape=X.shape, dtype=X.dtype,
+                              **({"chunks": (CHUNK, 4)} | layout))  # fmt: skip
+    array[:] = X
+    assert WholeChunks.of(array) is None
+    source = sk.open_dataset(tmp_path / "a.zarr").source
+    np.testing.assert_array_equal(np.concatenate([source.read(i).X for i in range(len(source.bounds) - 1)]), X)
+
+
+def damaged(file: Path, how: str) -> None:
+    data = bytearray(file.read_bytes())
+    if how == "missing":
+        file.unlink()
+        return
+    if how == "flipped":
+        data[len(data) // 2] ^= 1
+    elif how == "header":
+        data[4] ^= 1  # how long the decoded frame is
+    file.write_bytes(data[: len(data) // 2] if how == "truncated" else data)
+
+
+@pytest.mark.parametrize(
+    ("how", "checksum"),
+    [("missing", True), ("flipped", True), ("truncated", True), ("truncated", False), ("header", False)],
+)
+def test_a_damaged_chunk_is_an_error_that_names_it(how: str, checksum: bool, tmp_path: Path):
+    X = np.random.default_rng(0).random((ROWS, 7)) + 1.0
+    source = stored(tmp_path, X, checksum).source
+    damaged(tmp_path / "rows.zarr" / "X" / "c" / "1" / "0", how)
+    np.testing.assert_array_equal(source.read(0).X, X[:CHUNK])
+    with pytest.raises(sk.CorruptChunkError) as caught:
+        source.read(1)
+    text = str(caught.value)
+    assert "c/1/0" in text
+    assert "rows 5 to 9" in text

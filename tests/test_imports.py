@@ -1,0 +1,104 @@
+"""What an import and a command load: names of modules, which cost seconds on every start."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import streamkern as sk
+from streamkern.defaults import RADIAL_NAMES
+from streamkern.kernels import RADIAL
+
+ROOT = Path(__file__).parent.parent
+SLOW = {
+    "bokeh", "dask", "distributed", "fsspec", "llvmlite", "mlflow", "numba", "numcodecs", "pandas", "pyarrow", "rich",
+    "scipy", "sklearn", "zarr",
+}  # fmt: skip
+
+
+def loaded(program: str) -> tuple[set[str], set[str]]:
+    """The modules of this package that a program loads, and the packages of others that are slow to import."""
+    ending = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{ending}"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    names = json.loads(out.splitlines()[-1])
+    ours = {name for name in names if name.partition(".")[0] == "streamkern"}
+    return ours, {name.partition(".")[0] for name in names} & (SLOW | {"numpy"})
+
+
+def test_importing_the_library_loads_nothing_else():
+    assert loaded("import streamkern") == ({"streamkern", "streamkern.starting"}, set())
+
+
+COMMAND = """
+from streamkern.cli import main
+try:
+    main({words!r})
+except SystemExit:
+    pass
+"""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["ingest", "--help"], ["ingest"], ["--version"]])
+def test_help_and_usage_errors_load_the_parser_alone(words: list[str]):
+    ours, others = loaded(COMMAND.format(words=words))
+    light = {"cli", "commands", "commands.output", "defaults", "errors", "memory", "redaction", "starting", "user_code"}
+    assert ours == {"streamkern", *(f"streamkern.{name}" for name in light)}
+    assert others == {"numpy"}
+
+
+def test_status_compiles_and_trains_nothing(tmp_path: Path):
+    (tmp_path / "result.json").write_text("{}")
+    ours, others = loaded(COMMAND.format(words=["status", str(tmp_path)]))
+    assert "streamkern.commands.runs" in ours
+    assert {name for name in ours if name.split(".")[1:2] in (["solvers"], ["backends"], ["engine"])} == set()
+    assert others & {"bokeh", "dask", "llvmlite", "numba", "pandas", "scipy", "sklearn"} == set()
+
+
+def test_every_public_name_is_listed_once_for_each_reader():
+    """For type checkers, for ``import *`` and for the import at first use: from the same modules."""
+    tree = ast.parse(Path(str(sk.__file__)).read_text())
+    (types,) = (node for node in tree.body if isinstance(node, ast.If))
+    shown = {
+        str(node.module): tuple(a.name for a in node.names) for node in types.body if isinstance(node, ast.ImportFrom)
+    }
+    assert shown.keys() == sk._NAMES.keys()
+    assert {module: set(names) for module, names in shown.items()} == {m: set(n) for m, n in sk._NAMES.items()}
+    assert sorted(sk.__all__) == sorted(name for names in shown.values() for name in names)
+    assert set(sk.__all__) <= set(dir(sk))
+
+
+@pytest.mark.parametrize("name", sk.__all__)
+def test_a_public_name_is_found_where_the_table_says(name: str):
+    assert getattr(sk, name).__name__ == name
+    assert vars(sk)[name] is getattr(sk, name)  # the second use is a look-up
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'streamkern' has no attribute 'Lapalce'"):
+        sk.Lapalce  # noqa: B018
+
+
+def test_the_names_that_help_shows_are_those_of_the_kernels():
+    assert tuple(sorted(RADIAL)) == RADIAL_NAMES
+
+
+def test_every_command_has_a_function():
+    source = (ROOT / "streamkern" / "cli.py").read_text()
+    names = {
+        node.args[-1].value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("_late", "_with_settings")
+        and isinstance(node.args[-1], ast.Constant)
+    }  # fmt: skip
+    assert len(names) == 14  # thirteen commands, and the help on settings
+    for name in names:
+        module, _, function = name.partition(".")
+        assert callable(getattr(importlib.import_module(f"streamkern.commands.{module}"), function))
