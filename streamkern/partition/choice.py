@@ -19,6 +19,7 @@ from streamkern.centers import Uniform
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.split import HASH_SPAN
+from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import encoding_to_json
 from streamkern.errors import StreamkernError
@@ -99,21 +100,21 @@ def fit_any(
     stages = stages or Stages()
     require_partition(recipe)
     recipe.train.require_rows()
-    reason, held = "", 0
+    reason, held, ready = "", 0, None
     if open_to_one(partition) and not single(partition, recipe.train.base_rows):
         held = trial_footprint(recipe, partition, budget, executor.slots)[1]
         here = executor.name == "threads"
         project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, here, held)
         on_plan(project.first()[0])  # refused before a row is read
     if open_to_one(partition):
-        leaves, reason = _leaves(recipe, partition, executor, budget, stages)
+        leaves, reason, ready = _leaves(recipe, partition, executor, budget, stages)
         stages.choice(f"partition: {reason}", partition=leaves)
         if not leaves:
             whole, _ = resolved(without(recipe), budget)
             fitted = fit(whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)))
             report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
             return fitted._replace(report=report, footprint=_with(fitted.footprint, held))
-    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held)
+    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready)
     many.report["partition"] |= {"reason": reason} if reason else {}
     return many
 
@@ -161,11 +162,11 @@ def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, 
 
 def _leaves(
     recipe: PartitionRecipe, partition: Partition, executor: Executor, budget: int, stages: Stages
-) -> tuple[bool, str]:
-    """Whether to train leaves, and why."""
+) -> tuple[bool, str, tuple[Dataset, Statistics] | None]:
+    """Whether to train leaves, and why; and the prepared rows with their statistics, where they were looked at."""
     n = recipe.train.base_rows
     if single(partition, n):
-        return False, f"one model, since {n:,} rows are no more than a leaf may have"
+        return False, f"one model, since {n:,} rows are no more than a leaf may have", None
     data, facts = prepare(recipe, executor, stages)
     encoding = facts.encoding
 
@@ -177,10 +178,11 @@ def _leaves(
 
     found = stages.keep("one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget))
     better = found["leaves"] < BETTER * found["one"]
-    return better, (
+    reason = (
         f"{'leaves' if better else 'one model'}, squared error {found['leaves']:.4g} in {TRIAL_LEAVES} leaves and "
         f"{found['one']:.4g} in one model on held-out rows of a sample"
     )
+    return better, reason, (data, facts)
 
 
 def trial(

@@ -210,8 +210,20 @@ def fit_partition(
     on_plan: Callable[[Footprint], None],
     folder: Path | None,
     trial: int = 0,
+    ready: tuple[Dataset, Statistics] | None = None,
 ) -> FittedPartition:
-    """Cut the rows and fit every leaf; see ``choice.fit_any``. ``trial`` is the bytes of what preceded it."""
+    """Cut the rows and fit every leaf; see ``choice.fit_any``.
+
+    Args:
+        recipe: with a partition.
+        executor: where blocks and leaves run.
+        budget: bytes this process may hold.
+        stages: how each stage is carried out.
+        on_plan: told the projected memory.
+        folder: see ``choice.fit_any``.
+        trial: bytes of what preceded it.
+        ready: prepared training rows and their statistics, where they are known already.
+    """
     partition = recipe.partition
     assert partition is not None
     recipe.train.require_rows()
@@ -222,7 +234,7 @@ def fit_partition(
     footprint, _ = project.first()
     executor.allowed = Allowance(budget, footprint.worker_bytes(1), footprint.worker[1])
     on_plan(footprint)
-    data, facts = prepare(recipe, executor, stages)
+    data, facts = ready or prepare(recipe, executor, stages)
     done = notes(data, steps(recipe), facts)
     if message := unlike_scales(facts.variance * np.square(data.factor), data.columns):
         stages.warn(message)

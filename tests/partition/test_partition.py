@@ -416,3 +416,20 @@ def test_leaves_are_retrained_promoted_and_reported(tmp_path: Path):
     assert status(run)["state"] == "done"
     assert run.steps[-1]["step"] == run.steps[-1]["steps"] == 4
     assert "4 leaves" in page([run])
+
+
+def test_auto_trains_one_model_where_leaves_are_no_better(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    X, noise = rng.normal(size=(3000, D)).astype(np.float32), rng.normal(size=3000)
+    model = sk.KernelRegressor(centers=50, partition=sk.Partition(rows=1000)).fit(X, noise)
+    assert not isinstance(model.model_, sk.PartitionedMachine)
+    assert model.report_["partition"]["leaves"] == 1
+    assert "in one model on held-out rows of a sample" in model.report_["partition"]["reason"]
+    alone = sk.KernelRegressor(centers=50).fit(X, noise)
+    assert np.array_equal(model.predict(X), alone.predict(X))
+    few = sk.KernelRegressor(centers=50, partition=sk.Partition()).fit(X, noise)
+    assert "no more than a leaf may have" in few.report_["partition"]["reason"]
+    y = np.where(np.arange(3000) == 7, "once", labels(table(3000)[1]))  # a class of one row: the trial can do without
+    rare = sk.Pipeline(sk.from_arrays(X, y), centers=sk.Uniform(50), solver="auto", partition=sk.Partition(rows=1000))
+    result = sk.run(rare, tmp_path / "run")
+    assert result["solver_report"]["partition"]["reason"]
