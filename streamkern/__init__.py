@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from streamkern.report.inspect import Inspection, inspect
     from streamkern.report.mlflow import log_to_mlflow
     from streamkern.serving import Predictor
+    from streamkern.serving.explain import Explanation, explain
     from streamkern.serving.predict import PredictionResult, predict
     from streamkern.solvers import (
         AGOP,
@@ -105,6 +106,7 @@ __all__ = [
     "EigenPro",
     "EigenPro1",
     "EigenPro2",
+    "Explanation",
     "ExponentialPower",
     "Falkon",
     "FeatureDropout",
@@ -169,6 +171,7 @@ __all__ = [
     "UsageError",
     "corollary_1",
     "default_features",
+    "explain",
     "from_arrays",
     "ingest",
     "inspect",
@@ -242,6 +245,7 @@ _NAMES = {
     "streamkern.report.inspect": ("Inspection", "inspect"),
     "streamkern.report.mlflow": ("log_to_mlflow",),
     "streamkern.serving": ("Predictor",),
+    "streamkern.serving.explain": ("Explanation", "explain"),
     "streamkern.serving.predict": ("PredictionResult", "predict"),
     "streamkern.solvers": (
         "AGOP",

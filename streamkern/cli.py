@@ -223,6 +223,13 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("serving.predict_command"))
 
+    command = commands.add_parser("explain", help="columns that a model goes by, and gradients of single rows")
+    command.add_argument("model", metavar="RUN", help="the directory of a run, or a model.zarr")
+    command.add_argument("data", metavar="DATA", nargs="?", help="rows whose gradients are wanted: a table of any kind")
+    command.add_argument("--rows", type=int, default=20, metavar="N", help="the first of them; 20 by default")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(command=_late("serving.explain_command"))
+
     command = commands.add_parser("ingest", help="write any table in the training layout, shuffled on request")
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables of any kind, or globs")
     command.add_argument("path", metavar="TARGET", help="the local directory to make, or the URL of a store")

@@ -32,6 +32,7 @@ from streamkern.partition.tree import Partition
 from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
+from streamkern.solvers.choice import default_centers
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
@@ -39,9 +40,6 @@ from streamkern.storage.convert import is_mixed, is_table
 from streamkern.storage.dask import is_dask_array
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
-
-MAX_CENTERS = 2000
-"""Most centers by default: as many rows as the preconditioner looks at, and a setup of a few seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +178,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.model_ = model_of(fitted, **reason)
         self.outcome_ = fitted.outcome
         self.report_ = fitted.report | {"seed": seed} | reason
-        if fitted.metric is not None:
+        if fitted.choice is not None:
+            self.report_ |= {"kernel": fitted.choice.summary()}
+        if fitted.metric is not None and fitted.columns is not None:
             self.report_ |= {"metric": fitted.metric.summary(fitted.columns)}
         self.footprint_ = fitted.footprint
         return self
@@ -204,8 +204,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             expected="an integer >= 0, a numpy.random.RandomState, or None for another seed in every fit",
         )
 
+    def _budget(self) -> int:
+        """Bytes that the process may hold."""
+        return default_budget() if self.memory is None else parse_bytes(self.memory)
+
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
-        budget = default_budget() if self.memory is None else parse_bytes(self.memory)
+        budget = self._budget()
         recipe, _ = settled(recipe, budget)
         with (
             limited(budget),
@@ -229,17 +233,22 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def feature_importances_(self) -> Array:
-        """Share of each feature in the squared gradient of the outputs, in units of its standard deviation: shape (d,).
+        """Share of each column in the squared gradient of the outputs: shape (n_features_in_,), sum 1.
 
-        Features are those after ``preprocess``, in the order of ``report_["metric"]["columns"]``. They sum to 1.
+        The sum over the features that preprocessing makes of a column, each in units of its standard deviation;
+        ``report_["metric"]`` has those. Where a step mixes columns, such as a random projection, the features
+        themselves: shape (d,).
 
         Raises:
             AttributeError: the model was fitted without a metric.
         """
         check_is_fitted(self)
         if "metric" not in self.model_.metadata:
-            raise AttributeError("feature_importances_ comes with a metric: fit with metric=sk.AGOP()")
-        return np.array(self.model_.metadata["metric"]["importances"])
+            raise AttributeError(
+                "feature_importances_ comes with a metric: fit with metric=sk.AGOP(), or without a kernel where there "
+                "is time to choose one"
+            )
+        return np.array(self.model_.metadata["metric"]["by_column"])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fitted model, to be read by ``load_model``: a zarr group with JSON attributes.
@@ -358,7 +367,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             validation = held.plain()
         centers = self.centers
         if centers is None:
-            centers = Uniform(min(MAX_CENTERS, data.base_rows), seed)
+            centers = default_centers(data.base_rows, data.n_features, self._budget(), seed)
         elif isinstance(centers, int | np.integer):
             centers = Uniform(int(centers), seed)
         if isinstance(centers, Uniform) and centers.p > data.base_rows:
@@ -388,17 +397,19 @@ class KernelRegressor(RegressorMixin, _KernelEstimator):  # type: ignore[misc]
 
     Args:
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
-            distance of two rows; ``"auto"`` is ``"laplace"``. None: Laplace with the root mean square distance of two
-            rows as bandwidth, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near 1/e whatever the units.
-            A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+            distance of two rows. None or ``"auto"``: Laplace, whose norm, bandwidth and metric, and the solver's ridge,
+            are those with the least error on held-out rows of a subsample, which takes at most half as long as the fit
+            itself; ``report_["kernel"]`` says why. Where there is no time for that (a few thousand rows), its bandwidth
+            is the root mean square distance of two rows, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near
+            1/e whatever the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
-            are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2000, drawn
-            uniformly.
+            are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
+            uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
-        metric: what is learned about the features before the kernel, such as ``AGOP()``; None for nothing. With a
-            metric ``feature_importances_`` says what it found.
+        metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
+            ``kernel=None`` chooses. ``feature_importances_`` says what was found.
         partition: ``Partition()`` cuts the rows into leaves, with a model in each: for tables of 100,000 rows and more.
             Validation rows then choose how wide neighbouring leaves blend. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
@@ -461,17 +472,19 @@ class KernelClassifier(ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
 
     Args:
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
-            distance of two rows; ``"auto"`` is ``"laplace"``. None: Laplace with the root mean square distance of two
-            rows as bandwidth, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near 1/e whatever the units.
-            A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+            distance of two rows. None or ``"auto"``: Laplace, whose norm, bandwidth and metric, and the solver's ridge,
+            are those with the least error on held-out rows of a subsample, which takes at most half as long as the fit
+            itself; ``report_["kernel"]`` says why. Where there is no time for that (a few thousand rows), its bandwidth
+            is the root mean square distance of two rows, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near
+            1/e whatever the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
-            are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2000, drawn
-            uniformly.
+            are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
+            uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
-        metric: what is learned about the features before the kernel, such as ``AGOP()``; None for nothing. With a
-            metric ``feature_importances_`` says what it found.
+        metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
+            ``kernel=None`` chooses. ``feature_importances_`` says what was found.
         partition: ``Partition()`` cuts the rows into leaves, with a model in each: for tables of 100,000 rows and more.
             Validation rows then choose how wide neighbouring leaves blend. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given

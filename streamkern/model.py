@@ -125,7 +125,7 @@ class KernelMachine:
         }
         if "preprocess" in fitted.report:
             facts["preprocess"] = fitted.report["preprocess"]
-        if fitted.metric is not None:
+        if fitted.metric is not None and fitted.columns is not None:
             facts["metric"] = fitted.metric.summary(fitted.columns)
         return cls(
             problem.kernel,
@@ -271,6 +271,10 @@ class KernelMachine:
             return _evaluated(block, dataset.source, basis, self.weights, self.encoding)
 
         return outputs
+
+    def blocks(self, X: Any) -> tuple[Scan, Basis]:
+        """Rows of X, as in ``decision_function``, in blocks that the basis takes; and the basis."""
+        return self._scan(self._dataset(X)), self._basis()
 
     def rows_of(self, X: Any) -> Array:
         """Rows in memory as they are stored, shape (n, d): what ``answering`` takes.

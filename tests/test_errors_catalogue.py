@@ -281,7 +281,6 @@ VALUES: list[tuple[str, str]] = [
     ("run(f, centers=sk.Given(np.ones((3, 9))))", "(3, 9)"),
     ("run(f, train=sk.from_arrays(np.repeat(X[:5], 12, axis=0), Y), centers=sk.KMeans(10))", "5 distinct"),
     ("plan(centers=sk.Uniform(600))", "600 rows"),
-    ("plan(centers=None)", "no centers"),
     ("sk.open_dataset(zarr(f), target='label', on_corrupt='ignore')", "ignore"),
     ("sk.HorizontalFlip((2, 2), probability=2)", "2"),
     ("sk.FeatureDropout(2)", "2"),
@@ -726,6 +725,10 @@ memory.py: ... is not a positive size.
     pipeline/test_plan.py::test_a_memory_that_is_no_size_is_refused
 pipeline/pipeline.py: The parameter
     pipeline/test_pipeline.py::test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words
+serving/explain.py: Gradients of
+    serving/test_explain.py::test_models_without_gradients_are_refused
+serving/explain.py: Preprocessing mixes the columns, so that a feature
+    serving/test_explain.py::test_models_without_gradients_are_refused
 serving/predict.py: An id column cannot be called
     serving/test_predict.py::test_bad_usage_is_refused_before_anything_is_written
 serving/predict.py: The columns of training cannot be chosen:

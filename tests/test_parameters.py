@@ -17,9 +17,17 @@ from streamkern.errors import UsageError
 
 # What the library makes and users read; their constructors are not called by users.
 MADE = {
-    "Ingested", "Inspection", "KernelMachine", "PartitionedMachine", "Plan", "PredictionResult", "Trial", "Tuning",
+    "Explanation",
+    "Ingested",
+    "Inspection",
+    "KernelMachine",
+    "PartitionedMachine",
+    "Plan",
+    "PredictionResult",
+    "Trial",
+    "Tuning",
     "Dataset",
-}  # fmt: skip
+}
 CLASSES = {
     name: each
     for name, each in vars(sk).items()

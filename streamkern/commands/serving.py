@@ -1,4 +1,4 @@
-"""``streamkern predict`` and ``streamkern evaluate``."""
+"""``streamkern predict``, ``streamkern evaluate`` and ``streamkern explain``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from streamkern.backends import get_device
 from streamkern.commands.output import say
 from streamkern.progress import Display
 from streamkern.report.status import metrics_in_words
+from streamkern.serving.explain import explain
 from streamkern.serving.predict import evaluate, predict
 
 
@@ -19,6 +20,12 @@ def evaluate_command(args: Namespace) -> None:
     target = args.target[0] if len(args.target) == 1 else args.target
     metrics = evaluate(args.model, args.data, target, memory=args.memory, threads=args.threads)
     say((json.dumps(metrics) if args.json else metrics_in_words(metrics)) + "\n")
+
+
+def explain_command(args: Namespace) -> None:
+    """Print what a model goes by."""
+    found = explain(args.model, args.data, most=args.rows)
+    say((json.dumps(found.to_json()) if args.json else found.text()) + "\n")
 
 
 def predict_command(args: Namespace) -> None:

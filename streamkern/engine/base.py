@@ -237,7 +237,7 @@ class Engine(Protocol):
     # tall and square matrices
 
     def right_factor(self, B: Array) -> Any:
-        """B (m, d) as the right factor of many products: ``.times(A)`` is A Bᵀ. Picklable."""
+        """B (m, d) as a right factor, packed: ``.times(A)`` is A Bᵀ, ``.product(A, out)`` puts it. Picklable."""
 
     def product(self, A: Array, B: Array) -> Array:
         """A B."""

@@ -33,6 +33,7 @@ from streamkern.errors import NumericalError
 from streamkern.rng import generator
 from streamkern.types import Array
 
+_GRADIENT_BYTES = 1 << 20  # of a tile of slopes
 _GROUP = 4  # products of a covariance's tiles held at a time
 
 
@@ -179,18 +180,22 @@ class NumpyEngine:
         x_norms, z_norms = loops.row_norms(X), loops.row_norms(Z)
         centers, weights = self.right_factor(Z), self.right_factor(W)
         features = self.right_factor(np.concatenate([Z, np.ones((len(Z), 1), Z.dtype)], axis=1).T.copy())
-        for rows in cuts(len(X), expansion.row_tile):
+        tile = max(1, min(expansion.row_tile, _GRADIENT_BYTES // max(1, len(Z) * expansion.dtype.itemsize)))
+        # In two buffers that stay in the caches: fresh pages would cost more than the elementwise pass.
+        buffers = np.empty((2, min(tile, len(X)), len(Z)), dtype=expansion.dtype)
+        buffers[1] = W.sum(axis=1)
+        for rows in cuts(len(X), tile):
             x = X[rows]
-            V = np.broadcast_to(W.sum(axis=1), (len(x), len(Z)))
+            S, V = buffers[:, : len(x)]
             if signs is not None:
-                V = weights.times(signs[rows].astype(W.dtype))
+                weights.product(signs[rows].astype(W.dtype), V)
             if kernel.norm == 1:
-                S = np.empty((len(x), len(Z)), dtype=expansion.dtype)
                 loops.manhattan(x, Z, S)
                 P, _ = self.slopes(kernel, S, V, x_norms[rows], z_norms)
                 loops.signed_sums(P, x, Z, out[rows])
                 continue
-            P, Q = self.slopes(kernel, centers.times(x), V, x_norms[rows], z_norms)
+            centers.product(x, S)
+            P, Q = self.slopes(kernel, S, V, x_norms[rows], z_norms)
             sums = features.times(P)
             out[rows] = sums[:, :-1]
             if Q is not None:  # None where it is −P, whose sum is there
@@ -388,6 +393,10 @@ class _Plain:
 
     def __init__(self, B: Array) -> None:
         self.B = B
+
+    def product(self, A: Array, out: Array) -> None:
+        """A Bᵀ into ``out``."""
+        np.matmul(A, self.B.T, out=out)
 
     def times(self, A: Array) -> Array:
         """A Bᵀ."""

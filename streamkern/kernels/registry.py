@@ -30,7 +30,6 @@ RADIAL: dict[str, Kernel] = {
 """Kernels of the distance by name, with the median distance of two rows as bandwidth."""
 
 NAMED: dict[str, Kernel] = RADIAL | {
-    "auto": Laplace("median"),
     "laplacian": Laplace("median"),
     "rbf": Gaussian("median"),
     "linear": Linear(),
@@ -42,7 +41,7 @@ NAMED: dict[str, Kernel] = RADIAL | {
 
 
 def named_kernel(given: Any, where: str) -> Kernel | None:
-    """Return the kernel that a parameter means: a kernel, the name of one, or None as it is.
+    """Return the kernel that a parameter means: a kernel, the name of one; or None, which ``"auto"`` means too.
 
     Args:
         given: the parameter.
@@ -51,14 +50,17 @@ def named_kernel(given: Any, where: str) -> Kernel | None:
     Raises:
         UsageError: it is something else.
     """
+    if isinstance(given, str) and given.lower() == "auto":
+        return None
     if isinstance(given, str) and given.lower() in NAMED:
         return NAMED[given.lower()]
     if given is not None and not isinstance(given, Kernel):
-        close = difflib.get_close_matches(given.lower(), NAMED, n=1) if isinstance(given, str) else []
+        close = difflib.get_close_matches(given.lower(), ("auto", *NAMED), n=1) if isinstance(given, str) else []
         raise UsageError(
             f"kernel is {given!r}" + (f"; did you mean {close[0]!r}?" if close else "."),
             where=where,
-            expected='a kernel such as sk.Laplace(10) or sk.Laplace("median"), or one of the names ' + ", ".join(NAMED),
+            expected='a kernel such as sk.Laplace(10) or sk.Laplace("median"), or one of the names '
+            + ", ".join(("auto", *NAMED)),
         )
     return given
 

@@ -26,6 +26,7 @@ from streamkern.centers import Centers, CenterSet, Given, Uniform
 from streamkern.data import from_arrays
 from streamkern.data.auto import notes
 from streamkern.data.dataset import Dataset
+from streamkern.data.origins import Features, features_of
 from streamkern.data.statistics import Statistics, require_range, unlike_scales
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, encoding_to_json
@@ -89,7 +90,8 @@ class FittedPartition(NamedTuple):
         footprint: projected memory.
         median: None.
         metric: None.
-        columns: names of the encoded features, or None.
+        columns: the encoded features.
+        choice: None.
         model: the model.
     """
 
@@ -99,7 +101,8 @@ class FittedPartition(NamedTuple):
     footprint: Footprint
     median: float | None
     metric: None
-    columns: tuple[str, ...] | None
+    columns: Features
+    choice: None
     model: PartitionedMachine
 
 
@@ -490,10 +493,11 @@ def _finished(
     base = KernelMachine.of(Fitted(problem, outcome, report, footprint))
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
     metadata = base.metadata | {"partition": {name: summary[name] for name in ("leaves", "depth", "blend")}}
-    if recipe.metric is not None:
-        metadata |= {"metric": _importances(models, rows, data.columns, data.n_features)}
+    features = features_of(data)
+    if any(model is not None and "metric" in model.metadata for model in models):
+        metadata |= {"metric": _importances(models, rows, features, data.n_features)}
     model = PartitionedMachine(**given | {"metadata": metadata}, tree=grown.tree, leaves=leaves, blend=blend)
-    return FittedPartition(problem, outcome, report, footprint, None, None, data.columns, model)
+    return FittedPartition(problem, outcome, report, footprint, None, None, features, None, model)
 
 
 def _counted(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
@@ -501,9 +505,7 @@ def _counted(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return sorted(Counter(message for each in found for message in set(each["warnings"])).items())
 
 
-def _importances(
-    models: list[KernelMachine | None], rows: Array, columns: tuple[str, ...] | None, d: int
-) -> dict[str, Any]:
+def _importances(models: list[KernelMachine | None], rows: Array, features: Features, d: int) -> dict[str, Any]:
     """The importances of features in all leaves, weighted by their rows; as ``Metric.summary`` has them."""
     total, mass = np.zeros(d), 0.0
     for model, n in zip(models, rows, strict=True):
@@ -512,5 +514,8 @@ def _importances(
             mass += n
     share = total / mass if mass else np.full(d, 1.0 / d)
     return {
-        "kind": "by leaf", "columns": None if columns is None else list(columns), "importances": share.tolist(),
+        "kind": "by leaf", "round": 0, "history": [], "importances": share.tolist(),
+        "columns": None if features.names is None else list(features.names),
+        "stored": None if features.stored_names is None else list(features.stored_names),
+        "by_column": features.by_column(share).tolist(),
     }  # fmt: skip

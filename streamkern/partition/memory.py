@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from streamkern.partition.rows import RUN_BYTES
 from streamkern.partition.tree import Partition
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import Recipe, centers_bytes, likely_outputs, planned, steps, width
+from streamkern.solvers.fit import Recipe, centers_bytes, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.storage.base import Source
 from streamkern.types import Rows, Target
@@ -113,12 +114,13 @@ class Projection:
             shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
         shapes = Dataset(ShapedRows(n, data.n_features, np.dtype(self.recipe.dtype), shown))
         told, _ = resolved(self.on(shapes), self.budget)
-        fits = footprint(
-            shapes, width(told, shapes), outputs, told.solver, budget=self.budget, baseline=baseline, slots=1,
-            lanes=told.lanes, itemsize=itemsize, centers_bytes=centers_bytes(told, 1, shapes), overlaps=False,
-            agop=told.metric,
+        project = partial(
+            footprint, shapes, width(told, shapes), outputs, told.solver, budget=self.budget, baseline=baseline,
+            slots=1, lanes=told.lanes, itemsize=itemsize, centers_bytes=centers_bytes(told, 1, shapes), overlaps=False,
         )  # fmt: skip
-        return fits, told
+        fits = project(agop=told.metric)
+        search = search_of(told, fits)
+        return (fits if search is None else project(agop=search.agop)), told
 
     def _project(self, data: Dataset, leaves: int, n: int) -> tuple[Footprint, int]:
         recipe, itemsize, d = self.recipe, np.dtype(self.recipe.dtype).itemsize, data.n_features

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from streamkern.pipeline.stages import TRAIN_SAMPLE
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
 from streamkern.solvers.base import HELD_OUT
-from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, steps, width
+from streamkern.solvers.choice import Search
+from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.metric import metric_bill
@@ -161,19 +163,21 @@ def plan(
     if pipeline.centers is not None:
         data.draw(pipeline.centers.count(data))
     dtype = np.dtype(pipeline.dtype)
-    fits = footprint(
-        data, p, likely_outputs(data), solver, budget=budget, baseline=loaded(), slots=slots, lanes=pipeline.lanes,
-        itemsize=dtype.itemsize, validate=pipeline.validation is not None,
+    project = partial(
+        footprint, data, p, likely_outputs(data), solver, budget=budget, baseline=loaded(), slots=slots,
+        lanes=pipeline.lanes, itemsize=dtype.itemsize, validate=pipeline.validation is not None,
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
-        agop=pipeline.metric,
     )  # fmt: skip
+    fits = project(agop=pipeline.metric)
+    search = search_of(pipeline, fits)
+    fits = fits if search is None else project(agop=search.agop)
     bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
     doubt = _unlike(pipeline) if prices is None else None
     if prices is None:
         prices = priced(pipeline, slots)
-    stages = _stages(pipeline, fits, bill, prices)
+    stages = _stages(pipeline, fits, bill, prices, search)
     stored = int(data.source.bounds[-1]) * data.source.n_features * data.source.dtype.itemsize
     choices = (
         f"solver {solver.to_json()['name']}, {bill.effort.passes} pass(es) at most over {len(data):,} rows",
@@ -182,6 +186,7 @@ def plan(
         *_on_device(pipeline, device, fits, bill.size),
         *bill.reasons,
         *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
+        *([] if search is None else [search.text()]),
         *([f"bandwidth: the median distance of {ROWS:,} rows, once they are read"] if asks_median(pipeline) else []),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
@@ -208,10 +213,10 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
         pipeline, train=told.train, centers=told.centers, solver=told.solver, metric=told.metric, preprocess=(),
         standardise=None, test=None, validation=None, partition=None,
     )  # fmt: skip
-    each = [stage for stage in _stages(leaf, one, bill, prices) if stage.name != "evaluate"]
+    each = [stage for stage in _stages(leaf, one, bill, prices, search_of(told, one)) if stage.name != "evaluate"]
     whole = replace(pipeline, metric=None, partition=None, solver=told.solver)
     of_all = Bill(told.solver, replace(bill.size, n=len(pipeline.train)))
-    around = _stages(whole, replace(one, baseline=fits.baseline, stages=one.stages | fits.stages), of_all, prices)
+    around = _stages(whole, replace(one, baseline=fits.baseline, stages=one.stages | fits.stages), of_all, prices, None)
     depth, stored = max(0, leaves - 1).bit_length(), int(pipeline.train.source.bounds[-1])
     read = stored * pipeline.train.source.n_features * pipeline.train.source.dtype.itemsize
     direction = metric_bill(replace(DIRECTION, kind="full"), bill.size, min(rows, DIRECTION.rows)).work
@@ -307,7 +312,9 @@ def _outputs(pipeline: Pipeline) -> int:
     return LIKELY_CLASSES
 
 
-def _stages(pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices) -> tuple[PlannedStage, ...]:
+def _stages(
+    pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices, search: Search | None
+) -> tuple[PlannedStage, ...]:
     data, size, takes = pipeline.train, bill.size, bill.effort
     n, slots, passes = size.n, size.slots, takes.passes
     stored = int(data.source.bounds[-1])
@@ -351,6 +358,11 @@ def _stages(pipeline: Pipeline, fits: Footprint, bill: Bill, prices: Prices) -> 
         costs = metric_bill(pipeline.metric, size, data.base_rows)
         took = seconds(costs.work, costs.rows, whole) + stored * _HASHED
         metrics = [stage("metric", costs.sample, costs.rounds, costs.work, whole, took)]
+    if search is not None:
+        costs = metric_bill(search.agop, size, data.base_rows)
+        work = search.work(size)
+        took = seconds(work, costs.rows, whole) + stored * _HASHED
+        metrics = [stage("kernel", costs.sample, search.fits, work, whole, took, "metric")]
     prepared = seconds(takes.setup, sweeps * n, whole * (1 + sweeps)) + bill.memory.setup * prices.page
     evaluated = seconds(float(scored) * predicting, scored, looked_up)
     return (

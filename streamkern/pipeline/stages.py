@@ -24,8 +24,9 @@ from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.report.quality import shuffle_warning
 from streamkern.solvers import Outcome, Problem, Solver, train
+from streamkern.solvers.checks import unseen_categories
 from streamkern.solvers.diagnostics import diagnose
-from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps, unseen_categories
+from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps
 from streamkern.solvers.loop import Progress
 from streamkern.storage.base import digest
 from streamkern.storage.serialize import load_value, save_value
@@ -202,7 +203,7 @@ def evaluate_stage(
     Kept with them for reports: confusion counts or a sample of predictions, and a few rows as training saw them.
     """
     test = pipeline.test
-    if test is not None and (steps(pipeline) or pipeline.metric is not None):
+    if test is not None and (steps(pipeline) or pipeline.metric is not None or pipeline.kernel is None):
         test = test.prepared_like(train_set).final()
 
     def compute() -> dict[str, Any]:

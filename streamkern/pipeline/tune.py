@@ -426,7 +426,7 @@ def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None
     Raises:
         UsageError: one is no kernel.
     """
-    if kernel is None:
+    if kernel is None or kernel == "auto":
         return (pipeline.kernel or AUTO_KERNEL,)
     given = (kernel,) if isinstance(kernel, Kernel | str) else tuple(kernel)
     kernels = tuple(named_kernel(each, "tune(kernel=...)") for each in given)

@@ -383,7 +383,7 @@ def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
     return digest(
         version("streamkern"),
         [None if rows is None else rows.fingerprint for rows in (pipeline.train, pipeline.test, pipeline.validation)],
-        [described(part) for part in (pipeline.kernel, pipeline.centers, pipeline.features)],
+        [described(part) for part in (pipeline.kernel, pipeline.metric, pipeline.centers, pipeline.features)],
         AUTO if pipeline.solver == AUTO else described(pipeline.solver),
         *(described(part) for part in (pipeline.metric, pipeline.partition) if part is not None),
         [described(step) for step in steps(pipeline)],

@@ -11,6 +11,7 @@ import numpy as np
 
 from streamkern.memory import format_bytes
 from streamkern.progress import duration
+from streamkern.report.columns import explained
 from streamkern.report.figures import Level, Line, Plot, bins, histogram, number_text, plot
 from streamkern.report.markup import COLOURS, Entry, bar, heat, image, legend, table
 from streamkern.report.run_directory import RunDirectory
@@ -43,6 +44,7 @@ def of_run(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | No
     return [
         Section("learning", "Learning curve", _learning(runs, names_, plots)),
         Section("quality", "Where it is right and wrong", quality),
+        *([Section("columns", "What the model goes by", html)] if (html := explained(record)) else []),
         Section("spectrum", "Spectrum", _spectrum(runs, names_, plots)),
         Section("rows", "Training rows", _rows(record, image_shape)),
         Section("time", "Time", _time(runs, names_)),

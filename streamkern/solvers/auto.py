@@ -14,16 +14,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from streamkern.engine.operations import Operations
 from streamkern.errors import UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import Solver
+from streamkern.solvers.choice import default_centers
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.fit import OUTPUTS_GUESS, planned, width
 from streamkern.solvers.footprint import solver_memory
-from streamkern.solvers.metered import Bill, Size, sums_held
+from streamkern.solvers.metered import THREADS, Bill, Size, nominal_work, sums_held
 
 AUTO = "auto"
 
@@ -34,9 +34,6 @@ PASSED_ROWS = 500_000
 PATIENCE = 3
 """Passes without improvement before training stops, where there are validation rows."""
 
-THREADS = 16
-"""Threads that memory is reckoned for: what is chosen must not depend on how many there are."""
-
 R = TypeVar("R")
 
 
@@ -45,15 +42,6 @@ class Choice(NamedTuple):
 
     solver: Solver
     reason: str
-
-
-def nominal(d: int) -> Operations:
-    """Fixed prices, in multiples of an operation of a large float32 product, for rows of d features."""
-    value = 2.0 * d + 40.0
-    return Operations(
-        values=value, values64=2.3 * value, panel=2, gemm=1, gemm64=2, thin=2.5, thin64=10, vector64=24, serial64=4,
-        eigen=40, numbers=36,
-    )  # fmt: skip
 
 
 def default_passes(n: int) -> int:
@@ -87,7 +75,7 @@ def choose_solver(
             f"threads, and {format_bytes(size.memory)} are there for matrices",
         )
     try:
-        once, more = (_work(solver, size) for solver in (direct, iterative))
+        once, more = (nominal_work(solver, size) for solver in (direct, iterative))
     except UsageError as error:  # as a run of the iterative method would be refused
         return Choice(direct, f"Direct: {name} cannot be used. {error.what}")
     if once <= more:
@@ -101,20 +89,19 @@ def choose_solver(
     )
 
 
-def _work(solver: Solver, size: Size) -> float:
-    """All operations at nominal prices, with the assembly of the rows, which costs about ten for each number."""
-    takes = Bill(solver, size).effort
-    return (takes.setup + takes.training).priced(nominal(size.d)) + 10.0 * (takes.setup_rows + takes.rows) * size.d
-
-
 def resolved(recipe: R, budget: int) -> tuple[R, str]:
-    """A recipe whose solver is one, and why it was chosen; the recipe itself, and "", where it had one.
+    """A recipe whose centers and solver are there, and why the solver was chosen; "" where it had one.
 
     Args:
-        recipe: a frozen dataclass that is a ``Recipe``, but for its solver, which may be ``"auto"``.
+        recipe: a frozen dataclass that is a ``Recipe``, but for centers that may be None, and for its solver, which may
+            be ``"auto"``.
         budget: bytes that the process may hold.
     """
     given: Any = recipe
+    if given.centers is None and given.features is None:
+        given.train.require_rows()
+        data = given.train
+        recipe = given = replace(given, centers=default_centers(data.base_rows, data.n_features, budget, given.seed))
     if given.solver != AUTO:
         return recipe, ""
     given.train.require_rows()

@@ -21,7 +21,7 @@ from streamkern.kernels import Kernel, Laplace
 from streamkern.sweep import gather
 
 AUTO_KERNEL = Laplace("median")
-"""What ``kernel="auto"`` is."""
+"""What ``tune`` tries where there is no kernel."""
 
 ROWS = 1000
 """Rows whose distances are taken: half a million pairs."""

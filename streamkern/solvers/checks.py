@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from streamkern.data.alike import Usable
 from streamkern.data.dataset import Dataset
-from streamkern.data.stream import Assembly, Scan
+from streamkern.data.encoders import Encode, Lookup, TargetMeans
+from streamkern.data.statistics import RawScan
+from streamkern.data.stream import Assembly, Raw, Scan
 from streamkern.data.targets import Encoding
 from streamkern.errors import DataError, StreamkernError
 from streamkern.execute.base import Executor
@@ -71,3 +74,34 @@ def require_target(rows: Dataset, where: str) -> Target:
             remedy='name it: sk.open_dataset(path, target="label"), or give y',
         )
     return rows.target
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    """Contributes the rows of a block with a category that training did not see, by column.
+
+    Args:
+        assembly: of the dataset.
+    """
+
+    assembly: Assembly
+
+    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
+        raw, where = block
+        lookup = Lookup(self.assembly.dataset.source)
+        self.assembly.transformed(raw.X, raw.ids, where, lookup)
+        return (lookup.unseen,)
+
+
+def unseen_categories(dataset: Dataset, executor: Executor) -> dict[str, int]:
+    """Count the rows with a category that training did not see, by column.
+
+    Args:
+        dataset: rows with the transforms of the training rows.
+        executor: where chunks are read.
+    """
+    if not any(isinstance(each, Encode | TargetMeans) for each in dataset.transforms) or not dataset.base_rows:
+        return {}
+    assembly = Assembly(dataset.plain())
+    (found,) = sweep(executor, ScanWork(RawScan(Scan(assembly, scan_rows(dataset.widest))), _Unseen(assembly)))
+    return dict(found)

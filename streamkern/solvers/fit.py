@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from streamkern.data.alike import require_alike, require_scaled_alike
 from streamkern.data.auto import Auto, AutoScale, automatic, notes
 from streamkern.data.categories import TargetEncode, require_encoded
 from streamkern.data.dataset import Dataset
-from streamkern.data.encoders import Encode, Lookup, TargetMeans
+from streamkern.data.origins import Features, features_of
 from streamkern.data.preprocess import (
     Learning,
     Scaling,
@@ -30,27 +30,27 @@ from streamkern.data.preprocess import (
 )
 from streamkern.data.statistics import (
     Moments,
-    RawScan,
     Statistics,
     TransformedScan,
     require_range,
     summarise,
     unlike_scales,
 )
-from streamkern.data.stream import Assembly, Raw, Scan
+from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Allowance, Executor
-from streamkern.kernels import FeatureMap, Kernel, Laplace
+from streamkern.kernels import FeatureMap, Kernel
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
+from streamkern.solvers.choice import KernelChoice, Search, choose_kernel, default_kernel, search_for
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
 from streamkern.solvers.loop import Outcome, Progress, train
-from streamkern.solvers.metric import AGOP, Metric, learn_metric
+from streamkern.solvers.metric import AGOP, Metric, learn_metric, require_metric
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
 from streamkern.sweep import ScanWork, sweep
@@ -136,37 +136,6 @@ def learn(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Transfo
         return _several(step.fitted(plain, None))
     scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain.widest), only=step.only(plain)))
     return _several(step.fitted(plain, sweep(executor, ScanWork(scan, contribution))))
-
-
-@dataclass(frozen=True)
-class _Unseen:
-    """Contributes the rows of a block with a category that training did not see, by column.
-
-    Args:
-        assembly: of the dataset.
-    """
-
-    assembly: Assembly
-
-    def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
-        raw, where = block
-        lookup = Lookup(self.assembly.dataset.source)
-        self.assembly.transformed(raw.X, raw.ids, where, lookup)
-        return (lookup.unseen,)
-
-
-def unseen_categories(dataset: Dataset, executor: Executor) -> dict[str, int]:
-    """Count the rows with a category that training did not see, by column.
-
-    Args:
-        dataset: rows with the transforms of the training rows.
-        executor: where chunks are read.
-    """
-    if not any(isinstance(each, Encode | TargetMeans) for each in dataset.transforms) or not dataset.base_rows:
-        return {}
-    assembly = Assembly(dataset.plain())
-    (found,) = sweep(executor, ScanWork(RawScan(Scan(assembly, scan_rows(dataset.widest))), _Unseen(assembly)))
-    return dict(found)
 
 
 def _several(made: Transform | tuple[Transform, ...]) -> tuple[Transform, ...]:
@@ -277,7 +246,7 @@ class Recipe(Protocol):
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel; None for ``default_kernel``."""
+        """The kernel; None for the one that ``choose_kernel`` chooses."""
 
     @property
     def centers(self) -> Centers | None:
@@ -379,7 +348,8 @@ class Fitted(NamedTuple):
         footprint: projected memory.
         median: the median distance of two rows, if a bandwidth depends on it.
         metric: what was learned about the features, or None.
-        columns: names of the features that the metric is of, or None.
+        columns: the features that the metric is of, or None.
+        choice: the kernel that was chosen where none was given, or None.
     """
 
     problem: Problem
@@ -388,7 +358,8 @@ class Fitted(NamedTuple):
     footprint: Footprint
     median: float | None = None
     metric: Metric | None = None
-    columns: tuple[str, ...] | None = None
+    columns: Features | None = None
+    choice: KernelChoice | None = None
 
 
 def fit(
@@ -437,10 +408,11 @@ def fit(
             centers_bytes=centers_bytes(recipe, executor.slots, rows),
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
-            agop=recipe.metric,
+            agop=recipe.metric if search is None else search.agop,
         )  # fmt: skip
 
     require_metric(recipe)
+    search: Search | None = None
 
     def allow(projected: Footprint) -> None:
         executor.allowed = Allowance(budget, projected.worker_bytes(1), projected.worker[1])
@@ -448,6 +420,8 @@ def fit(
 
     guess = planned(recipe)
     projected = project(guess, likely_outputs(guess))
+    search = search_of(recipe, projected)
+    projected = projected if search is None else project(guess, likely_outputs(guess))
     allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
@@ -455,9 +429,16 @@ def fit(
     done = notes(scaled, steps(recipe), facts)
     if message := unlike_scales(facts.variance * np.square(scaled.factor), scaled.columns):
         stages.warn(message)
-    learned, columns = None, scaled.columns
-    if recipe.metric is not None:
-        scaled, facts, learned = _through_metric(recipe, scaled, facts, stages, executor, device)
+    learned, columns, chosen = None, features_of(scaled), None
+    if search is not None:
+        chosen = _chosen_kernel(recipe, search, scaled, facts, stages, executor, device)
+        recipe, learned = _with(recipe, chosen, search), chosen.metric
+    elif recipe.metric is not None:
+        learned = _learned_metric(recipe, scaled, facts, stages, executor, device)
+    if learned is not None:
+        scaled = learned.applied(scaled)
+        # A scale of features is part of how statistics are read; a turn makes other features.
+        facts = statistics_kept(scaled, recipe, executor, stages) if learned.kind == "full" else facts
         release()
     basis = recipe.features or recipe.kernel
     scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
@@ -520,7 +501,7 @@ def fit(
     if done:
         report = report | {"preprocess": done}
     release()
-    return Fitted(problem, outcome, report, projected.after(report), median, learned, columns)
+    return Fitted(problem, outcome, report, projected.after(report), median, learned, columns, chosen)
 
 
 def rows_key(dataset: Dataset) -> str:
@@ -551,53 +532,66 @@ def check_like(
     )
 
 
-def require_metric(recipe: Recipe) -> None:
-    """Refuse a metric where rows or centers do not allow one.
-
-    Raises:
-        UsageError: rows are augmented, the model is linear in features, or the centers are given.
-    """
-    if recipe.metric is None:
-        return
-    for wrong, what, remedy in (
-        (recipe.train.augmentations, "augmented rows", "leave the augmentations out"),
-        (recipe.features is not None, f"a model on features, {recipe.features!r}", "use kernel values at centers"),
-        (isinstance(recipe.centers, Given), "given centers", "draw centers, such as sk.Uniform(1000)"),
-    ):
-        if wrong:
-            raise UsageError(
-                f"There is a metric to learn, and {what}.",
-                where="metric=AGOP(...)",
-                expected="a kernel at centers that are drawn from rows without augmentations",
-                remedy=f"{remedy}; or leave the metric out",
-            )
+def search_of(recipe: Recipe, projected: Footprint) -> Search | None:
+    """What is tried where a recipe has no kernel; None where ``default_kernel`` is taken without a search."""
+    given = recipe.kernel is not None or recipe.features is not None or recipe.metric is not None
+    if given or recipe.centers is None or isinstance(recipe.centers, Given) or recipe.train.augmentations:
+        return None
+    return search_for(projected.bill, recipe.train.base_rows, projected.budget, recipe.seed % (1 << 31))
 
 
-def _through_metric(
-    recipe: Recipe, scaled: Dataset, facts: Statistics, stages: Stages, executor: Executor, device: Device | None
-) -> tuple[Dataset, Statistics, Metric]:
-    """Training rows through the metric that they teach, and their statistics."""
+def _chosen_kernel(
+    recipe: Recipe, search: Search, scaled: Dataset, facts: Statistics, stages: Stages, executor: Executor,
+    device: Device | None,
+) -> KernelChoice:  # fmt: skip
+    """The kernel that training rows choose, as a stage."""
+    problem = _sampled(recipe, scaled, facts, executor, device)
+    chosen = stages.keep(
+        "kernel",
+        lambda: (
+            rows_key(problem.train), asdict(search), encoding_to_json(problem.encoding), recipe.dtype,
+            platform.machine(),
+        ),
+        lambda: choose_kernel(search, problem.kernel, problem),
+    )  # fmt: skip
+    stages.choice(chosen.reason(), kernel=chosen.described)
+    return chosen
+
+
+def _with(recipe: R, chosen: KernelChoice, search: Search) -> R:
+    """A recipe with the kernel that was chosen, its ridge, and the metric that was tried."""
+    given: Any = recipe  # a frozen dataclass
+    solver = chosen.solver(recipe.solver, recipe.train.base_rows)
+    return cast(R, replace(given, kernel=chosen.kernel, solver=solver, metric=search.agop))
+
+
+def _sampled(recipe: Recipe, scaled: Dataset, facts: Statistics, executor: Executor, device: Device | None) -> Problem:
+    """The problem that a sample is drawn from, with the kernel to begin with and no centers yet."""
     dtype, kernel = np.dtype(recipe.dtype), recipe.kernel or default_kernel(facts, scaled)
     assert facts.encoding is not None
     nothing = CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None)
     rows = relative(scaled, facts, kernel.translation_invariant, dtype)
-    problem = Problem(
+    return Problem(
         rows, facts.encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes, engine=engine_on(device)
     )
-    agop = recipe.metric
+
+
+def _learned_metric(
+    recipe: Recipe, scaled: Dataset, facts: Statistics, stages: Stages, executor: Executor, device: Device | None
+) -> Metric:
+    """The metric that training rows teach, as a stage."""
+    problem, agop = _sampled(recipe, scaled, facts, executor, device), recipe.metric
     assert agop is not None
     learned = stages.keep(
         "metric",
         lambda: (
-            rows_key(rows), described(agop), described(kernel), encoding_to_json(problem.encoding),
+            rows_key(problem.train), described(agop), described(problem.kernel), encoding_to_json(problem.encoding),
             recipe.dtype, platform.machine(),
         ),
-        lambda: learn_metric(agop, kernel, problem),
+        lambda: learn_metric(agop, problem.kernel, problem),
     )  # fmt: skip
     stages.choice(learned.reason(), metric=learned.kind)
-    scaled = learned.applied(scaled)
-    # A scale of features is part of how statistics are read; a turn makes other features.
-    return scaled, statistics_kept(scaled, recipe, executor, stages) if learned.kind == "full" else facts, learned
+    return learned
 
 
 def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
@@ -637,12 +631,3 @@ def choose_centers(recipe: Recipe, dataset: Dataset, executor: Executor) -> Cent
     if recipe.centers is None:
         return CenterSet(np.empty((0, dataset.n_features), dtype=dtype), None)
     return recipe.centers.choose(dataset, executor, dtype)
-
-
-def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
-    """Laplace with the root mean square distance of two rows as bandwidth: σ² = 2 Σ_j var(x_j), in scaled units.
-
-    So a typical kernel value is near 1/e, whatever the width of the rows and their units.
-    """
-    spread = 2.0 * float(np.sum(facts.variance * np.square(dataset.factor)))
-    return Laplace(float(np.sqrt(spread)) if spread > 0 else 1.0)

@@ -35,6 +35,19 @@ LIKELY_CRITICAL_BATCH = 256.0
 _ANY_CRITICAL_BATCH = 1e9  # that memory is projected for: then a batch is as large as its rules let it be
 
 
+THREADS = 16
+"""Threads that memory is reckoned for: what is chosen must not depend on how many there are."""
+
+
+def nominal(d: int) -> Operations:
+    """Fixed prices, in multiples of an operation of a large float32 product, for rows of d features."""
+    value = 2.0 * d + 40.0
+    return Operations(
+        values=value, values64=2.3 * value, panel=2, gemm=1, gemm64=2, thin=2.5, thin64=10, vector64=24, serial64=4,
+        eigen=40, numbers=36,
+    )  # fmt: skip
+
+
 def sums_held(slots: int, blocks: int) -> int:
     """Sums that a sweep holds at a time: of running tasks, of as many finished ones, and those waiting in the tree."""
     level = task_level(blocks)
@@ -511,6 +524,16 @@ class _Features(Basis):
         engine: Any = self.engine
         values: Array = engine.evaluated(len(X), self.width, self.dtype, out)
         return values
+
+
+def nominal_work(solver: Solver, size: Size) -> float:
+    """All operations at nominal prices, with the assembly of the rows, which costs about ten for each number.
+
+    The same for any number of threads.
+    """
+    size = replace(size, slots=THREADS, overlaps=True)
+    takes = Bill(solver, size).effort
+    return (takes.setup + takes.training).priced(nominal(size.d)) + 10.0 * (takes.setup_rows + takes.rows) * size.d
 
 
 def bill(solver: Solver, size: Size, **changes: Any) -> Bill:

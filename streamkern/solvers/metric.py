@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.centers import CenterSet, Uniform
+from streamkern.centers import CenterSet, Given, Uniform
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
+from streamkern.data.origins import Features, features_of
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.data.transforms import LinearMap
@@ -47,7 +48,7 @@ HELD_OUT = 0.2
 """Share of the sample that rounds are compared on."""
 
 RIDGES = tuple(10.0**-e for e in range(9, 0, -1))
-"""Ridges of a round: one decomposition gives them all."""
+"""Ridges of a round."""
 
 LEAST = 40
 """Rows below which nothing is learned about features."""
@@ -136,15 +137,21 @@ class Metric:
             return dataset.scale(self.factor)
         return dataset.transform(LinearMap(self.factor))
 
-    def summary(self, columns: tuple[str, ...] | None) -> dict[str, Any]:
-        """JSON-serialisable facts, for results and models."""
+    def summary(self, features: Features) -> dict[str, Any]:
+        """JSON-serialisable facts, for results and models.
+
+        Args:
+            features: the features that the metric is of.
+        """
         return {
             "kind": self.kind,
             "round": self.round,
             "score": self.metric,
             "history": [dict(each) for each in self.history],
-            "columns": None if columns is None else list(columns),
+            "columns": None if features.names is None else list(features.names),
             "importances": self.importances.tolist(),
+            "stored": None if features.stored_names is None else list(features.stored_names),
+            "by_column": features.by_column(self.importances).tolist(),
         }
 
     def reason(self) -> str:
@@ -199,7 +206,7 @@ class GradientOuter(Contribution):
         return np.where(u < 0.5, -1.0, 1.0)
 
 
-class _Round(NamedTuple):
+class Round(NamedTuple):
     """A model on rows through a metric.
 
     Attributes:
@@ -241,29 +248,12 @@ def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
         UsageError: too few rows.
         NumericalError: the kernel matrix of the centers of a round is not positive definite.
     """
-    rounds = _Rounds.of(agop, kernel, problem)
-    plain = rounds.fit("none", 0, np.ones(rounds.d), np.ones(rounds.d))
-    best, history = plain, [plain.facts()]
+    rounds = Rounds.of(agop, kernel, problem)
+    plain = rounds.plain()
+    made = [plain]
     for kind in agop.kinds(rounds.d):
-        current = plain
-        for number in range(1, agop.rounds + 1):
-            M = rounds.outer(current, kind == "full")
-            if not M.max() > 0:  # a constant model
-                break
-            M = M / M.max()
-            then = rounds.fit(kind, number, M, rounds.factor(M))
-            history.append(then.facts())
-            if not then.mse < current.mse:
-                break
-            current = then
-        best = min(best, current, key=lambda each: each.mse)
-    share = rounds.outer(best, False) * rounds.variance
-    share = share if share.sum() > 0 else np.ones(rounds.d)
-    classify = isinstance(problem.encoding, Classes)
-    return Metric(
-        best.kind, best.number, best.M, best.factor, share / share.sum(), tuple(history),
-        "accuracy" if classify else "r2",
-    )  # fmt: skip
+        made += rounds.learned(plain, kind)
+    return rounds.metric(min(made, key=lambda each: each.mse), made)
 
 
 def gradient_outer(agop: AGOP, kernel: Kernel, problem: Problem) -> Array:
@@ -278,13 +268,12 @@ def gradient_outer(agop: AGOP, kernel: Kernel, problem: Problem) -> Array:
         UsageError: too few rows.
         NumericalError: the kernel matrix of the centers is not positive definite.
     """
-    rounds = _Rounds.of(agop, kernel, problem)
-    plain = rounds.fit("none", 0, np.ones(rounds.d), np.ones(rounds.d))
-    return rounds.outer(plain, "full" in agop.kinds(rounds.d))
+    rounds = Rounds.of(agop, kernel, problem)
+    return rounds.outer(rounds.plain(), "full" in agop.kinds(rounds.d))
 
 
 @dataclass(eq=False)
-class _Rounds:
+class Rounds:
     """Where rounds are made: the sample in memory, in two parts, and centers among the first.
 
     Attributes:
@@ -298,6 +287,8 @@ class _Rounds:
         p: centers of a round.
         variance: of each feature, shape (d,).
         covariance: of the features, shape (d, d); None where no full matrix is tried.
+        ridges: of every round.
+        blocks: features that are indicators of one category, which a diagonal metric weighs alike.
     """
 
     agop: AGOP
@@ -310,9 +301,11 @@ class _Rounds:
     p: int
     variance: Array
     covariance: Array | None
+    ridges: tuple[float, ...] = RIDGES
+    blocks: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
-    def of(cls, agop: AGOP, kernel: Kernel, problem: Problem) -> _Rounds:
+    def of(cls, agop: AGOP, kernel: Kernel, problem: Problem) -> Rounds:
         """The sample is read here, once."""
         data, executor, dtype = problem.train.plain(), problem.executor, problem.dtype
         rows, p = agop.sizes(data.base_rows)
@@ -336,13 +329,49 @@ class _Rounds:
         full = "full" in agop.kinds(X.shape[1])
         return cls(
             agop, kernel, train, held, problem, encoding, dtype, p, np.square(wide).mean(axis=0),
-            problem.engine.gram(wide.T.copy()) / rows if full else None,
+            problem.engine.gram(wide.T.copy()) / rows if full else None, blocks=features_of(data).categories,
         )  # fmt: skip
 
     @property
     def d(self) -> int:
         """Features."""
         return len(self.variance)
+
+    def on(self, kernel: Kernel) -> Rounds:
+        """The same rows under another kernel."""
+        return replace(self, kernel=kernel)
+
+    def fewer(self, rows: int, p: int) -> Rounds:
+        """Fitted to fewer rows with fewer centers, and compared on the same rows."""
+        return replace(self, train=self.train.sample(rows, self.agop.seed), p=p)
+
+    def plain(self) -> Round:
+        """Round 0: no metric."""
+        return self.fit("none", 0, np.ones(self.d), np.ones(self.d))
+
+    def learned(self, plain: Round, kind: str) -> list[Round]:
+        """Rounds of one kind that follow round 0: while the error falls, and the first with which it does not."""
+        current, made = plain, []
+        for number in range(1, self.agop.rounds + 1):
+            M = self.outer(current, kind == "full")
+            if not M.max() > 0:  # a constant model
+                break
+            for block in self.blocks if kind == "diagonal" else ():
+                M[list(block)] = M[list(block)].mean()
+            M = M / M.max()
+            made.append(self.fit(kind, number, M, self.factor(M)))
+            if not made[-1].mse < current.mse:
+                break
+            current = made[-1]
+        return made
+
+    def metric(self, best: Round, made: Iterable[Round]) -> Metric:
+        """What a round has learned, with the history of all that were made."""
+        share = self.outer(best, False) * self.variance
+        share = share if share.sum() > 0 else np.ones(self.d)
+        history = tuple(each.facts() for each in made)
+        score = "accuracy" if isinstance(self.encoding, Classes) else "r2"
+        return Metric(best.kind, best.number, best.M, best.factor, share / share.sum(), history, score)
 
     def factor(self, M: Array) -> Array:
         """M^½, times the number that keeps the mean distance of rows: the mean square, or the mean in the L1 norm."""
@@ -358,7 +387,7 @@ class _Rounds:
         ratio = np.sqrt(before).sum() / np.sqrt(after).sum() if self.kernel.norm == 1 else before.sum() / after.sum()
         return np.asarray(root * (ratio if self.kernel.norm == 1 else np.sqrt(ratio)))
 
-    def fit(self, kind: str, number: int, M: Array, factor: Array) -> _Round:
+    def fit(self, kind: str, number: int, M: Array, factor: Array) -> Round:
         """The round's model, at the best ridge."""
         through = Metric(kind, number, M, factor, M)
         train, held = through.applied(self.train), through.applied(self.held)
@@ -370,14 +399,14 @@ class _Rounds:
             like, train=train, encoding=self.encoding, kernel=kernel, centers=centers, dtype=self.dtype,
             validation=None, features=None, mean_weight=1.0, largest_weight=1.0,
         )  # fmt: skip
-        weights = RidgePath.of(problem).weights(self.p, RIDGES)
+        weights = RidgePath.of(problem).solved(self.ridges)
         mse, score = path_scores(problem, held, weights)
         best = int(np.argmin(mse))
         c = self.encoding.outputs
         kept = np.ascontiguousarray(weights[:, best * c : (best + 1) * c], dtype=self.dtype)
-        return _Round(kind, number, M, factor, problem, kept, float(mse[best]), float(score[best]), RIDGES[best])
+        return Round(kind, number, M, factor, problem, kept, float(mse[best]), float(score[best]), self.ridges[best])
 
-    def outer(self, made: _Round, full: bool) -> Array:
+    def outer(self, made: Round, full: bool) -> Array:
         """G of a round's model, in the units of the rows before the metric: shape (d, d), or its diagonal (d,)."""
         problem, factor = made.problem, made.factor
         turned = factor.ndim == 2
@@ -391,6 +420,31 @@ class _Rounds:
             G = factor @ G @ factor
             return G if full else np.diag(G).copy()
         return np.asarray(factor[:, None] * G * factor if full else factor * G * factor)
+
+
+def require_metric(recipe: Any) -> None:
+    """Refuse a metric where rows or centers do not allow one.
+
+    Args:
+        recipe: what to fit, a ``Recipe``.
+
+    Raises:
+        UsageError: rows are augmented, the model is linear in features, or the centers are given.
+    """
+    if recipe.metric is None:
+        return
+    for wrong, what, remedy in (
+        (recipe.train.augmentations, "augmented rows", "leave the augmentations out"),
+        (recipe.features is not None, f"a model on features, {recipe.features!r}", "use kernel values at centers"),
+        (isinstance(recipe.centers, Given), "given centers", "draw centers, such as sk.Uniform(1000)"),
+    ):
+        if wrong:
+            raise UsageError(
+                f"There is a metric to learn, and {what}.",
+                where="metric=AGOP(...)",
+                expected="a kernel at centers that are drawn from rows without augmentations",
+                remedy=f"{remedy}; or leave the metric out",
+            )
 
 
 class MetricBill(NamedTuple):
@@ -421,25 +475,43 @@ def metric_bill(agop: AGOP, size: Size, rows: int) -> MetricBill:
     """
     sample, p = agop.sizes(rows)
     kinds = agop.kinds(size.d)
+    fitted, gradients, peak = round_work(sample, p, "full" in kinds, size)
+    c = size.outputs
+    d = size.d
+    sampled = sample * (d * (2 * size.itemsize + 16) + 8 * c + 64)
+    square = 8 * d * d * 8 if "full" in kinds else 0
+    fits = 1 + agop.rounds * len(kinds)
+    work = float(fits) * (fitted + gradients)
+    return MetricBill(work, fits * (2.0 * sample), peak + sampled + square, sample, fits)
+
+
+def round_work(
+    sample: int, p: int, full: bool, size: Size, ridges: tuple[float, ...] = RIDGES
+) -> tuple[Operations, Operations, int]:
+    """Operations of a round's fit with its errors and of its gradients, and bytes at the peak, on arrays of shapes.
+
+    Args:
+        sample: rows of the sample.
+        p: centers.
+        full: whether a matrix is summed.
+        size: of the problem; n and p are not looked at.
+        ridges: of the round.
+    """
     size = replace(size, n=sample, p=p, features=None, stored=False, blocks=None)
     meter, overlaps = Meter(), size.slots > 1 if size.overlaps is None else size.overlaps
     engine = MeterEngine(meter, default_engine(), size.slots, overlaps)
     problem = MeteredProblem.of(size, engine, _Run())
-    weights = RidgePath.of(problem).weights(p, RIDGES)
-    fitted, _ = meter.taken()
+    weights = RidgePath.of(problem).solved(ridges)
     c, kept = size.outputs, engine.zeros((p, size.outputs), size.dtype)
     held = PathError(problem.expansion(), c, False)
     error = replace(size, n=max(1, round(HELD_OUT * sample)))
     problem_of_error = MeteredProblem.of(error, engine, _Run())
     problem_of_error.sweep(held, weights.astype(size.dtype))
     del weights
-    problem.sweep(GradientOuter(problem.expansion(), c, "full" in kinds, agop.seed), kept)
-    rest, _ = meter.taken()
-    d = size.d
-    sampled = sample * (d * (2 * size.itemsize + 16) + 8 * c + 64)
-    square = 8 * d * d * 8 if "full" in kinds else 0
-    fits = 1 + agop.rounds * len(kinds)
-    return MetricBill(float(fits) * (fitted + rest), fits * (2.0 * sample), meter.peak + sampled + square, sample, fits)
+    fitted, _ = meter.taken()
+    problem.sweep(GradientOuter(problem.expansion(), c, full, 0), kept)
+    gradients, _ = meter.taken()
+    return fitted, gradients, meter.peak
 
 
 class _Run:

@@ -18,6 +18,7 @@ from streamkern.data.stream import Block, Scan
 from streamkern.data.targets import Classes
 from streamkern.engine import Engine
 from streamkern.engine.triangle import unpacked
+from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
 from streamkern.solvers.base import Problem
@@ -73,6 +74,26 @@ class RidgePath:
         spread = np.maximum(values, 0.0)[:, None, None] + np.asarray(ridges, dtype=np.float64)[:, None]
         V = vectors @ (inside[:, None, :] / spread).reshape(p, -1)
         return self.engine.triangular_solve(self.factor[:p, :p], V, lower=True, transposed=True)
+
+    def solved(self, ridges: Sequence[float]) -> Array:
+        """As ``weights`` of all centers, by a factorisation for each ridge: less work than one decomposition.
+
+        Where λ is below the rounding of A, as for smooth kernels in float32, by the decomposition after all.
+
+        Args:
+            ridges: λ > 0, a dozen at most.
+        """
+        found, engine = [], self.engine
+        for ridge in ridges:
+            A = self.gram.copy()
+            A[np.diag_indices(len(A))] += ridge
+            try:
+                L = engine.cholesky(A)
+            except NumericalError:
+                return self.weights(len(self.gram), ridges)
+            half = engine.triangular_solve(L, self.moment, lower=True)
+            found.append(engine.triangular_solve(L, half, lower=True, transposed=True))
+        return engine.triangular_solve(self.factor, np.concatenate(found, axis=1), lower=True, transposed=True)
 
 
 @dataclass(eq=False)

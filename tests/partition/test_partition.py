@@ -261,7 +261,7 @@ def test_a_table_with_a_metric_and_validation_rows():
     model.fit(frame, y)
     blends = model.report_["partition"]["blends"]
     assert blends[str(model.report_["partition"]["blend"])] == min(blends.values())
-    names = model.model_.metadata["metric"]["columns"]
+    names = model.model_.metadata["metric"]["stored"]
     assert len(model.feature_importances_) == len(names)
     assert model.feature_importances_.sum() == pytest.approx(1.0)
     assert {names[i] for i in np.argsort(model.feature_importances_)[-3:]} & {"a", "b"}

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.solvers.auto import choose_solver, default_passes, nominal, resolved
-from streamkern.solvers.metered import Bill, Size, sums_held
+from streamkern.solvers.auto import choose_solver, default_passes, resolved
+from streamkern.solvers.metered import Bill, Size, nominal, sums_held
 
 
 def name(size: Size, **more: Any) -> str:

@@ -203,6 +203,32 @@ def test_what_is_held_is_within_the_bill():
     assert peak <= metric_bill(agop, Size(4000, 500, 10, 1, slots=2), 4000).memory
 
 
+def test_levels_of_a_category_are_weighed_alike():
+    rng = np.random.default_rng(4)
+    town, x = rng.choice(["a", "b", "c", "d"], 1200, p=[0.6, 0.3, 0.08, 0.02]), rng.normal(size=1200)
+    noise = rng.normal(size=1200)
+    data = sk.from_arrays({"town": town.tolist(), "x": x, "noise": noise}, x + 2.0 * (town == "a"))
+    model = sk.KernelRegressor(KERNEL, 100, metric=AGOP(1, "diagonal", 1200, 100), memory="4GiB").fit(data)
+    assert model.report_["metric"]["kind"] == "diagonal"
+    names = model.report_["metric"]["columns"]
+    factor = np.asarray(model.model_.factor)
+    levels = [j for j, name in enumerate(names) if name.startswith("town=")]
+    assert len(levels) == 4
+    assert len(set(factor[levels].tolist())) == 1
+    assert factor[names.index("x")] > 2 * factor[names.index("noise")]
+
+
+def test_gradients_do_not_depend_on_the_tiles_they_are_summed_in(monkeypatch: pytest.MonkeyPatch):
+    Z, X, W = rows(300, 5), rows(90, 5, 1), rows(300, 3, 2)
+    signs = np.where(rows(90, 3, 3) > 0, 1.0, -1.0)
+    for kernel in (sk.Laplace(2.0), sk.Laplace(4.0, norm=1)):
+        f = Expansion(kernel, Z)
+        whole = default_engine().gradients(f, X, W, signs)
+        monkeypatch.setattr("streamkern.engine.numpy._GRADIENT_BYTES", 7 * 4 * 300)
+        np.testing.assert_array_equal(default_engine().gradients(f, X, W, signs), whole)
+        monkeypatch.undo()
+
+
 def test_a_table_through_a_turned_metric_keeps_its_preprocessing_and_its_importances():
     rng = np.random.default_rng(3)
     town, x, noise = rng.choice(["a", "b", "c"], 400), rng.normal(size=400), rng.normal(size=400)
@@ -211,7 +237,10 @@ def test_a_table_through_a_turned_metric_keeps_its_preprocessing_and_its_importa
     model = sk.KernelRegressor(metric=sk.AGOP(rounds=1, kind="full", centers=60), centers=60, memory="4GiB", threads=1)
     model.fit(table, y)
     assert any("an indicator for each category: town (3)" in each for each in model.report_["preprocess"])
-    found = dict(zip(model.report_["metric"]["columns"], model.feature_importances_, strict=True))
+    found = dict(zip(model.report_["metric"]["columns"], model.report_["metric"]["importances"], strict=True))
     assert found["town=a"] + found["x"] > 0.8
+    by_column = dict(zip(table, model.feature_importances_, strict=True))
+    assert by_column["town"] == pytest.approx(sum(share for name, share in found.items() if name.startswith("town=")))
+    assert by_column["x"] == found["x"]
     again = [{"town": str(town[0]), "x": float(x[0]), "noise": float(noise[0])}]
     assert model.predict(again)[0] == model.predict({name: values[:1] for name, values in table.items()})[0]

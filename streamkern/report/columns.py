@@ -1,0 +1,67 @@
+"""What the model goes by: the kernel that was chosen, and the share of each column in its gradient."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from streamkern.report.figures import number_text
+from streamkern.report.markup import bar, table
+from streamkern.report.run_directory import RunDirectory
+
+SHOWN = 30
+"""Columns and features that are shown, the largest shares first."""
+
+
+def explained(record: RunDirectory) -> str:
+    """The section as HTML; empty where no metric was learned and no kernel chosen."""
+    result = record.result or {}
+    parts = [_choice(result["kernel_choice"])] if "kernel_choice" in result else []
+    return "".join([*parts, _shares(result["metric"])]) if "metric" in result else "".join(parts)
+
+
+def _choice(choice: dict[str, Any]) -> str:
+    rows = [
+        (
+            f"L{trial['kernel'].get('norm', 2)}, {number_text(trial['kernel']['bandwidth'])}",
+            trial["kind"],
+            trial["round"],
+            f"{trial['rows']:,}",
+            f"{trial['centers']:,}",
+            number_text(trial["ridge"]),
+            number_text(trial["mse"]),
+        )
+        for trial in choice["trials"]
+    ]
+    head = ("norm, bandwidth", "metric", "round", "rows", "centers", "ridge", "squared error")
+    return (
+        f'<p class="note">{escape(choice["reason"])}.</p>'
+        f"<details><summary>All {len(rows)} models</summary>{table('Models of the search', head, rows)}</details>"
+    )
+
+
+def _shares(metric: dict[str, Any]) -> str:
+    shares = np.array(metric.get("by_column", metric["importances"]))
+    names = metric.get("stored") or [f"column {j}" for j in range(len(shares))]
+    drawn = [_bars("Share of each column in the squared gradient", names, shares)]
+    features = metric["columns"]
+    if features is not None and len(features) != len(shares):
+        drawn.append(
+            "<details><summary>By feature</summary>"
+            + _bars("Share of each feature", features, np.array(metric["importances"]))
+            + "</details>"
+        )
+    note = (
+        "What the model's predictions change with, in units of standard deviations. It is no cause: columns that say "
+        "the same share what either alone would have."
+    )
+    return "".join([*drawn, f'<p class="note">{note}</p>'])
+
+
+def _bars(caption: str, names: list[str], shares: np.ndarray) -> str:
+    order = np.argsort(-shares, kind="stable")[:SHOWN]
+    rows = [(str(names[j]), bar(float(shares[j]), f"{shares[j]:.1%}")) for j in order]
+    left = "" if len(shares) <= SHOWN else f" (the largest {SHOWN} of {len(shares):,})"
+    return table(caption + left, (), rows, "bars")

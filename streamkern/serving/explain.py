@@ -1,0 +1,232 @@
+"""What a model goes by: shares of columns in the gradient of its outputs, directions, and gradients of single rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import Encode, Lookup, TargetMeans
+from streamkern.data.stream import Assembly, Raw
+from streamkern.data.targets import Classes, Continuous
+from streamkern.data.transforms import LinearMap
+from streamkern.errors import UsageError
+from streamkern.kernels import Expansion
+from streamkern.model import KernelMachine
+from streamkern.partition.model import load_model
+from streamkern.storage.schema import Schema
+from streamkern.types import Array
+
+DIRECTIONS = 3
+"""Directions of a full metric that are shown."""
+
+LOADINGS = 5
+"""Features of a direction that are shown."""
+
+ROWS = 20
+"""Rows whose gradients are shown by default."""
+
+_STEP = 1e-4  # of a column, in parts of its size: preprocessing is linear in pieces
+_BAR = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What a model goes by.
+
+    Attributes:
+        columns: names of the stored columns; their numbers where they have none.
+        importances: share of each in the squared gradient of the outputs, shape (columns,), sum 1; None for a model
+            that was fitted without a metric.
+        directions: of a full metric, the most telling first: share, and features with their loadings.
+        predictions: of the rows, shape (n,) or (n, c).
+        gradients: derivative of the predicted value, or of the score of the predicted class, by each column in the
+            column's own units, shape (n, columns); NaN for a category.
+    """
+
+    columns: tuple[str, ...]
+    importances: Array | None
+    directions: tuple[dict[str, Any], ...]
+    predictions: Array | None = None
+    gradients: Array | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-serialisable; None for the gradient by a category."""
+        rows = None
+        if self.gradients is not None and self.predictions is not None:
+            rows = [
+                {"prediction": value, "gradient": [None if np.isnan(g) else float(g) for g in row]}
+                for value, row in zip(self.predictions.tolist(), self.gradients, strict=True)
+            ]
+        return {
+            "columns": list(self.columns),
+            "importances": None if self.importances is None else self.importances.tolist(),
+            "directions": list(self.directions),
+            "rows": rows,
+        }
+
+    def text(self) -> str:
+        """Bars and tables for a terminal."""
+        return "\n".join([*self._bars(), *self._directions(), *self._rows()])
+
+    def _bars(self) -> Iterator[str]:
+        if self.importances is None:
+            yield "no shares of columns: the model was fitted without a metric"
+            return
+        wide = max(len(name) for name in self.columns)
+        yield "share of each column in the squared gradient, in units of its standard deviation"
+        for j in np.argsort(-self.importances, kind="stable"):
+            share = float(self.importances[j])
+            yield f"{self.columns[j]:<{wide}} {share:>6.1%} {'█' * round(_BAR * share)}".rstrip()
+
+    def _directions(self) -> Iterator[str]:
+        for number, found in enumerate(self.directions, 1):
+            loadings = ", ".join(f"{value:+.2f} {name}" for name, value in found["loadings"])
+            yield f"direction {number} ({found['share']:.1%} of the metric): {loadings}"
+
+    def _rows(self) -> Iterator[str]:
+        if self.gradients is None or self.predictions is None:
+            return
+        yield "gradient of each row's prediction, per unit of the column (none of a category)"
+        yield f"{'prediction':>12}" + "".join(f"{name[:13]:>14}" for name in self.columns)
+        for value, row in zip(self.predictions.tolist(), self.gradients, strict=True):
+            shown = f"{value:.5g}" if isinstance(value, float) else str(value)
+            yield f"{shown:>12}" + "".join(f"{'' if np.isnan(g) else f'{g:.4g}':>14}" for g in row)
+
+
+def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, most: int | None = ROWS) -> Explanation:
+    """Return what a model goes by.
+
+    Args:
+        model: a model; or the path of one, or of a run.
+        rows: rows whose gradients are wanted, as for ``KernelMachine.predict``; None for none.
+        most: the first of them that are taken; None for all.
+
+    Raises:
+        UsageError: gradients are wanted of a model on features, or one with several outputs.
+        DataError: the rows are not those of training.
+        StorageError: there is no model.
+    """
+    made = model if isinstance(model, KernelMachine) else load_model(_place(Path(model)))
+    names = made.columns or tuple(f"column {j}" for j in range(made.n_features))
+    metric = made.metadata.get("metric")
+    shares = None
+    if metric is not None:
+        shares = np.array(metric["by_column"])
+        if len(shares) != len(names):  # a step mixes columns
+            names = tuple(f"feature {j}" for j in range(len(shares)))
+    if rows is None:
+        return Explanation(names, shares, _directions(made))
+    if len(names) != made.n_features:
+        raise UsageError(
+            "Preprocessing mixes the columns, so that a feature is of none of them.",
+            where="explain(rows=...)",
+            expected="a model whose features come from one column each",
+            remedy="leave the rows out: shares of features are there",
+        )
+    predictions, gradients = row_gradients(made, rows, most)
+    return Explanation(names, shares, _directions(made), predictions, gradients)
+
+
+def row_gradients(model: KernelMachine, rows: Any, most: int | None = None) -> tuple[Array, Array]:
+    """Predictions (n,), and derivatives of the predicted value, or of the predicted class's score: (n, columns).
+
+    In units of the stored columns. The model's gradient by its features is taken by formula; how features follow a
+    column, by differences of the preprocessing, in float64. Columns of categories have NaN.
+
+    Args:
+        model: the model.
+        rows: as for ``KernelMachine.predict``.
+        most: the first rows that are taken; None for all.
+
+    Raises:
+        UsageError: the model is one on features, its centers are not in memory, or it has several outputs.
+    """
+    (scan, basis), c = model.blocks(rows), model.weights.shape[1]
+    if not isinstance(basis, Expansion) or (c > 1 and not isinstance(model.encoding, Classes)):
+        raise UsageError(
+            f"Gradients of {model!r} are wanted.",
+            where="explain(rows=...)",
+            expected="kernel values at centers in memory, and one output or classes",
+            remedy="leave the rows out",
+        )
+    assembly, dataset = scan.assembly, scan.assembly.dataset
+    lookup = Lookup(dataset.source)
+    exact = replace(assembly, dtype=np.dtype(np.float64))
+    unit = float(np.ravel(model.encoding.unit)[0]) if isinstance(model.encoding, Continuous) else 1.0
+    left = most
+    predictions, gradients = [], []
+    for index in range(len(scan)):
+        raw, where = scan.raw((index,))
+        raw = Raw(*(None if each is None else each[:left] for each in raw))  # type: ignore[arg-type]
+        X = assembly.build(raw, np.arange(len(raw.ids)), (), where, lookup).X
+        F = basis.predict(X, model.weights)
+        signs = None
+        if c > 1:
+            signs = np.zeros((len(X), c))
+            signs[np.arange(len(X)), F.argmax(axis=1)] = 1.0
+        g = basis.engine.gradients(basis, X, model.weights, signs).astype(np.float64)
+        gradients.append(unit * _by_column(exact, raw, where, g, lookup))
+        outputs = model.encoding.decode(F) if isinstance(model.encoding, Continuous) else F
+        predictions.append(model.decide(outputs).reshape(len(X)))
+        if left is not None and (left := left - len(X)) <= 0:
+            break
+    return np.concatenate(predictions), np.concatenate(gradients)
+
+
+def _by_column(assembly: Assembly, raw: Raw, where: str, g: Array, lookup: Lookup) -> Array:
+    """Gradients by stored columns, shape (b, columns), from those by features, (b, d)."""
+    index = np.arange(len(raw.ids))
+    stored = np.asarray(raw.X, dtype=np.float64)
+    found = np.full(stored.shape, np.nan)
+
+    def features(X: Array) -> Array:
+        return np.asarray(assembly.build(raw._replace(X=X), index, (), where, lookup).X, dtype=np.float64)
+
+    categories = _categories(assembly.dataset)
+    for column in range(stored.shape[1]):
+        if column in categories:
+            continue
+        size = np.nanmax(np.abs(stored[:, column]), initial=0.0)
+        step = _STEP * (size if size > 0 else 1.0)
+        before, after = stored.copy(), stored.copy()
+        before[:, column] -= step
+        after[:, column] += step
+        found[:, column] = np.sum(g * (features(after) - features(before)), axis=1) / (2 * step)
+    return found
+
+
+def _categories(dataset: Dataset) -> set[int]:
+    """Stored columns that are categories: by the schema, and by steps at the beginning that encode them."""
+    schema: Schema | None = dataset.source.schema
+    found = set() if schema is None else set(schema.positions("category"))
+    first = dataset.transforms[0] if dataset.transforms else None
+    return found | (set(first.columns) if isinstance(first, Encode | TargetMeans) else set())
+
+
+def _directions(model: KernelMachine) -> tuple[dict[str, Any], ...]:
+    """The most telling directions of a full metric."""
+    last = model.transforms[-1] if model.transforms else None
+    metric = model.metadata.get("metric")
+    if metric is None or not isinstance(last, LinearMap):
+        return ()
+    values, vectors = np.linalg.eigh(last.matrix @ last.matrix.T)
+    names = metric["columns"] or [f"feature {j}" for j in range(len(values))]
+    found = []
+    for k in range(1, min(DIRECTIONS, len(values)) + 1):
+        vector = vectors[:, -k] * np.sign(vectors[np.abs(vectors[:, -k]).argmax(), -k])
+        top = np.argsort(-np.abs(vector), kind="stable")[:LOADINGS]
+        loadings = [[names[j], float(vector[j])] for j in top]
+        found.append({"share": float(values[-k] / values.sum()), "loadings": loadings})
+    return tuple(found)
+
+
+def _place(path: Path) -> Path:
+    """The model of a run, or the path itself."""
+    inside = path / "model.zarr"
+    return inside if inside.exists() else path

@@ -1,0 +1,160 @@
+"""A fit without a kernel: what is tried, how much of it, and what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import streamkern as sk
+from streamkern.report import read_run
+from streamkern.solvers import choice
+from streamkern.solvers.auto import choose_solver
+from streamkern.solvers.choice import MOST_WORK, SHARE, KernelChoice, default_centers, search_for
+from streamkern.solvers.metered import THREADS, Bill, Size, nominal, nominal_work
+from streamkern.solvers.metric import Metric
+from streamkern.storage.serialize import load_value, save_value
+
+N = 3600
+
+
+def rows(n: int = N, d: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+    return X, np.sin(2 * X[:, 3]) + X[:, 7]
+
+
+@pytest.fixture
+def generous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest search, whatever it takes."""
+    monkeypatch.setattr(choice, "SHARE", 1e9)
+    monkeypatch.setattr(choice, "SIZES", choice.SIZES[-1:])
+
+
+def fitted(X: np.ndarray, y: np.ndarray, kernel: Any = None, **how: Any) -> sk.KernelRegressor:
+    return sk.KernelRegressor(kernel, 300, memory="4GiB", **how).fit(X, y)
+
+
+@pytest.mark.usefixtures("generous")
+def test_it_finds_the_columns_that_matter_and_any_threads_find_the_same():
+    X, y = rows(N + 500)
+    one, two = (fitted(X[:N], y[:N], threads=threads) for threads in (1, 3))
+    plain = fitted(X[:N], y[:N], "laplace")
+    assert 1 - one.score(X[N:], y[N:]) < 0.3 * (1 - plain.score(X[N:], y[N:]))
+    assert one.feature_importances_[[3, 7]].sum() > 0.9
+    found = one.report_["kernel"]
+    assert found["metric"] in ("diagonal", "full")
+    assert "on held-out rows" in found["reason"]
+    assert {trial["kernel"].get("norm", 2) for trial in found["trials"]} == {1, 2}
+    assert one.model_.weights_sha256 == two.model_.weights_sha256
+    assert two.report_["kernel"] == found
+
+
+@pytest.mark.usefixtures("generous")
+def test_nothing_is_chosen_that_is_no_better():
+    """Every column counts alike, on a smooth target that a wide kernel suits."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(N, 3))
+    y = rng.normal(size=N)
+    model = fitted(X, y)
+    assert model.report_["kernel"]["metric"] == "none"
+    assert "nothing of" in model.report_["kernel"]["reason"]
+    spread = float(np.sqrt(2 * np.var(X, axis=0).sum()))
+    assert model.model_.kernel.bandwidth == pytest.approx(spread, rel=1e-6)
+
+
+@pytest.mark.usefixtures("generous")
+def test_a_ridge_that_is_given_stays():
+    X, y = rows()
+    assert fitted(X, y).footprint_ is not None
+    chosen = KernelChoice({"name": "Laplace", "bandwidth": 1.0}, 1e-3, 2000, _nothing(), (), 1.0, 0.5)
+    assert chosen.solver(sk.Direct(), 20_000) == sk.Direct(1e-4)
+    assert chosen.solver(sk.Direct(), 1000) == sk.Direct(1e-3)
+    assert chosen.solver(sk.Direct(1e-5), 20_000) == sk.Direct(1e-5)
+    assert chosen.solver(sk.Falkon(), 4000) == replace(sk.Falkon(), ridge=5e-4)
+    assert chosen.solver(sk.EigenPro(), 4000) == sk.EigenPro()
+
+
+def _nothing() -> Metric:
+    return Metric("none", 0, np.ones(2), np.ones(2), np.full(2, 0.5))
+
+
+def test_a_choice_is_kept_as_data(tmp_path: Path):
+    made = KernelChoice({"name": "Laplace", "bandwidth": 1.0, "norm": 1}, 1e-3, 2000, _nothing(), (), 1.0, 0.5)
+    save_value(tmp_path / "kept", "kernel", made)
+    again = load_value(tmp_path / "kept", "kernel")
+    assert again.kernel == sk.Laplace(1.0, norm=1)
+    assert again.summary() == made.summary()
+
+
+sizes = st.builds(
+    Size, n=st.integers(100, 10**7), p=st.integers(10, 10_000), d=st.integers(1, 1500), outputs=st.just(16),
+    memory=st.just(4 << 30),
+)  # fmt: skip
+
+
+@given(sizes, st.integers(1, 64))
+@settings(max_examples=60, deadline=None)
+def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Size, slots: int):
+    size = replace(size, n=max(size.n, size.p))
+    bill = Bill(choose_solver(size).solver, size)
+    search = search_for(bill, size.n, 8 << 30)
+    assert search_for(Bill(bill.solver, replace(size, slots=slots)), size.n, 8 << 30) == search
+    if search is not None:
+        work = search.work(replace(size, slots=THREADS, overlaps=True)).priced(nominal(size.d))
+        assert work <= min(MOST_WORK, SHARE * nominal_work(bill.solver, size))
+        assert 20 * size.d <= search.rows <= size.n
+        assert (1 in search.norms) == (size.d <= 200)
+
+
+def test_little_memory_makes_it_smaller_and_few_rows_rule_it_out():
+    size = Size(500_000, 4000, 30, 16, memory=4 << 30)
+    bill = Bill(choose_solver(size).solver, size)
+    large, small = (search_for(bill, size.n, budget) for budget in (16 << 30, 400 << 20))
+    assert large is not None and small is not None  # noqa: PT018
+    assert small.centers < large.centers
+    assert search_for(bill, 2000, 16 << 30) is None
+    X, y = rows(800)
+    assert "kernel" not in fitted(X, y).report_
+
+
+def test_a_table_gets_more_centers_and_little_memory_fewer():
+    assert default_centers(900, 10, 8 << 30, 0) == sk.Uniform(900)
+    assert default_centers(10_000, 10, 8 << 30, 0) == sk.Uniform(2000)
+    assert default_centers(40_000, 10, 8 << 30, 3) == sk.Uniform(5000, 3)
+    assert default_centers(10**7, 10, 8 << 30, 0) == sk.Uniform(8000)
+    assert default_centers(10**7, 10, 1 << 30, 0).p < 4000
+    assert default_centers(60_000, 784, 8 << 30, 0) == sk.Uniform(2000)
+
+
+@pytest.mark.usefixtures("generous")
+def test_a_run_keeps_the_choice_as_a_stage_and_the_plan_says_what_is_tried(tmp_path: Path):
+    X, y = rows()
+    data, test = sk.from_arrays(X[:3200], y[:3200]), sk.from_arrays(X[3200:], y[3200:])
+    pipeline = sk.Pipeline(data, centers=sk.Uniform(300), solver=sk.Direct(), test=test, task="regression")
+    planned = sk.plan(pipeline, memory="4GiB")
+    (stage,) = [each for each in planned.stages if each.name == "kernel"]
+    assert stage.rows == 3000
+    assert stage.flops > 0
+    assert any(line.startswith("kernel: Laplace in the L1 and L2 norm") for line in planned.choices)
+    first = sk.run(pipeline, tmp_path / "run", memory="4GiB")
+    again = sk.run(pipeline, tmp_path / "run", memory="4GiB", threads=1)
+    cached = {each["name"]: each["cached"] for each in again["stages"]}
+    assert cached["kernel"]
+    assert not {each["name"]: each["cached"] for each in first["stages"]}["kernel"]
+    assert again["weights_sha256"] == first["weights_sha256"]
+    assert first["kernel_choice"]["kernel"] == first["kernel"]
+    assert first["metrics"]["test"]["r2"] > 0.95
+    html = pytest.importorskip("streamkern.report.page").page([read_run(tmp_path / "run")])
+    assert "Models of the search" in html
+
+
+def test_a_pipeline_without_kernel_and_centers_runs(tmp_path: Path):
+    X, y = rows(400)
+    pipeline = sk.Pipeline(sk.from_arrays(X, y), solver=sk.Direct(), task="regression")
+    assert sk.plan(pipeline, memory="4GiB").seconds > 0
+    assert sk.run(pipeline, tmp_path / "run", memory="4GiB")["n_centers"] == 400
