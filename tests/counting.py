@@ -104,6 +104,19 @@ class CountingEngine(HostEngine):
         self.counts.add("matrix", (2.0 if lower else 4.0) * W.size * B.shape[1])
         return super().gram_product(W, B, lower=lower)
 
+    def packed_factor(self, expansion: Any, shift: float, lead: int) -> Any:
+        rest = 2.0 * (expansion.p - lead) * float(lead) * lead
+        self.counts.add("matrix", 2.0 / 3.0 * float(lead) ** 3 + rest)
+        return super().packed_factor(expansion, shift, lead)
+
+    def packed_product(self, W: Any, B: Array) -> Array:
+        self.counts.add("matrix", 4.0 * B.shape[1] * sum(panel.size for panel in W.numbers))
+        return super().packed_product(W, B)
+
+    def times_packed(self, B: Array, W: Any) -> Array:
+        self.counts.add("matrix", 2.0 * len(B) * sum(panel.size for panel in W.numbers))
+        return super().times_packed(B, W)
+
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
         self.counts.add("matrix", 2.0 / 3.0 * float(len(A)) ** 3)
         return super().inverse_factor(A, dtype)

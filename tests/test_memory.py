@@ -232,7 +232,7 @@ def test_a_better_solve_is_projected_only_where_the_budget_allows_it() -> None:
     [
         ({"budget": 100 * MIB}, "the Python process alone holds more"),
         ({"p": 50_000}, r"use at most [0-9,]+ centers"),
-        ({"p": 9000, "solver": sk.EigenPro(projection="exact")}, 'projection="inexact"'),
+        ({"p": 9000, "solver": sk.EigenPro(projection="exact")}, 'projection="packed"'),
     ],
 )
 def test_what_cannot_fit_is_refused_with_a_remedy(changes: dict[str, Any], remedy: str) -> None:

@@ -108,7 +108,7 @@ class Device(Protocol):
         """
 
 
-def device_bytes(p: int, d: int, outputs: int, batch: int, itemsize: int, exact: bool) -> int:
+def device_bytes(p: int, d: int, outputs: int, batch: int, itemsize: int, exact: bool, packed: int = 0) -> int:
     """Bytes that training holds on a device at its peak.
 
     Args:
@@ -118,11 +118,12 @@ def device_bytes(p: int, d: int, outputs: int, batch: int, itemsize: int, exact:
         batch: rows that lie there at once: of the step that is computed, and of those ahead.
         itemsize: bytes of a number.
         exact: whether K(Z, Z) is factored there, in float64.
+        packed: bytes of a factor in 16 bits that lies there, with a panel of it in 32.
     """
     panel = min(PANEL_BYTES, max(1, batch) * p * itemsize)
     resident = p * (d + 1) * itemsize + 8 * p * outputs * itemsize
     training = PANELS * max(panel, p * itemsize) + batch * (2 * d + 2) * itemsize
-    factor = p * p * itemsize if exact else 0
+    factor = p * p * itemsize if exact else packed
     # K in float64, its factor, the inverse, and columns on their way through the substitution.
     setup = p * p * (16 + itemsize) + 3 * p * min(p, 1024) * 8 if exact else 0
     return resident + max(training + factor, setup)

@@ -28,8 +28,8 @@ MOST = 32
 _SIZE = 4  # bytes of a number
 _GROUP = 5  # columns at a time
 _WIDE = VECTORS == 2
-_ROWS, _BLOCKS = (4, 4) if _WIDE else (1, 1)  # as many accumulators as there are registers for
-_CHUNK = 32  # rows that an accumulator of Aᵀ R is kept for: their part of A stays in the first-level cache
+ROWS, BLOCKS = (4, 4) if _WIDE else (1, 1)  # as many accumulators as there are registers for
+CHUNK = 32  # rows that an accumulator of Aᵀ R is kept for: their part of A stays in the first-level cache
 
 _FEW = 3  # columns of float64 that are sums of their own: packed ones are padded to sixteen, which takes memory
 _TERMS = 8192  # of a sum of float64 that a library makes: with more it may split them among threads
@@ -77,8 +77,13 @@ def _zeros(builder: Any, rows: int, columns: int) -> list[list[Any]]:
     return sums
 
 
-def _across(M: int) -> Any:
-    """T (M, C) = A W over whole vectors, for M rows of A and C rows of Wᵀ."""
+def floats(builder: Any, A: Any, offset: Any) -> Any:
+    """A vector of a float32 matrix."""
+    return _at(builder, A, offset, _VECTOR)
+
+
+def across(M: int, read: Callable[..., Any] = floats) -> Any:
+    """T (M, C) = A W over whole vectors, for M rows of A, read by ``read``, and C rows of Wᵀ."""
 
     def body(builder: Any, C: int, T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any) -> None:
         fma, sums = _fma(builder), _zeros(builder, M, C)
@@ -86,7 +91,7 @@ def _across(M: int) -> Any:
             k = builder.mul(step.index, _INDEX(LANES))
             right = [_at(builder, W, builder.add(builder.mul(_INDEX(c), w_row), k), _VECTOR) for c in range(C)]
             for m, row in enumerate(sums):
-                left = _at(builder, A, builder.add(builder.mul(_INDEX(m), a_row), k), _VECTOR)
+                left = read(builder, A, builder.add(builder.mul(_INDEX(m), a_row), k))
                 for total, values in zip(row, right, strict=True):
                     builder.store(builder.call(fma, [left, values, builder.load(total)]), total)
         for m, row in enumerate(sums):
@@ -97,8 +102,8 @@ def _across(M: int) -> Any:
     return _kernel(body)
 
 
-def _down(V: int) -> Any:
-    """G (C, V vectors) += Rᵀ A, for C columns of R and V vectors of the rows of A."""
+def down(V: int, read: Callable[..., Any] = floats) -> Any:
+    """G (C, V vectors) += Rᵀ A, for C columns of R and V vectors of the rows of A, read by ``read``."""
 
     def body(builder: Any, C: int, G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any) -> None:
         fma, sums = _fma(builder), _zeros(builder, C, V)
@@ -109,7 +114,7 @@ def _down(V: int) -> Any:
                 builder.store(_at(builder, G, place, _VECTOR), total)
         with cgutils.for_range(builder, n) as step:
             begin = builder.mul(step.index, a_row)
-            left = [_at(builder, A, builder.add(begin, _INDEX(v * LANES)), _VECTOR) for v in range(V)]
+            left = [read(builder, A, builder.add(begin, _INDEX(v * LANES))) for v in range(V)]
             for c, row in enumerate(sums):
                 number = _at(builder, R, builder.add(builder.mul(step.index, r_row), _INDEX(c)), _NUMBER)
                 one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, ir.IntType(32)(0))
@@ -142,12 +147,12 @@ def _kernel(body: Callable[..., None]) -> Any:
     return kernel
 
 
-_many_rows, _one_row = _across(_ROWS), _across(1)
-_many_columns, _one_vector = _down(_BLOCKS), _down(1)
+_many_rows, _one_row = across(ROWS), across(1)
+_many_columns, _one_vector = down(BLOCKS), down(1)
 
 
 @numba.njit(**OPTIONS)
-def _group(left: Any) -> Any:
+def group(left: Any) -> Any:
     """How many of the columns that are left come next: groups of nearly one size."""
     groups = (left + _GROUP - 1) // _GROUP
     return (left + groups - 1) // groups
@@ -165,12 +170,12 @@ def _times(A: Any, W: Any, out: Any) -> None:
     left, right, place = A.ctypes.data, W.ctypes.data, out.ctypes.data
     i = 0
     while i < n:
-        many = _ROWS if i + _ROWS <= n else 1
+        many = ROWS if i + ROWS <= n else 1
         j = 0
         while j < c:
-            columns = _group(c - j)
+            columns = group(c - j)
             T, L, R = place + _SIZE * (t_row * i + j), left + _SIZE * a_row * i, right + _SIZE * w_row * j
-            if many == _ROWS:
+            if many == ROWS:
                 _many_rows(T, t_row, L, a_row, R, w_row, whole, columns)
             else:
                 _one_row(T, t_row, L, a_row, R, w_row, whole, columns)
@@ -191,14 +196,14 @@ def _add_transposed(A: Any, R: Any, out: Any) -> None:
     c, whole = R.shape[1], p // LANES * LANES
     a_row, r_row, g_row = A.strides[0] // _SIZE, R.strides[0] // _SIZE, out.strides[0] // _SIZE
     left, right, place = A.ctypes.data, R.ctypes.data, out.ctypes.data
-    for i in range(0, n, _CHUNK):
-        many = min(_CHUNK, n - i)
+    for i in range(0, n, CHUNK):
+        many = min(CHUNK, n - i)
         k = 0
         while k < whole:
-            wide = k + _BLOCKS * LANES <= whole
+            wide = k + BLOCKS * LANES <= whole
             j = 0
             while j < c:
-                columns = _group(c - j)
+                columns = group(c - j)
                 G, L = place + _SIZE * (g_row * j + k), left + _SIZE * (a_row * i + k)
                 F = right + _SIZE * (r_row * i + j)
                 if wide:
@@ -206,7 +211,7 @@ def _add_transposed(A: Any, R: Any, out: Any) -> None:
                 else:
                     _one_vector(G, g_row, L, a_row, F, r_row, many, columns)
                 j += columns
-            k += _BLOCKS * LANES if wide else LANES
+            k += BLOCKS * LANES if wide else LANES
         for m in range(i, i + many):
             for j in range(c):
                 for k in range(whole, p):

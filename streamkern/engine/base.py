@@ -19,6 +19,7 @@ import numpy as np
 
 from streamkern.backends.base import Backend
 from streamkern.backends.device import Device
+from streamkern.engine.packed import PackedFactor
 from streamkern.types import Array
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
@@ -260,8 +261,8 @@ class Engine(Protocol):
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
         """Wᵀ W B, shape (n, c), reading W (q, n) from memory once. W may be what ``place`` returned."""
 
-    def place(self, W: Array) -> Any:
-        """A matrix as ``gram_product`` reads it in every step: on a device, there."""
+    def place(self, W: Any) -> Any:
+        """A matrix, or a packed factor, as it is read in every step: on a device, there."""
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         """W lower triangular with WᵀW = (K(Z, Z) + shift I)⁻¹, in the centers' dtype and in memory of the process.
@@ -274,6 +275,27 @@ class Engine(Protocol):
         Raises:
             NumericalError: K(Z, Z) + shift I is not positive definite.
         """
+
+    def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
+        """The inverse factor of K(Z, Z) + shift I in 16 bits, or that of its PITC approximation given a lead.
+
+        Kernel values and all arithmetic are in float32, whatever the dtype of the centers, and panels' own factors in
+        float64. At its peak it holds ``factor_bytes``.
+
+        Args:
+            expansion: kernel and centers.
+            shift: added to the diagonal.
+            lead: p, or a number of whole panels.
+
+        Raises:
+            NumericalError: K(Z, Z) + shift I is not positive definite.
+        """
+
+    def packed_product(self, W: Any, B: Array) -> Array:
+        """Wᵀ W B in float32, shape (p, c), reading W, or what ``place`` returned, from memory once."""
+
+    def times_packed(self, B: Array, W: PackedFactor) -> Array:
+        """B Wᵀ in float32, shape (n, p)."""
 
     def cholesky(self, A: Array) -> Array:
         """Lower factor of A (float64), in place.

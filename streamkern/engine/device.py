@@ -36,7 +36,7 @@ class _There:
 class _Placed:
     """A host matrix with a copy of it on the device, made when it is first needed."""
 
-    def __init__(self, W: Array) -> None:
+    def __init__(self, W: Any) -> None:
         self.W = W
         self.there: Any = None
 
@@ -174,7 +174,7 @@ class DeviceEngine(HostEngine):
                 A[part, part] = device.put(square)
             return device.take(device.inverse_factor(A, expansion.dtype))
 
-    def place(self, W: Array) -> Any:
+    def place(self, W: Any) -> Any:
         """W with a copy on the device, made by the first product."""
         return _Placed(W)
 
@@ -186,6 +186,31 @@ class DeviceEngine(HostEngine):
                 W.there = self.device.put(W.W)
             right = self.device.put(np.ascontiguousarray(B, dtype=W.W.dtype))
             return self.device.take(W.there.T @ (W.there @ right))
+
+    def packed_product(self, W: Any, B: Array) -> Array:
+        """Wᵀ W B with the integers on the device, a panel of which is float32 at a time."""
+        if not isinstance(W, _Placed):
+            return super().packed_product(W, B)
+        device, factor = self.device, W.W
+        with device.turn():
+            if W.there is None:
+                W.there = [
+                    (device.put(n), device.put(np.square(factor.scales[rows])[:, None]))
+                    for rows, _, n in factor.panels()
+                ]
+            right = device.put(np.ascontiguousarray(B, dtype=np.float32))
+            out = device.put(np.zeros(B.shape, np.float32))
+            for (rows, lead, _), (numbers, scaled) in zip(factor.panels(), W.there, strict=True):
+                A = _as_type(numbers, right.dtype)
+                own, before = A[:, lead : lead + rows.stop - rows.start], A[:, :lead]
+                T = own @ right[rows, :]
+                if lead:
+                    T = T + before @ right[:lead, :]
+                T = T * scaled
+                out[rows, :] = out[rows, :] + own.T @ T
+                if lead:
+                    out[:lead, :] = out[:lead, :] + before.T @ T
+            return device.take(out)
 
     # ------------------------------------------------------------------------------ on the device
 
@@ -222,6 +247,13 @@ class DeviceEngine(HostEngine):
             held = (W, self.device.put(np.ascontiguousarray(W, dtype=expansion.dtype)))
             expansion.resident.state = held
         return held[1]
+
+
+def _as_type(array: Any, dtype: Any) -> Any:
+    """An array of the device in another dtype: by its method, or by the function of the array API."""
+    if hasattr(array, "astype"):
+        return array.astype(dtype)
+    return array.__array_namespace__().astype(array, dtype)
 
 
 def _narrow(expansion: Centered) -> bool:

@@ -12,9 +12,10 @@ from streamkern.backends.manhattan import packed_for_manhattan
 from streamkern.backends.numba import NumbaBackend
 from streamkern.backends.product import Factor, inner, pack, packed_bytes
 from streamkern.backends.thin import add_transposed, prepared, room, times
-from streamkern.engine import dense
+from streamkern.engine import dense, sixteen
 from streamkern.engine.base import CENTER_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
 from streamkern.engine.numpy import NumpyEngine, one_by_one
+from streamkern.engine.packed import PackedFactor
 from streamkern.engine.triangle import cuts, packed_panels
 from streamkern.types import Array
 
@@ -144,6 +145,15 @@ class HostEngine(NumpyEngine):
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
         """L⁻¹ of A = L Lᵀ in ``dtype``, in the memory of A."""
         return dense.inverse_factor(A, dtype, self.parallel)
+
+    def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
+        return sixteen.packed_factor(self, expansion, shift, lead)
+
+    def packed_product(self, W: Any, B: Array) -> Array:
+        return sixteen.packed_product(W, B, self.parallel)
+
+    def times_packed(self, B: Array, W: PackedFactor) -> Array:
+        return sixteen.times_packed(B, W, self.parallel)
 
     def cholesky(self, A: Array) -> Array:
         return dense.cholesky(A, self.parallel)

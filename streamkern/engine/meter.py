@@ -32,6 +32,7 @@ from streamkern.engine.base import (
 )
 from streamkern.engine.krylov import is_cheaper, space
 from streamkern.engine.operations import eigh
+from streamkern.engine.packed import PANEL, PackedFactor, padded, panel_rows
 from streamkern.engine.shaped import Meter, Shaped, count_product
 from streamkern.engine.triangle import cuts
 from streamkern.types import Array
@@ -287,7 +288,7 @@ class MeterEngine:
         with self.meter.scratch((SUMS + 2) * n * min(c + 15, SLAB) * dtype.itemsize):
             return self._new((n, c), dtype)
 
-    def place(self, W: Array) -> Any:
+    def place(self, W: Any) -> Any:
         """W itself."""
         return W
 
@@ -301,6 +302,40 @@ class MeterEngine:
         A.memory.resize(p * p * dtype.itemsize)
         W: Any = Shaped(self.meter, (p, p), dtype, A.memory, "")
         return W
+
+    def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
+        """The lead's panels in 32 bits, all others in 16, and then those of the lead too."""
+        p, wide = expansion.p, max(lead, min(PANEL, expansion.p))
+        for rows in panel_rows(p):
+            self.meter.count("values", (rows.stop - rows.start) * (min(rows.start, lead) + rows.stop - rows.start))
+        self.meter.count("gemm", 2.0 / 3.0 * float(lead) ** 3 + 2.0 * (p - lead) * float(lead) * lead)
+        # Kernel values, V, the panel, and what is packed of them.
+        with self.meter.scratch(4 * min(PANEL, p) * wide * 4 + 6 * PANEL * PANEL * 8):
+            inside = [self._new((rows.stop - rows.start, rows.stop), np.float32) for rows in panel_rows(lead)]
+            beyond = [
+                self._new((rows.stop - rows.start, lead + padded(rows.stop - rows.start)), np.int16)
+                for rows in panel_rows(p)[len(inside) :]
+            ]
+        numbers = []
+        while inside:
+            panel = inside.pop(0)
+            numbers.append(self._new((len(panel), padded(panel.shape[1])), np.int16))
+        return PackedFactor(p, lead, self._new((p,), np.float32), (*numbers, *beyond))
+
+    def packed_product(self, W: Any, B: Array) -> Array:
+        """Wᵀ W B: integers are counted as what they are once they are read."""
+        n, c = B.shape
+        self.meter.count("thin", 4.0 * c * sum(panel.size for panel in W.numbers))
+        with self.meter.scratch((SUMS + 3) * n * min(c, SLAB) * 4):
+            return self._new((n, c), np.float32)
+
+    def times_packed(self, B: Array, W: PackedFactor) -> Array:
+        """B Wᵀ."""
+        self.meter.count("gemm", 2.0 * len(B) * sum(panel.size for panel in W.numbers))
+        widened = 0 if B.dtype == np.float32 else B.size * 4
+        widest = max(panel.size for panel in W.numbers)
+        with self.meter.scratch(widened + 2 * self.slots * widest * 4):
+            return self._new((len(B), W.p), np.float32)
 
     def cholesky(self, A: Array) -> Array:
         """The factor, in place."""

@@ -28,6 +28,7 @@ from streamkern.engine.base import (
     TaskRunner,
 )
 from streamkern.engine.krylov import is_cheaper, krylov_eigenpairs
+from streamkern.engine.packed import PANEL, PackedFactor, panel_product, quantised
 from streamkern.engine.triangle import cuts, packed_panels
 from streamkern.errors import NumericalError
 from streamkern.rng import generator
@@ -292,7 +293,7 @@ class NumpyEngine:
         """Wᵀ W B."""
         return np.asarray(W.T @ (W @ B))
 
-    def place(self, W: Array) -> Any:
+    def place(self, W: Any) -> Any:
         """W itself."""
         return W
 
@@ -306,6 +307,36 @@ class NumpyEngine:
         """L⁻¹ of A = L Lᵀ in ``dtype``; A is used up."""
         L = self.cholesky(A)
         return np.asarray(scipy.linalg.solve_triangular(L, np.eye(len(L)), lower=True)).astype(dtype)
+
+    def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
+        """Inverse factor in 16 bits, from a whole matrix in float64; see ``Engine.packed_factor``."""
+        p, A = expansion.p, self.kernel_matrix(expansion, expansion.p)
+        A[np.diag_indices(p)] += shift
+        W, found = np.zeros((p, p)), []
+        for rows in cuts(p, PANEL):
+            before = slice(0, min(rows.start, lead))
+            V = A[rows, before] @ W[before, before].T
+            own = scipy.linalg.inv(self.cholesky(A[rows, rows] - V @ V.T))
+            W[rows, rows], W[rows, before] = own, -own @ V @ W[before, before]
+            found.append(quantised(np.concatenate([W[rows, before], own], axis=1).astype(np.float32)))
+        return PackedFactor(p, lead, np.concatenate([scales for _, scales in found]), tuple(each for each, _ in found))
+
+    def packed_product(self, W: Any, B: Array) -> Array:
+        """Wᵀ W B of rounded W; see ``Engine.packed_product``."""
+        out = np.zeros(B.shape, np.float32)
+        for rows, lead, numbers in W.panels():
+            panel_product(rows, lead, numbers, W.scales, B.astype(np.float32), out)
+        return out
+
+    def times_packed(self, B: Array, W: PackedFactor) -> Array:
+        """B Wᵀ of rounded W; see ``Engine.times_packed``."""
+        out = np.empty((len(B), W.p), np.float32)
+        for rows, lead, numbers in W.panels():
+            A = W.scales[rows, None] * numbers[:, : lead + rows.stop - rows.start].astype(np.float32)
+            out[:, rows] = (
+                B[:, :lead].astype(np.float32) @ A[:, :lead].T + B[:, rows].astype(np.float32) @ A[:, lead:].T
+            )
+        return out
 
     def cholesky(self, A: Array) -> Array:
         """Lower factor, in place; see ``Engine.cholesky``."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from streamkern.centers import Uniform
 from streamkern.errors import UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import Solver
@@ -21,6 +22,7 @@ from streamkern.solvers.choice import default_centers
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
+from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.fit import OUTPUTS_GUESS, planned, width
 from streamkern.solvers.footprint import solver_memory
 from streamkern.solvers.metered import THREADS, Bill, Size, nominal_work, sums_held
@@ -111,9 +113,21 @@ def resolved(recipe: R, budget: int) -> tuple[R, str]:
     if given.task == "regression" and target is not None:
         outputs = max(1, int(np.prod(target.outputs)))
     memory = solver_memory(budget, data, p, itemsize)
+    patience = None if given.validation is None else PATIENCE
+    if _every_row(given, p) and (given.centers.stored or EigenPro().chosen_projection(p, memory) == "delayed"):
+        why = "EigenPro2: every training row is a center, so no step is projected"
+        return replace(given, solver=EigenPro2(epochs=default_passes(len(data)), patience=patience)), why
     choice = choose_solver(
         Size(len(data), p, d, outputs, itemsize, given.lanes, THREADS, memory, features=given.features),
         features=given.features is not None,
-        patience=None if given.validation is None else PATIENCE,
+        patience=patience,
     )
     return replace(given, solver=choice.solver), choice.reason
+
+
+def _every_row(recipe: Any, p: int) -> bool:
+    """Whether every training row is a center, and a row as it is stored."""
+    data, centers = recipe.train, recipe.centers
+    if recipe.features is not None or centers is None or data.augmentations or len(data) != data.base_rows:
+        return False
+    return bool(centers.stored) or (isinstance(centers, Uniform) and p == data.base_rows)

@@ -7,9 +7,10 @@ One step on a batch (X_m, y_m) of m rows, r = K(X_m, Z) α − y_m (Abedsoltan e
 X_s is the centers, so K(X_s, X_m) r is K(Z, X_m) r, and K(Z, Z)⁻¹ K(Z, X_s) drops out: α ← α − η/m M K(Z, X_m) r with
 M = K(Z, Z)⁻¹ − Q_s. Batch and step are measured on other rows, never assumed from it; iterates are averaged.
 
-Three projections: *exact* factors K(Z, Z) once (p² memory); *inexact* puts a matrix in place of M that knows the top of
-K(Z, Z) and costs p q numbers; *delayed* (Abedsoltan et al. 2025) keeps batches as temporary centers and projects, more
-closely, once they number about p.
+Four projections: *exact* factors K(Z, Z) once (p² memory); *packed* keeps that factor in 16 bits, and of no more
+columns than the memory allows; *inexact* puts a matrix in place of M that knows the top of K(Z, Z) and costs p q
+numbers; *delayed* (Abedsoltan et al. 2025) keeps batches as temporary centers and projects, more closely, once they
+number about p.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Stream
+from streamkern.engine.packed import PackedFactor, factor_bytes
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Expansion
@@ -31,6 +33,7 @@ from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.batches import default_batch
 from streamkern.solvers.delayed import DelayedIteration, temporary_keys
 from streamkern.solvers.gradient import Gradient
+from streamkern.solvers.packed import PackedKernel, PackedProjection, packed_lead, project_packed
 from streamkern.solvers.projection import (
     EIGEN_FLOOR,
     ExactProjection,
@@ -46,11 +49,13 @@ from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, Parameters
 
-PROJECTIONS = ("auto", "exact", "inexact", "delayed")
+PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
 
 _SUBSAMPLE = 2000  # s: more costs s³
 _EIGENPAIRS = 500  # q at most, half as many of more centers than s: a step costs 4 p q c for them, the set-up 14 p q²
 _PRODUCTS = {"inexact": 0, "delayed": 1}
+_CLOSE_PRODUCTS = 2  # of delayed projection where it stands in for an exact one, and has nearly its accuracy
+_LEAST_LEAD = 0.25  # of the centers, with which a packed factor is as good as a whole one
 _MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which momentum makes up for what the step no longer gains
 _SETTLED = 10.0  # what is left of the preconditioned directions at the end of a run is exp(-this)
 _STEPS_A_PASS = 16  # at least, where the data are few
@@ -63,7 +68,9 @@ class EigenPro(Parameters):
 
     Args:
         epochs: passes over the training rows.
-        projection: ``exact``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else inexact.
+        projection: ``exact``, ``packed``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else
+            packed while a lead of a quarter of the centers does, else delayed with two products (inexact where a
+            momentum is given, which delayed projection does not take).
         s: centers whose kernel matrix is decomposed to find them; min(p, 2000) by default.
         q: eigenpairs of the preconditioner; s/4 by default, at most 500, and 250 of more centers than s.
         batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger; up
@@ -76,7 +83,8 @@ class EigenPro(Parameters):
         patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
             None runs all.
         projection_products: products with K(Z, Z), of p² kernel values each, that one inexact or delayed projection
-            takes; by default 0 for inexact, which then costs no more than exact, and 1 for delayed.
+            takes; by default 0 for inexact, which then costs no more than exact, and 1 for delayed, or 2 where
+            ``auto`` stands for it.
 
     Raises:
         UsageError: a value is out of range.
@@ -120,11 +128,15 @@ class EigenPro(Parameters):
         return s, max(0, q)
 
     def chosen_projection(self, p: int, memory: int | None) -> str:
-        """What ``auto`` stands for: exact while its matrices fit."""
+        """What ``auto`` stands for: the most exact one whose matrices fit."""
         if self.projection != "auto":
             return self.projection
-        fits = memory is None or exact_bytes(p) <= memory
-        return "exact" if fits or p < 4 else "inexact"
+        if memory is None or exact_bytes(p) <= memory or p < 4:
+            return "exact"
+        lead = packed_lead(p, memory)
+        if lead >= _LEAST_LEAD * p and factor_bytes(p, lead) <= memory:
+            return "packed"
+        return "inexact" if self.momentum else "delayed"
 
     def chosen_momentum(self, size: StepSize, batch: int, p: int) -> float:
         """γ for a batch: its noise is then that of a batch of (1 − γ) as many rows, 8 critical ones.
@@ -149,25 +161,35 @@ class EigenPro(Parameters):
 
     def products(self, kind: str) -> int:
         """Products with K(Z, Z) in one projection of a kind."""
-        return _PRODUCTS[kind] if self.projection_products is None else self.projection_products
+        if self.projection_products is not None:
+            return self.projection_products
+        return _CLOSE_PRODUCTS if kind == "delayed" and self.projection == "auto" else _PRODUCTS[kind]
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
         """Projection, preconditioner, and where the batch comes from."""
         kind, (s, q) = self.chosen_projection(p, memory), self.sizes(p)
-        why = "as requested"
+        why, word = "as requested", kind
         if self.projection == "auto":
             fit = "fits" if kind == "exact" else "does not fit"
             why = f"K(Z, Z) in float64 ({format_bytes(exact_bytes(p))}) {fit} the memory of the solver"
+        if kind == "packed":
+            lead = packed_lead(p, memory)
+            word = f"packed {lead}"  # which the weights depend on
+            why += f"; the factor in 16 bits has {lead:,} of {p:,} columns ({format_bytes(factor_bytes(p, lead))})"
+        elif self.projection == "auto" and kind != "exact":
+            why += ", nor does a factor in 16 bits with a quarter of its columns"
         batch = "measured at run time" if self.batch is None else f"{self.batch:,} rows"
-        return kind, (
+        return word, (
             f"projection {kind}: {why}", f"preconditioner s = {s:,}, q = {q:,}; batch and step {batch}",
         )  # fmt: skip
 
     def smaller(self, p: int, memory: int | None) -> list[tuple[EigenPro, str]]:
-        """Projections that need no p² numbers, where the chosen one does."""
-        if self.chosen_projection(p, memory) != "exact":
+        """Projections that need fewer of the p² numbers, where the chosen one has them."""
+        kind = self.chosen_projection(p, memory)
+        if kind not in ("exact", "packed"):
             return []
-        return [(replace(self, projection=name), f'use projection="{name}"') for name in ("inexact", "delayed")]
+        others = ("packed", "inexact", "delayed")[0 if kind == "exact" else 1 :]
+        return [(replace(self, projection=name), f'use projection="{name}"') for name in others]
 
     def prepare(self, problem: Problem) -> Prepared:
         """Eigensystem, projection, batch and step."""
@@ -196,11 +218,15 @@ class EigenPro(Parameters):
                 remedy='use projection="exact"',
             )
         held, w = measured_rows(problem, problem.held_out())
-        exact = None
+        W: Array | PackedFactor | None = None
+        projected: ProjectedKernel | PackedKernel | None = None
         if kind == "exact":
             exact = project_exactly(expansion, nystrom, engine, matrix() if K is None else K)
             del K
-        projected = None if exact is None else ProjectedKernel(expansion, exact, held)
+            projected, W = ProjectedKernel(expansion, exact, held), exact.W
+        elif kind == "packed" and nystrom is not None:
+            packed = project_packed(expansion, nystrom, packed_lead(p, problem.memory), engine)
+            projected, W = PackedKernel(expansion, packed, held), packed.W
         bound = 0.0
         while True:
             if projected is not None:
@@ -227,7 +253,7 @@ class EigenPro(Parameters):
                 break
             q //= 2
             nystrom = nystrom.truncated(q)
-        return Prepared(kind, s, nystrom, size, batch, None if exact is None else exact.W, bound)
+        return Prepared(kind, s, nystrom, size, batch, W, bound)
 
     def _room_for_two(self, p: int, memory: int | None) -> bool:
         """Whether K(Z, Z) may be evaluated in parallel with the eigensystem: it then takes a third of the memory."""
@@ -253,6 +279,11 @@ class EigenPro(Parameters):
             "spectrum": [] if nystrom is None else [*nystrom.eigensystem.values.tolist(), nystrom.eigensystem.tail],
         }
         outputs = problem.encoding.outputs
+        if isinstance(prepared.W, PackedFactor):
+            assert nystrom is not None
+            report["lead"] = prepared.W.lead
+            packed = PackedProjection(prepared.W, nystrom, engine)
+            return ProjectedIteration(self, stream, expansion, outputs, prepared, packed, report)
         if prepared.W is not None:
             exact = ExactProjection(prepared.W, nystrom, engine)
             return ProjectedIteration(self, stream, expansion, outputs, prepared, exact, report)
@@ -278,12 +309,12 @@ class Prepared:
     """What precedes the first step.
 
     Attributes:
-        projection: ``exact``, ``inexact`` or ``delayed``.
+        projection: ``exact``, ``packed``, ``inexact`` or ``delayed``.
         s: centers whose kernel matrix was decomposed.
         nystrom: the preconditioner, or None.
         size: β, λ and the largest diagonal value, as measured.
         batch: rows of a step.
-        W: of the exact projection, shape (p, p); None for others.
+        W: of the exact projection, shape (p, p), or packed; None for others.
         bound: of the inexact projection.
     """
 
@@ -292,7 +323,7 @@ class Prepared:
     nystrom: NystromPreconditioner | None
     size: StepSize
     batch: int
-    W: Array | None
+    W: Array | PackedFactor | None
     bound: float
 
 
@@ -325,7 +356,7 @@ class ProjectedIteration(OneByOne):
     expansion: Expansion
     outputs: int
     prepared: Prepared
-    projection: ExactProjection | InexactProjection
+    projection: ExactProjection | PackedProjection | InexactProjection
     report: dict[str, Any]
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from streamkern.backends import get_device
 from streamkern.backends.device import Device, device_bytes
+from streamkern.engine.packed import factor_bytes
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import STEPS_AHEAD, Solver
@@ -55,10 +56,12 @@ def fits_exactly(device: Device, p: int, d: int, batch: int, itemsize: int) -> b
 
 
 def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:
-    """Bytes of the solver's own matrices: the host's, less than an exact projection takes where it fits no device."""
-    if device is None or fits_exactly(device, p, d, projected.bill.memory.batch, itemsize):
+    """Bytes of the solver's own matrices: the host's, or what a device has left where K(Z, Z) does not fit it."""
+    batch = projected.bill.memory.batch
+    if device is None or fits_exactly(device, p, d, batch, itemsize):
         return projected.solver_bytes
-    return min(projected.solver_bytes, exact_bytes(p) - 1)
+    rest = max(0, device.budget - _bytes(p, d, batch, itemsize, exact=False))
+    return min(projected.solver_bytes, exact_bytes(p) - 1, rest)
 
 
 def require_room(device: Device | None, solver: Solver, projected: Footprint, p: int, d: int, itemsize: int) -> int:
@@ -69,20 +72,21 @@ def require_room(device: Device | None, solver: Solver, projected: Footprint, p:
     """
     if device is None:
         return 0
-    required = solver.to_json().get("projection") == "exact"
-    exact = required or (
+    settings = solver.to_json()
+    exact = settings.get("projection") == "exact" or (
         projected.bill.choice == "exact" and fits_exactly(device, p, d, projected.bill.memory.batch, itemsize)
     )
-    needed = _bytes(p, d, projected.bill.memory.batch, itemsize, exact)
+    lead = settings.get("projection") == "packed" and projected.bill.choice.partition(" ")[2]
+    needed = _bytes(p, d, projected.bill.memory.batch, itemsize, exact, factor_bytes(p, int(lead)) if lead else 0)
     if needed > device.budget:
         raise PlanRefusedError(
             f"The run needs {format_bytes(needed)} of the device and may use {format_bytes(device.budget)}.",
             where=f"{device.name}, centers={p}",
             expected=f"{format_bytes(needed)} of memory on the device",
-            remedy=('use projection="inexact", or ' if exact else "") + "use fewer centers, or --device cpu",
+            remedy=('use projection="inexact", or ' if exact or lead else "") + "use fewer centers, or --device cpu",
         )
     return needed
 
 
-def _bytes(p: int, d: int, batch: int, itemsize: int, exact: bool) -> int:
-    return device_bytes(p, d, OUTPUTS, (STEPS_AHEAD + 2) * max(1, batch), itemsize, exact)
+def _bytes(p: int, d: int, batch: int, itemsize: int, exact: bool, packed: int = 0) -> int:
+    return device_bytes(p, d, OUTPUTS, (STEPS_AHEAD + 2) * max(1, batch), itemsize, exact, packed)

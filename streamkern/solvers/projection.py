@@ -6,9 +6,10 @@ O(p q) memory, and approximates the rest: their Algorithm 2 runs EigenPro 2 on K
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,7 +31,10 @@ _MORE_JITTER = (1.0, 1e3, 1e6, 1e8)
 uncertain by more than the dtype's epsilon."""
 
 _POWER_STEPS, _POWER_COLUMNS = 4, 8
-_DIAGONAL = 512  # rows that the preconditioned diagonal is taken over: p² for each
+DIAGONAL = 512
+"""Centers that the preconditioned diagonal is taken over: p² operations for each."""
+
+_W = TypeVar("_W")
 
 
 def eigen_floor(dtype: np.dtype[Any]) -> float:
@@ -96,19 +100,44 @@ def project_exactly(
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
     """
+    known = [K]  # used up by the first attempt
+    del K
+    W = factored(
+        expansion, nystrom, engine, expansion.dtype,
+        lambda shift: engine.kernel_factor(expansion, shift, known.pop() if known else None),
+    )  # fmt: skip
+    return ExactProjection(W, nystrom, engine)
+
+
+def factored(
+    expansion: Expansion,
+    nystrom: NystromPreconditioner | None,
+    engine: Engine,
+    dtype: np.dtype[Any],
+    factor: Callable[[float], _W],
+) -> _W:
+    """The first factor of K(Z, Z) + ε I that exists, for jitters ε that grow from that of a dtype.
+
+    Args:
+        expansion: kernel and centers.
+        nystrom: the preconditioner, whose largest eigenvalue is the scale of ε, or None.
+        engine: evaluates.
+        dtype: of the arithmetic.
+        factor: of ε.
+
+    Raises:
+        NumericalError: K(Z, Z) + ε I is not positive definite.
+    """
     p = expansion.p
     scale = float(np.mean(engine.diagonal(expansion, expansion.Z.astype(np.float64))) * p)
     if nystrom is not None:
         scale = float(nystrom.eigensystem.values[0]) * p / len(nystrom.eigensystem.vectors)
     for more in _MORE_JITTER:
         try:
-            return ExactProjection(
-                engine.kernel_factor(expansion, more * JITTER[expansion.dtype] * scale, K), nystrom, engine
-            )
+            return factor(more * JITTER[dtype] * scale)
         except NumericalError:
             if more == _MORE_JITTER[-1]:
                 raise
-            K = None  # used up
     raise AssertionError
 
 
@@ -276,7 +305,7 @@ class ProjectedKernel:
     def __init__(self, expansion: Expansion, projection: ExactProjection, X: Array) -> None:
         self.n, self.engine = len(X), projection.engine
         # Training rows that are centers have the largest diagonal values, and held-out rows are none.
-        K = self.engine.kernel_values(expansion, np.concatenate([X, expansion.Z[-_DIAGONAL:]]))
+        K = self.engine.kernel_values(expansion, np.concatenate([X, expansion.Z[-DIAGONAL:]]))
         nystrom = projection.nystrom
         E = self.engine.empty((0, 0)) if nystrom is None else nystrom.eigensystem.vectors
         self.phi = self.engine.product(K[:, : len(E)], E.astype(K.dtype)).astype(np.float64)
@@ -305,5 +334,5 @@ def measure_inexact(expansion: Expansion, projection: InexactProjection, X: Arra
     """
     K = projection.kernel(projection.engine.values(expansion, X))
     size = measure(np.diag(K), lambda v: K @ v, projection.engine)
-    centers = projection.diagonal(expansion.block(expansion.Z[-_DIAGONAL:]))
+    centers = projection.diagonal(expansion.block(expansion.Z[-DIAGONAL:]))
     return StepSize(size.beta, size.top, max(size.peak, float(np.max(centers))))

@@ -129,11 +129,12 @@ def test_a_factor_multiplies_adds_and_travels(dtype: type, n: int, m: int, d: in
     assert np.array_equal(parts, once) or not product.VECTORS
 
 
-def test_few_columns_of_float64_are_left_to_blas():
+def test_few_columns_of_float64_are_multiplied_row_by_row():
     A, W = normal(10, 9, 20).astype(np.float64), normal(11, 20, 3).astype(np.float64)
     assert (pack(A) is None) == (product.VECTORS < 2)
     assert laid_out(W) is W
-    assert np.array_equal(times(A, W), A @ W)
+    assert np.allclose(times(A, W), A @ W, rtol=1e-13)
+    assert np.array_equal(times(A[4:5], W), times(A, W)[4:5])
     g = np.ones((20, 3))
     add_transposed(A, A @ W, g)
     assert np.allclose(g, 1 + A.T @ (A @ W), rtol=1e-13)

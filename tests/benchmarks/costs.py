@@ -13,6 +13,7 @@ from streamkern.solvers.metered import Bill, Size
 
 SOLVERS: dict[str, Any] = {
     "`EigenPro`, exact": lambda E: sk.EigenPro(projection="exact", epochs=E),
+    "`EigenPro`, packed": lambda E: sk.EigenPro(projection="packed", epochs=E),
     "`EigenPro`, inexact": lambda E: sk.EigenPro(projection="inexact", epochs=E),
     "`EigenPro`, delayed": lambda E: sk.EigenPro(projection="delayed", epochs=E),
     "`EigenPro1`": lambda E: sk.EigenPro1(epochs=E),

@@ -85,7 +85,11 @@ def main() -> None:
         held = np.random.default_rng(0).permutation(len(X))
         test, train = np.sort(held[: len(X) // 5]), np.sort(held[len(X) // 5 :])
         kind: Any = sk.KernelClassifier if classes else sk.KernelRegressor
-        options: dict[str, Any] = {"centers": given.centers, "metric": sk.AGOP() if given.metric else None}
+        options: dict[str, Any] = {
+            "kernel": "laplace",
+            "centers": given.centers,
+            "metric": sk.AGOP() if given.metric else None,
+        }
         models = [
             ("one", kind(**options)),
             ("leaves", kind(**options, partition=sk.Partition(rows=given.rows))),

@@ -33,6 +33,7 @@ def device(monkeypatch):
     "solver",
     [
         sk.EigenPro(epochs=2, projection="exact", batch=256),
+        sk.EigenPro(epochs=2, projection="packed", batch=256),
         sk.EigenPro(epochs=1, projection="inexact", batch=256),
         sk.EigenPro(epochs=1, projection="delayed", batch=64),
         sk.Falkon(epochs=5),
@@ -58,7 +59,7 @@ def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection
         sk.run(pipeline, tmp_path, threads=1, device="auto")
     exact = placement._bytes(600, 64, 256, 4, exact=True)
     assert placement._bytes(600, 64, 256, 4, exact=False) < exact
-    for budget, projection in ((exact, "exact"), (exact - 1, "inexact")):
+    for budget, projection in ((exact, "exact"), (exact - 1, "packed")):
         device.budget = budget
         auto = digits(sk.EigenPro(batch=256), centers=sk.Uniform(600))
         result = sk.run(auto, tmp_path / projection, threads=1)

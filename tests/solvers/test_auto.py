@@ -135,3 +135,25 @@ def test_another_word_is_refused():
     assert "auto" in (caught.value.expected or "")
     with pytest.raises(sk.UsageError, match="best"):
         sk.KernelClassifier(solver="best").fit(rows())
+
+
+@pytest.mark.parametrize("centers", [sk.AllRows(), sk.Uniform(600)], ids=["stored", "drawn"])
+def test_every_row_a_center_needs_no_projection_where_no_factor_fits(centers: Any):
+    job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=centers, solver="auto")
+    chosen, reason = resolved(job, 1 << 20)
+    assert isinstance(chosen.solver, sk.EigenPro2)
+    assert chosen.solver.epochs == default_passes(600)
+    assert "every training row is a center" in reason
+    if not centers.stored:  # normal equations, or a factor, while there is room
+        assert not isinstance(resolved(job, 1 << 30)[0].solver, sk.EigenPro2)
+    twice = replace(job, train=rows().augment(sk.GaussianNoise(0.1), copies=2), centers=sk.Uniform(600))
+    assert not isinstance(resolved(twice, 1 << 20)[0].solver, sk.EigenPro2)
+
+
+def test_estimators_take_every_row():
+    data = rows()
+    model = sk.KernelClassifier(sk.Laplace(2.0), centers=sk.AllRows(), solver="auto", memory="1GiB").fit(data)
+    plain = sk.KernelClassifier(
+        sk.Laplace(2.0), centers=sk.AllRows(), solver=sk.EigenPro2(epochs=default_passes(600)), memory="1GiB"
+    ).fit(data)
+    assert model.model_.weights_sha256 == plain.model_.weights_sha256

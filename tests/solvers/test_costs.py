@@ -28,6 +28,7 @@ FOURIER = sk.RandomFourier(sk.Gaussian(2.0), 96)
 SOLVERS: dict[str, tuple[Any, Any]] = {
     "EigenPro exact": (sk.EigenPro(epochs=2, q=20), None),
     "EigenPro exact, s < p": (sk.EigenPro(epochs=1, s=60, q=8), None),
+    "EigenPro packed": (sk.EigenPro(epochs=2, projection="packed", q=15), None),
     "EigenPro inexact": (sk.EigenPro(epochs=2, projection="inexact", q=15), None),
     "EigenPro inexact, two products": (sk.EigenPro(projection="inexact", q=15, projection_products=2), None),
     "EigenPro delayed": (sk.EigenPro(epochs=2, projection="delayed", q=12), None),
@@ -173,6 +174,7 @@ MEMORY: dict[str, tuple[Any, Any]] = {
     "Falkon": (sk.Falkon(epochs=2), None),
     "Direct": (sk.Direct(1e-6), None),
     "EigenPro": (sk.EigenPro(), None),
+    "EigenPro, packed": (sk.EigenPro(projection="packed"), None),
     "EigenPro, inexact": (sk.EigenPro(projection="inexact"), None),
     "EigenPro, delayed": (sk.EigenPro(projection="delayed"), None),
     "EigenPro1, waves": (sk.EigenPro1(q=100, subsample=2000), sk.RandomFourier(sk.Gaussian(3.0), 900)),

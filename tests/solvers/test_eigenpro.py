@@ -89,6 +89,10 @@ class TestExact(EigenProSuite):
     projection = "exact"
 
 
+class TestPacked(EigenProSuite):
+    projection = "packed"
+
+
 class TestInexact(EigenProSuite):
     projection = "inexact"
 
@@ -191,7 +195,7 @@ HARD = {
 
 
 @pytest.mark.parametrize("name", HARD)
-@pytest.mark.parametrize("projection", ["exact", "inexact", "delayed"])
+@pytest.mark.parametrize("projection", ["exact", "packed", "inexact", "delayed"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_hard_problems_do_not_diverge(executor: Executor, name: str, projection: str, dtype: type):
     change, kernel = HARD[name]
@@ -285,7 +289,8 @@ def assert_gains(
 def test_exact_while_it_fits(executor: Executor):
     assert EigenPro().chosen_projection(1000, None) == "exact"
     assert EigenPro().chosen_projection(1000, 8 * 1000**2) == "exact"
-    assert EigenPro().chosen_projection(1000, 8 * 1000**2 - 1) == "inexact"
+    assert EigenPro().chosen_projection(1000, 8 * 1000**2 - 1) == "packed"
+    assert EigenPro().chosen_projection(1000, 10**6) == "delayed"
     assert EigenPro(projection="delayed").chosen_projection(1000, None) == "delayed"
 
 

@@ -1,0 +1,131 @@
+"""Projection by a factor in 16 bits: a positive matrix, its spectrum, and what ``auto`` chooses with it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.engine import default_engine
+from streamkern.engine.packed import PANEL, factor_bytes
+from streamkern.errors import UsageError
+from streamkern.execute import ThreadsExecutor
+from streamkern.kernels import Expansion
+from streamkern.precondition.nystrom import NystromPreconditioner
+from streamkern.solvers.eigenpro import exact_bytes
+from streamkern.solvers.packed import PackedKernel, packed_lead, project_packed
+from streamkern.solvers.projection import center_eigensystem
+from streamkern.testing.solver import small_problem, solve
+from tests import references
+
+ENGINE = default_engine()
+P, Q = 2 * PANEL + 60, 15
+
+
+def rows(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([n, seed]).normal(size=(n, 5))
+
+
+@pytest.fixture(scope="module")
+def expansion() -> Expansion:
+    return Expansion(sk.Laplace(3.0), rows(P))
+
+
+@pytest.fixture(scope="module")
+def nystrom(expansion: Expansion) -> NystromPreconditioner:
+    return NystromPreconditioner(center_eigensystem(expansion, P, Q, 0.0, ENGINE))
+
+
+@pytest.mark.parametrize("lead", [P, PANEL, 0])
+def test_a_packed_projection_is_positive_and_a_whole_one_is_the_exact(lead, expansion, nystrom):
+    M = project_packed(expansion, nystrom, lead, ENGINE).apply(np.eye(P))
+    np.testing.assert_allclose(M, M.T, rtol=0, atol=1e-5 * np.abs(M).max())
+    assert np.linalg.eigvalsh((M + M.T) / 2)[0] > 0
+    # On the span of U it is σ_{q+1} Σ⁻² to rounding, as the exact one is.
+    system = nystrom.eigensystem
+    inside = system.vectors.T @ M @ system.vectors
+    np.testing.assert_allclose(inside, np.diag(system.tail / system.values**2), atol=1e-9)
+    if lead == P:
+        exact = np.linalg.inv(references.laplace(rows(P), rows(P), 3.0)) - nystrom.correction(np.eye(P))
+        # The jitter, float32 and 16 bits: most in directions whose eigenvalues are of the jitter's order.
+        assert np.linalg.norm(M - exact) <= 0.02 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("lead", [P, PANEL])
+def test_the_spectrum_is_that_of_the_iteration_s_kernel(lead, expansion, nystrom):
+    X = rows(300, 1)
+    projection = project_packed(expansion, nystrom, lead, ENGINE)
+    kernel = PackedKernel(expansion, projection, X)
+    for q in (Q, Q // 2):
+        fewer = nystrom.truncated(q)
+        M = project_packed(expansion, fewer, lead, ENGINE).apply
+        both = np.concatenate([X, rows(P)[-512:]])
+        K = references.laplace(both, rows(P), 3.0)
+        whole = K @ M(K.T.copy())
+        size = kernel.measure(fewer)
+        assert size.beta == pytest.approx(np.mean(np.diag(whole)[:300]), rel=1e-3)
+        assert size.top == pytest.approx(np.linalg.eigvalsh(whole[:300, :300])[-1] / 300, rel=0.06)
+        assert size.peak == pytest.approx(np.max(np.diag(whole)), rel=1e-2)
+
+
+def test_it_comes_to_the_least_squares_solution_and_threads_change_no_bit():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1500, 3))
+    y = np.sin(2 * X[:, 0]) * X[:, 1]
+    y -= y.mean()
+    best = np.linalg.lstsq(sk.Laplace(3.0)(X, X[:100]), y, rcond=None)[0]
+    least = np.mean((sk.Laplace(3.0)(X, X[:100]) @ best - y) ** 2)
+    solver = sk.EigenPro(epochs=40, projection="packed")
+    found = [
+        sk.KernelRegressor(sk.Laplace(3.0), centers=sk.Given(X[:100]), solver=solver, threads=threads).fit(X, y)
+        for threads in (1, 2)
+    ]
+    assert np.mean((found[0].predict(X) - y) ** 2) <= 1.01 * least
+    np.testing.assert_array_equal(found[0].predict(X), found[1].predict(X))
+    assert found[0].report_["projection"] == "packed"
+    assert found[0].report_["lead"] == 100
+
+
+def test_a_factor_with_a_lead_is_nearly_as_good_as_a_whole_one():
+    """After two passes over 5,000 rows, where an inexact projection is behind."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(6000, 8)).astype(np.float32)
+    y = np.sin(X[:, 0] + X[:, 1]) * np.cos(X[:, 2])
+    rows, p, errors = slice(5000), 2200, {}
+    with ThreadsExecutor(2) as executor:
+        for projection in ("exact", "packed", "inexact"):
+            posed = small_problem(executor, X[rows], y[rows], centers=X[:p], kernel=sk.Laplace(6.0), dtype=np.float32)
+            posed = replace(posed, memory=factor_bytes(p, 2 * PANEL))
+            outcome = solve(posed, sk.EigenPro(epochs=2, projection=projection))
+            found = posed.expansion().predict(X[5000:] - posed.center, outcome.weights.astype(np.float32))
+            errors[projection] = float(np.mean((found[:, 0] - y[5000:]) ** 2))
+    assert packed_lead(p, factor_bytes(p, 2 * PANEL)) == 2 * PANEL
+    assert errors["packed"] <= 1.05 * errors["exact"]
+    assert errors["packed"] < errors["inexact"]
+
+
+def test_auto_is_exact_then_packed_then_delayed():
+    solver, p = sk.EigenPro(), 20 * PANEL
+    kinds = [solver.chosen_projection(p, share * exact_bytes(p) // 32) for share in range(33)]
+    assert [kind for kind, _ in itertools.groupby(kinds)] == ["delayed", "packed", "exact"]
+    half = next(m for m in range(0, exact_bytes(p), 1 << 20) if solver.chosen_projection(p, m) == "packed")
+    lead = packed_lead(p, half)
+    assert p / 4 <= lead < 0.35 * p
+    assert factor_bytes(p, lead) <= half
+    assert solver.choices(p, half)[0] == f"packed {lead}"
+    assert f"{lead:,} of {p:,} columns" in solver.choices(p, half)[1][0]
+    # Where momentum is given, which delayed projection does not take.
+    assert sk.EigenPro(momentum=0.5).chosen_projection(p, 0) == "inexact"
+    assert solver.products("delayed") == 2
+    assert sk.EigenPro(projection="delayed").products("delayed") == 1
+
+
+def test_too_few_centers_for_a_preconditioner_are_refused():
+    X = rows(40)
+    with pytest.raises(UsageError, match='projection="exact"'):
+        sk.KernelRegressor(sk.Laplace(3.0), centers=sk.Given(X[:1]), solver=sk.EigenPro(projection="packed")).fit(
+            X, X[:, 0]
+        )
