@@ -51,7 +51,9 @@ if TYPE_CHECKING:
         RandomFourier,
         ReLUFeatures,
     )
-    from streamkern.model import KernelMachine, load_model
+    from streamkern.model import KernelMachine
+    from streamkern.partition.model import PartitionedMachine, load_model
+    from streamkern.partition.tree import Partition
     from streamkern.pipeline.pipeline import Pipeline, load_pipeline
     from streamkern.pipeline.plan import Plan, plan
     from streamkern.pipeline.results import RunResult
@@ -135,6 +137,8 @@ __all__ = [
     "Nystrom",
     "OneHot",
     "Ordinal",
+    "Partition",
+    "PartitionedMachine",
     "Pipeline",
     "Plan",
     "PlanRefusedError",
@@ -229,7 +233,9 @@ _NAMES = {
         "RandomFourier",
         "ReLUFeatures",
     ),
-    "streamkern.model": ("KernelMachine", "load_model"),
+    "streamkern.model": ("KernelMachine",),
+    "streamkern.partition.model": ("PartitionedMachine", "load_model"),
+    "streamkern.partition.tree": ("Partition",),
     "streamkern.pipeline.pipeline": ("Pipeline", "load_pipeline"),
     "streamkern.pipeline.plan": ("Plan", "plan"),
     "streamkern.pipeline.results": ("RunResult",),

@@ -27,13 +27,15 @@ from streamkern.errors import DataError, PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
-from streamkern.model import KernelMachine
+from streamkern.partition.choice import fit_any, settled
+from streamkern.partition.fit import FittedPartition, model_of
+from streamkern.partition.tree import Partition
 from streamkern.progress import showing
 from streamkern.solvers import Solver
-from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.auto import AUTO
 from streamkern.solvers.choice import default_centers
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
-from streamkern.solvers.fit import Fitted, Stages, fit
+from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
 from streamkern.storage.convert import is_mixed, is_table
@@ -60,6 +62,7 @@ class _Recipe:
     preprocess: tuple[Step, ...] | str = ()
     metric: AGOP | None = None
     test: Dataset | None = None
+    partition: Partition | None = None
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
@@ -75,6 +78,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         *,
         memory: str | int | None = None,
         metric: AGOP | None = None,
+        partition: Partition | None = None,
         scaling: str | None = None,
         preprocess: Sequence[Step] | str | None = AUTOMATIC,
         validation: float | Dataset | None = None,
@@ -91,6 +95,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.solver = solver
         self.memory = memory
         self.metric = metric
+        self.partition = partition
         self.scaling = scaling
         self.preprocess = preprocess
         self.validation = validation
@@ -172,7 +177,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                 raise
             reason = {"arithmetic": f"float64: {error.what}"}
             fitted = self._fitted(self._recipe(data, "float64", seed))
-        self.model_ = KernelMachine.of(fitted, **reason)
+        self.model_ = model_of(fitted, **reason)
         self.outcome_ = fitted.outcome
         self.report_ = fitted.report | {"seed": seed} | reason
         if fitted.choice is not None:
@@ -205,16 +210,16 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Bytes that the process may hold."""
         return default_budget() if self.memory is None else parse_bytes(self.memory)
 
-    def _fitted(self, recipe: _Recipe) -> Fitted:
+    def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
         budget = self._budget()
-        recipe, _ = resolved(recipe, budget)
+        recipe, _ = settled(recipe, budget)
         with (
             limited(budget),
             open_executor(self.scheduler, self.threads) as executor,
             showing(self.verbose) as display,
         ):
             stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
-            return fit(recipe, executor, budget, stages, device=device_for(recipe, self.device))
+            return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
 
     def predict(self, X: Any) -> Array:
         """Labels, shape (n,), or values, shape (n,) or (n, c).
@@ -343,6 +348,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         known = self.solver in (None, AUTO) if isinstance(self.solver, str | None) else hasattr(self.solver, "setup")
         require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
         require(isinstance(self.metric, AGOP | None), "metric", "sk.AGOP(), or None")
+        require(isinstance(self.partition, Partition | None), "partition", "sk.Partition(), or None")
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
         require_steps(self.preprocess or (), f"{type(self).__name__}(preprocess=...)")
         require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
@@ -384,6 +390,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             dtype if self.dtype == "auto" else self.dtype,
             preprocess=self.preprocess if isinstance(self.preprocess, str) else tuple(self.preprocess or ()),
             metric=self.metric,
+            partition=self.partition,
         )
 
 
@@ -405,6 +412,8 @@ class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # ty
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.
+        partition: ``Partition()`` cuts the rows into leaves, with a model in each: for tables of 100,000 rows and more.
+            Validation rows then choose how wide neighbouring leaves blend. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None: as ``preprocess`` says.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
@@ -481,6 +490,8 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.
+        partition: ``Partition()`` cuts the rows into leaves, with a model in each: for tables of 100,000 rows and more.
+            Validation rows then choose how wide neighbouring leaves blend. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None: as ``preprocess`` says.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy

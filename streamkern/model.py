@@ -153,6 +153,11 @@ class KernelMachine(ModelAnswers):
         return self.transforms[0].n_in if self.transforms else int(self.Z.shape[1])
 
     @property
+    def n_centers(self) -> int:
+        """Centers, of all leaves where there are several."""
+        return len(self.Z)
+
+    @property
     def weights_sha256(self) -> str:
         """SHA-256 of the weights' bytes: equal for runs that trained the same model."""
         return sha256(self.weights)
@@ -175,6 +180,16 @@ class KernelMachine(ModelAnswers):
             *([self.schema.kinds] if self.schema is not None and not self.schema.plain else []),
             *(described_arrays(self.answers) if self.answers is not None else []),
         )
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Bytes that prediction holds of the centers (as they are, centred, and packed), and functions of a row."""
+        return 3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0, len(self.weights)
+
+    @property
+    def on_disk(self) -> object | None:
+        """What reads from the folder of the saved model after it was loaded; None where nothing does."""
+        return None if isinstance(self.Z, np.ndarray) else self.Z
 
     @property
     def wide(self) -> bool | None:
@@ -362,6 +377,11 @@ class KernelMachine(ModelAnswers):
         Raises:
             StorageError: the disk is full or not writable; an earlier model is still there.
         """
+        save_artifact(path, KIND, *self.artifact())
+        return Path(path)
+
+    def artifact(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what is saved: arrays by name, and JSON-serialisable metadata; ``from_artifact`` reads them."""
         stored = {} if isinstance(self.Z, np.ndarray) else {"centers_mean": self.Z.mean_row}
         arrays: dict[str, Any] = {
             "centers": self.Z,
@@ -384,8 +404,11 @@ class KernelMachine(ModelAnswers):
             "training": self.metadata,
             **({} if self.answers is None else {"answers": answers}),
         }
-        save_artifact(path, KIND, arrays | stored | fitted | numbers, metadata)
-        return Path(path)
+        return arrays | stored | fitted | numbers, metadata
+
+    def functions(self) -> tuple[Basis, Array]:
+        """Return the functions that the model is linear in, of rows less a center, shape (d,); and that."""
+        return self._basis(), self._center()
 
     def _basis(self) -> Basis:
         center = self._center()
@@ -447,8 +470,8 @@ class KernelMachine(ModelAnswers):
         return prepared
 
 
-def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
-    """Read a saved model. Executes no code: zarr and JSON.
+def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
+    """Read a saved model of one set of centers, as ``load_model`` does that of any kind.
 
     Args:
         path: where it was saved.
@@ -459,6 +482,23 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
         ModelFormatError: it is not a model, or not as it was written.
     """
     arrays, metadata = load_artifact(path, KIND, stay=("centers", "centers_mean"))
+    return from_artifact(arrays, metadata, str(path), kernel)
+
+
+def from_artifact(
+    arrays: dict[str, Any], metadata: dict[str, Any], where: str, kernel: Kernel | None = None
+) -> KernelMachine:
+    """Return the model that ``KernelMachine.artifact`` described.
+
+    Args:
+        arrays: by name.
+        metadata: the description.
+        where: the model's place, for errors.
+        kernel: the kernel, for a model whose kernel is a user's function.
+
+    Raises:
+        ModelFormatError: the description is incomplete, or does not fit the arrays.
+    """
     try:
         Z, weights = arrays["centers"], arrays["weights"]
         encoding = encoding_from_json(metadata["encoding"])
@@ -502,7 +542,7 @@ def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) ->
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise ModelFormatError(
             f"The model's description is incomplete: {error}.",
-            where=str(path),
+            where=where,
             expected="a description as this release writes it",
             remedy="restore it from a copy",
         ) from error

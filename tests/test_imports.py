@@ -98,7 +98,7 @@ def test_every_command_has_a_function():
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("_late", "_with_settings")
         and isinstance(node.args[-1], ast.Constant)
     }  # fmt: skip
-    assert len(names) == 14  # thirteen commands, and the help on settings
+    assert len(names) == 15  # fourteen commands, and the help on settings
     for name in names:
         module, _, function = name.partition(".")
         assert callable(getattr(importlib.import_module(f"streamkern.commands.{module}"), function))

@@ -21,6 +21,7 @@ MADE = {
     "Ingested",
     "Inspection",
     "KernelMachine",
+    "PartitionedMachine",
     "Plan",
     "PredictionResult",
     "Trial",
@@ -45,7 +46,7 @@ WRONG: dict[Any, list[Any]] = {
     type(None): [],
 }
 ANYTHING = [None, object(), 3.5, True]
-FREE = {"name", "file"}  # any text will do
+FREE = {"name", "file", "by"}  # any text will do; or it names a column, which only rows tell
 
 
 def kinds(annotation: Any) -> list[Any]:

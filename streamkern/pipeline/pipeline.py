@@ -21,6 +21,7 @@ from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.errors import StreamkernError, UsageError, require_types
 from streamkern.execute.base import PIPELINE_FILE
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
+from streamkern.partition.tree import Partition
 from streamkern.redaction import keep_setting_secrets
 from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO
@@ -52,6 +53,7 @@ class Pipeline:
             rows in this order and applied to test rows and in prediction; augmentations come after. None for none.
         metric: what is learned about the features before the kernel, such as ``AGOP()``; None: nothing, but as
             ``kernel=None`` chooses.
+        partition: ``Partition()`` cuts the rows into leaves, with a model in each; None for one model.
         standardise: True: then scale every feature to mean 0 and variance 1 over the training rows, so that noise is in
             units of standard deviations: short for ``Standardise()`` as the last step. False: leave plain numbers as
             they are. None: as ``preprocess`` says.
@@ -86,6 +88,7 @@ class Pipeline:
     file: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     metric: AGOP | None = None
+    partition: Partition | None = None
 
     def __post_init__(self) -> None:
         if self.preprocess is None:
@@ -113,6 +116,7 @@ class Pipeline:
                 "a map such as sk.ReLUFeatures(1000)",
             ),
             ("metric", isinstance(self.metric, AGOP | None), "sk.AGOP(), or None"),
+            ("partition", isinstance(self.partition, Partition | None), "sk.Partition(), or None"),
             ("solver", self.solver == AUTO or _made(self.solver, "setup"), 'a solver such as sk.EigenPro(), or "auto"'),
             ("lanes", hasattr(self.lanes, "__index__") and self.lanes >= 1, "a whole number, at least 1"),
             ("seed", hasattr(self.seed, "__index__"), "a whole number"),

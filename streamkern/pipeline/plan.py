@@ -15,6 +15,11 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.operations import Operations
 from streamkern.engine.parallel import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes
+from streamkern.partition.choice import open_to_one, single, trial_footprint, without
+from streamkern.partition.fit import LeafRecipe, require_partition
+from streamkern.partition.grow import DIRECTION
+from streamkern.partition.memory import Projection, expected_leaves
+from streamkern.partition.tree import Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
@@ -151,7 +156,9 @@ def plan(
         DataError: the training set is empty, or has fewer rows than centers.
     """
     budget = default_budget() if memory is None else parse_bytes(memory)
-    pipeline, reason = resolved(pipeline, budget)
+    if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
+        return _in_leaves(pipeline, pipeline.partition, budget, threads or default_threads(), prices)
+    pipeline, reason = resolved(without(pipeline), budget)
     pipeline.train.require_rows()
     data, solver = planned(pipeline), pipeline.solver
     p, slots = width(pipeline), threads or default_threads()
@@ -194,6 +201,65 @@ def plan(
     if doubt is not None:
         choices = (*choices, f"warning: {doubt}")
     return Plan(stages, choices, fits, budget, solver.to_json()["name"])
+
+
+def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int, prices: Prices | None) -> Plan:
+    """The plan of a partition: sweeps over all rows, and as many fits of a leaf as there will be."""
+    pipeline.train.require_rows()
+    require_partition(pipeline)
+    doubt = _unlike(pipeline) if prices is None else None
+    prices = priced(pipeline, slots) if prices is None else prices
+    tried, held = trial_footprint(pipeline, partition, budget, slots) if open_to_one(partition) else (None, 0)
+    project = Projection(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held)
+    fits, at_once = project.first()
+    leaves, rows = expected_leaves(partition, pipeline.train.base_rows)
+    one, told = project.leaf(planned(pipeline), rows, fits.baseline)
+    bill = Bill(told.solver, replace(one.bill.size, outputs=_outputs(pipeline), slots=slots))
+    leaf = replace(
+        pipeline, train=told.train, centers=told.centers, solver=told.solver, metric=told.metric, preprocess=(),
+        standardise=None, test=None, validation=None, partition=None,
+    )  # fmt: skip
+    each = [stage for stage in _stages(leaf, one, bill, prices, search_of(told, one)) if stage.name != "evaluate"]
+    whole = replace(pipeline, metric=None, partition=None, solver=told.solver)
+    of_all = Bill(told.solver, replace(bill.size, n=len(pipeline.train)))
+    around = _stages(whole, replace(one, baseline=fits.baseline, stages=one.stages | fits.stages), of_all, prices, None)
+    depth, stored = max(0, leaves - 1).bit_length(), int(pipeline.train.source.bounds[-1])
+    read = stored * pipeline.train.source.n_features * pipeline.train.source.dtype.itemsize
+    direction = metric_bill(replace(DIRECTION, kind="full"), bill.size, min(rows, DIRECTION.rows)).work
+    once = next(stage for stage in around if stage.name == "statistics").seconds - _LOADED
+
+    def stage(name: str, over: int, passes: int, flops: float, bytes_read: int, seconds: float) -> PlannedStage:
+        return PlannedStage(name, over, passes, flops, bytes_read, fits.baseline + fits.stages[name], seconds)
+
+    entry = float(bill.size.entry)
+    between = (
+        stage(
+            "levels", (depth + 1) * stored, depth + 1, (leaves - 1) * direction.flops(entry), (depth + 1) * read,
+            (depth + 1) * once + (leaves - 1) * direction.priced(prices.work),
+        ),
+        stage("scatter", stored, 1, 0.0, read, once),
+        stage(
+            "leaves", leaves * rows, 1, leaves * sum(part.flops for part in each), leaves * rows * bill.size.d * 4,
+            leaves * (sum(part.seconds for part in each) - _LOADED),
+        ),
+    )  # fmt: skip
+    trials: tuple[PlannedStage, ...] = ()
+    if tried is not None:
+        takes = tried.bill.effort
+        work = 2.0 * (takes.setup + takes.training)
+        took = once + work.priced(prices.work)
+        trials = (stage("one-or-leaves", 2 * tried.bill.size.n, 1, work.flops(entry), read, took),)
+    before = tuple(part for part in around if part.name.startswith(("preprocess-", "statistics", "check-")))
+    choices = (
+        f"partition: about {leaves:,} leaves of up to {rows:,} rows, {min(at_once, slots)} at a time",
+        *(["one model instead, where leaves are no better on held-out rows of a sample"] if trials else []),
+        f"solver of a leaf: {told.solver.to_json()['name']}, {bill.effort.passes} pass(es) at most",
+        *planned_note(pipeline.train, steps(pipeline)),
+        f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
+        *([] if doubt is None else [f"warning: {doubt}"]),
+    )
+    stages = (*before, *trials, *between, *(part for part in around if part.name == "evaluate"))
+    return Plan(stages, choices, fits, budget, told.solver.to_json()["name"])
 
 
 def _unlike(pipeline: Pipeline) -> str | None:

@@ -22,16 +22,17 @@ from streamkern.events import EventLog, Listener
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.memory import default_budget, limited, parse_bytes, peak_resident, resident
-from streamkern.model import KernelMachine
+from streamkern.partition.choice import fit_any, settled
+from streamkern.partition.fit import model_of
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline
 from streamkern.pipeline.results import RunResult
 from streamkern.pipeline.stages import KeptStages, diagnosed, evaluate_stage, version
 from streamkern.progress import showing
 from streamkern.redaction import redacted
 from streamkern.solvers.answers import described_answers
-from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.auto import AUTO
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import fit, likely_outputs, planned, steps, width
+from streamkern.solvers.fit import likely_outputs, planned, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.placement import device_for
 from streamkern.storage.remote import COUNTS
@@ -243,7 +244,7 @@ def _train(
 
     ``trained`` gets what the result says of the model, once it is saved; an evaluation that fails leaves that.
     """
-    pipeline, reason = resolved(pipeline, budget)
+    pipeline, reason = settled(pipeline, budget)
     if reason:
         events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
     computing = device_for(pipeline, device)
@@ -260,10 +261,10 @@ def _train(
             events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
 
         besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
-        fitted = fit(pipeline, executor, budget, stages, on_plan, computing)
+        fitted = fit_any(pipeline, executor, budget, stages, on_plan, computing, folder / "scattered")
         problem, outcome, report, projected, median = fitted[:5]
-        settled = {} if median is None else {"median_distance": median}
-        model = KernelMachine.of(fitted, pipeline=pipeline.name, **settled)
+        median_facts = {} if median is None else {"median_distance": median}
+        model = model_of(fitted, pipeline=pipeline.name, **median_facts)
         for each in report.get("preprocess", []):
             events.emit("choice", reason=f"preprocessing: {each}")
         started = time.perf_counter()
@@ -280,13 +281,13 @@ def _train(
             "weights_sha256": model.weights_sha256,
             "n_rows": len(problem.train),
             "resumed_rows": stages.resumed_rows,
-            "n_centers": len(problem.centers.Z),
+            "n_centers": model.n_centers,
             "kernel": problem.kernel.to_json() if problem.features is None else None,
-            **settled,
+            **median_facts,
             **({"metric": model.metadata["metric"]} if "metric" in model.metadata else {}),
             **({} if fitted.choice is None else {"kernel_choice": fitted.choice.summary()}),
             **described_answers(fitted.answers),
-            "solver": pipeline.solver.to_json()["name"],
+            "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json()["name"],
             "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
             "preprocess": report.get("preprocess", []),
             "history": outcome.history,
@@ -367,6 +368,7 @@ def _manifest(
         "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
         "features": None if pipeline.features is None else pipeline.features.to_json(),
         "metric": None if pipeline.metric is None else pipeline.metric.to_json(),
+        "partition": None if pipeline.partition is None else pipeline.partition.to_json(),
         "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
         "preprocess": [step.to_json() for step in steps(pipeline)],
         "code": {
@@ -392,6 +394,7 @@ _TRAINING = (
     "centers",
     "features",
     "metric",
+    "partition",
     "solver",
     "preprocess",
     "code",

@@ -27,6 +27,7 @@ from streamkern.solvers import Outcome, Problem, Solver, train
 from streamkern.solvers.checks import unseen_categories
 from streamkern.solvers.diagnostics import diagnose
 from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps
+from streamkern.solvers.loop import Progress
 from streamkern.solvers.saved import described_arrays
 from streamkern.storage.base import digest
 from streamkern.storage.serialize import load_value, save_value
@@ -102,6 +103,17 @@ class KeptStages(Stages):
             self.events.emit("warning", message=f"the kept result of {name} is computed again: {reason}")
             return None
 
+    def kept(self, name: str, key: Key) -> Any:
+        start = time.perf_counter()
+        place = self._place(name, key)
+        found = self._kept(name, place)
+        if found is not None:
+            self._ended(name, start, True, place)
+        return found
+
+    def stepped(self, progress: Progress) -> None:
+        self.events.emit("step", **vars(progress))
+
     def choice(self, reason: str, **facts: Any) -> None:
         self.events.emit("choice", reason=reason, **facts)
 
@@ -170,7 +182,7 @@ class KeptStages(Stages):
                 problem,
                 iteration,
                 patience=solver.patience,
-                on_step=lambda progress: self.events.emit("step", **vars(progress)),
+                on_step=self.stepped,
                 start=start,
                 keeper=checkpoints,
             )

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-
 from streamkern.defaults import VERSIONS_KEPT
 from streamkern.errors import BusyError, ModelFormatError, StorageError, StreamkernError, UsageError
-from streamkern.model import KernelMachine, load_model
+from streamkern.model import KernelMachine
+from streamkern.partition.model import load_model
 from streamkern.redaction import redacted
 from streamkern.storage.base import digest
 from streamkern.storage.files import parse_json
@@ -202,8 +201,8 @@ class Registry:
 
         def read(folder: Path) -> KernelMachine:
             model = load_model(folder)
-            if not isinstance(model.Z, np.ndarray):
-                user.append(model.Z)  # its centers stay on the disk
+            if model.on_disk is not None:
+                user.append(model.on_disk)  # centers, or leaves, stay on the disk
             return model
 
         return self.read(version, "model.zarr", read, user)

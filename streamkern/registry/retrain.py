@@ -22,7 +22,8 @@ from streamkern.events import Listener
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import feature_map_from_json, kernel_from_json
-from streamkern.model import KernelMachine, load_model
+from streamkern.model import KernelMachine
+from streamkern.partition.model import load_model
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.run import run
 from streamkern.redaction import redacted
@@ -385,6 +386,7 @@ def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
         [None if rows is None else rows.fingerprint for rows in (pipeline.train, pipeline.test, pipeline.validation)],
         [described(part) for part in (pipeline.kernel, pipeline.metric, pipeline.centers, pipeline.features)],
         AUTO if pipeline.solver == AUTO else described(pipeline.solver),
+        *(described(part) for part in (pipeline.metric, pipeline.partition) if part is not None),
         [described(step) for step in steps(pipeline)],
         [pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
         [gate.expression, cold],

@@ -43,6 +43,8 @@ def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | N
 
 
 def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
+    if pipeline.partition is not None:
+        return "leaves of a partition begin anew"
     if type(pipeline.solver) is not EigenPro or pipeline.solver.projection == "delayed":
         return "only EigenPro that projects every step takes a start"
     if any(not isinstance(step, Units) for step in steps(pipeline)):

@@ -49,6 +49,12 @@ class RunDirectory:
         return str(self.manifest.get("name") or self.folder.resolve().name)
 
     @property
+    def solver(self) -> dict[str, Any]:
+        """Name and parameters of the solver; empty where the run has chosen it by itself."""
+        found = self.manifest.get("solver")
+        return found if isinstance(found, dict) else {}
+
+    @property
     def state(self) -> str:
         """``running``, ``dead`` (it ended without saying how), or how it ended."""
         if self.owner is not None:

@@ -156,7 +156,7 @@ def _progress(record: RunDirectory) -> dict[str, Any]:
         "rows": rows,
         "total_rows": total,
         "pass": last["pass_"] + 1,
-        "passes": (record.manifest.get("solver") or {}).get("epochs"),
+        "passes": record.solver.get("epochs"),
         "step": last["step"],
         "steps": last["steps"],
         "loss": last["loss"],

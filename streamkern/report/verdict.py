@@ -132,7 +132,9 @@ def mistakes(counts: Array, names: list[str], most: int = 5) -> list[tuple[str, 
 def _what(record: RunDirectory) -> str:
     """What was to be trained."""
     manifest, result = record.manifest, record.result or {}
-    solver = (manifest.get("solver") or {}).get("name", "a model")
+    solver = record.solver.get("name", "a model")
+    if (result.get("solver_report") or {}).get("partition", {}).get("leaves", 1) > 1:
+        solver = f"{result['solver_report']['partition']['leaves']:,} leaves"
     rows = (manifest.get("train") or {}).get("rows")
     on = "" if rows is None else f" on {rows:,} rows"
     passes = len(result.get("history") or [])

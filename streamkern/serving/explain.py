@@ -17,7 +17,8 @@ from streamkern.data.targets import Classes, Continuous
 from streamkern.data.transforms import LinearMap
 from streamkern.errors import UsageError
 from streamkern.kernels import Expansion
-from streamkern.model import KernelMachine, load_model
+from streamkern.model import KernelMachine
+from streamkern.partition.model import load_model
 from streamkern.storage.schema import Schema
 from streamkern.types import Array
 

@@ -214,9 +214,9 @@ def _taken_by(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
     task_rows = min(model.task_rows(dataset), int(np.diff(source.bounds).max(initial=1)))
     widest = max(source.n_features, *(transform.n_out for transform in model.transforms), 1)
     working = task_rows * (2 * (model.Z.shape[1] * itemsize + c * made) + (2 * widest * 8 if model.transforms else 0))
-    working += max(min(TILE_BYTES, ROW_TILE * len(model.weights) * itemsize), len(model.weights) * itemsize)
+    centers, functions = model.held
+    working += max(min(TILE_BYTES, ROW_TILE * functions * itemsize), functions * itemsize)
     waiting = 2 * task_rows * (c * made + 8 + row - source.n_features * source.dtype.itemsize)
-    centers = 3 * model.Z.nbytes if isinstance(model.Z, np.ndarray) else 0  # as they are, centred, and packed
     return centers, working + waiting
 
 

@@ -298,6 +298,9 @@ class Stages:
         on_step: called after every step of training.
     """
 
+    with_answers = True
+    """Whether probabilities or intervals are learned."""
+
     def __init__(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
         self.on_step = on_step
 
@@ -310,6 +313,14 @@ class Stages:
             compute: the stage.
         """
         return compute()
+
+    def kept(self, name: str, key: Key) -> Any:
+        """Return what an earlier run has kept of a stage, or None; nothing is computed."""
+        return None
+
+    def stepped(self, progress: Progress) -> None:
+        """Report how far training is."""
+        self.on_step(progress)
 
     def choice(self, reason: str, **facts: Any) -> None:
         """Report a choice that the rows have made."""
@@ -408,7 +419,7 @@ def fit(
             answers=None if source is None else (source, recipe.task),
         )  # fmt: skip
 
-    source = source_of(recipe.solver, data, recipe.validation)
+    source = source_of(recipe.solver, data, recipe.validation) if stages.with_answers else None
     require_metric(recipe)
     search: Search | None = None
 
@@ -450,7 +461,7 @@ def fit(
         allow(projected)
     for name, rows in measured.items():
         if rows is not None:
-            _check_like(rows, name, recipe, scaled, facts.encoding, executor, stages)
+            check_like(rows, name, recipe, scaled, facts.encoding, executor, stages)
     validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled).final()
     recipe, median = with_median(recipe, scaled, executor, stages)
     kernel = recipe.kernel or default_kernel(facts, scaled)
@@ -516,7 +527,7 @@ def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
     return rows_key(dataset), described(recipe.centers), recipe.dtype
 
 
-def _check_like(
+def check_like(
     rows: Dataset, name: str, recipe: Recipe, train: Dataset, encoding: Encoding, executor: Executor, stages: Stages
 ) -> None:
     """Check validation or test rows, as training prepares them, before training."""

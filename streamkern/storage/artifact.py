@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,8 +55,16 @@ class TiledRows(Protocol):
         """Which rows, and the rows, in order."""
 
 
+Contents = tuple[str, Mapping[str, Array | TiledRows], dict[str, Any]]
+"""Of an artifact: its kind, arrays by name, and JSON-serialisable metadata."""
+
+
 def save_artifact(
-    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Array | TiledRows], metadata: dict[str, Any]
+    path: str | os.PathLike[str],
+    kind: str,
+    arrays: Mapping[str, Array | TiledRows],
+    metadata: dict[str, Any],
+    members: Mapping[str, Callable[[], Contents]] | None = None,
 ) -> None:
     """Write an artifact in place of whatever artifact is there.
 
@@ -65,19 +73,28 @@ def save_artifact(
         kind: what it is, for instance ``KernelMachine``.
         arrays: by name; one whose tiles are read is not held.
         metadata: JSON-serialisable.
+        members: by name, what gives the contents of an artifact inside this one.
 
     Raises:
         StorageError: the disk is full or not writable; what was there before is still there.
     """
     _require_replaceable(Path(path), kind)
     with staged(path, folder=True, parents=True) as staging:
-        manifest = {name: _save(staging, name, value) for name, value in arrays.items()}
-        marks = {"format": FORMAT, "kind": kind, "arrays": manifest, "metadata": metadata}
-        marks["sha256"] = digest(kind, manifest, metadata)
-        group = {"attributes": {"streamkern": marks}, "zarr_format": 3, "node_type": "group"}
-        document = json.dumps(group, indent=1).encode()
-        require_modest_json(document, str(path))
-        (staging / "zarr.json").write_bytes(document)
+        for name, contents in (members or {}).items():
+            (staging / name).mkdir()
+            _write(staging / name, contents(), f"{path}/{name}")
+        _write(staging, (kind, arrays, metadata), str(path))
+
+
+def _write(folder: Path, contents: Contents, shown: str) -> None:
+    kind, arrays, metadata = contents
+    manifest = {name: _save(folder, name, value) for name, value in arrays.items()}
+    marks = {"format": FORMAT, "kind": kind, "arrays": manifest, "metadata": metadata}
+    marks["sha256"] = digest(kind, manifest, metadata)
+    group = {"attributes": {"streamkern": marks}, "zarr_format": 3, "node_type": "group"}
+    document = json.dumps(group, indent=1).encode()
+    require_modest_json(document, shown)
+    (folder / "zarr.json").write_bytes(document)
 
 
 def _save(staging: Path, name: str, value: Array | TiledRows) -> dict[str, Any]:
@@ -126,6 +143,17 @@ class SavedRows:
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
         return self.stored.tiles()
+
+
+def artifact_kind(path: str | os.PathLike[str]) -> str:
+    """Return the kind that an artifact says it is; an empty text where nothing can be read that says one."""
+    target = target_or_previous(Path(path))
+    if target is not None:
+        with contextlib.suppress(OSError, StorageError, ValueError, KeyError, TypeError):
+            document = parse_json(read_inside(target, target / "zarr.json", LARGEST_JSON), str(target))
+            kind = document["attributes"]["streamkern"]["kind"]
+            return kind if isinstance(kind, str) else ""
+    return ""
 
 
 def load_artifact(

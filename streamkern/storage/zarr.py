@@ -321,7 +321,11 @@ def _require_complete(marks: dict[str, Any], url: str) -> None:
     if "format" not in marks:
         return
     if "kind" in marks:
-        kind = "model" if marks["kind"] == "KernelMachine" else f"result of a stage ({marks['kind']})"
+        kind = (
+            "model"
+            if marks["kind"] in ("KernelMachine", "PartitionedMachine")
+            else f"result of a stage ({marks['kind']})"
+        )
         raise StorageError(
             f"this is a saved {kind}, not rows",
             where=url,

@@ -1,0 +1,221 @@
+"""One model or leaves: what ``Partition(leaves="auto")`` decides, on a sample of the rows before anything else is done.
+
+Both are trained on the sample at the same price of a prediction: one model of p centers, and leaves of p centers each
+on a quarter of the rows. Held-out rows of the sample decide. With all rows a leaf has more of them than it has here, so
+that leaves are rather underrated.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.centers import Uniform
+from streamkern.data import from_arrays
+from streamkern.data.dataset import Dataset
+from streamkern.data.split import HASH_SPAN
+from streamkern.data.statistics import Statistics
+from streamkern.data.stream import Assembly
+from streamkern.data.targets import encoding_to_json
+from streamkern.errors import StreamkernError
+from streamkern.execute.base import Executor
+from streamkern.model import KernelMachine
+from streamkern.partition.fit import (
+    FittedPartition,
+    LeafRecipe,
+    LeafStages,
+    PartitionRecipe,
+    fit_partition,
+    refused,
+    require_partition,
+)
+from streamkern.partition.memory import Projection
+from streamkern.partition.tree import Partition
+from streamkern.rng import row_hash
+from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
+from streamkern.solvers.footprint import Footprint
+from streamkern.sweep import gathered
+from streamkern.user_code import described
+
+TRIAL_ROWS = 40_000
+"""Rows of the sample, a fifth of them held out."""
+
+TRIAL_CENTERS = 1000
+"""Centers of a trial, at most."""
+
+TRIAL_LEAVES = 4
+
+HELD_OUT = 0.2
+
+BETTER = 0.99
+"""Leaves are taken where their squared error is less than this part of one model's."""
+
+_DRAW = 0x6F6E65  # keeps the sample distinct from what else is drawn
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial(LeafRecipe):
+    """A recipe on the sample, in leaves if it has a partition."""
+
+    partition: Partition | None = None
+
+
+def settled(recipe: Any, budget: int) -> tuple[Any, str]:
+    """As ``solvers.auto.resolved``; with a partition, each leaf chooses its solver by itself."""
+    return (recipe, "") if recipe.partition is not None else resolved(recipe, budget)
+
+
+def fit_any(
+    recipe: PartitionRecipe,
+    executor: Executor,
+    budget: int,
+    stages: Stages | None = None,
+    on_plan: Callable[[Footprint], None] = lambda projected: None,
+    device: Any = None,
+    folder: Path | None = None,
+) -> Fitted | FittedPartition:
+    """One model of all rows, or one in every leaf, as the recipe says: arguments and errors of ``solvers.fit.fit``.
+
+    Args:
+        recipe: what to fit.
+        executor: where blocks run, or leaves.
+        budget: bytes this process may hold.
+        stages: how each stage is carried out; by default nothing is kept.
+        on_plan: told the projected memory before the first row is read.
+        device: where blocks are computed; None for the CPU.
+        folder: where rows that are not in memory are scattered to leaves: a directory that every worker sees. None: a
+            temporary one.
+    """
+    partition = recipe.partition
+    if partition is None:
+        return fit(recipe, executor, budget, stages, on_plan, device)
+    if device is not None:
+        raise refused("a device", 'leaves are computed on the CPU: device="cpu"')
+    stages = stages or Stages()
+    require_partition(recipe)
+    recipe.train.require_rows()
+    reason, held, ready = "", 0, None
+    if open_to_one(partition) and not single(partition, recipe.train.base_rows):
+        held = trial_footprint(recipe, partition, budget, executor.slots)[1]
+        here = executor.name == "threads"
+        project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, here, held)
+        on_plan(project.first()[0])  # refused before a row is read
+    if open_to_one(partition):
+        leaves, reason, ready = _leaves(recipe, partition, executor, budget, stages)
+        stages.choice(f"partition: {reason}", partition=leaves)
+        if not leaves:
+            whole, _ = resolved(without(recipe), budget)
+            fitted = fit(whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)))
+            report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
+            return fitted._replace(report=report, footprint=_with(fitted.footprint, held))
+    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready)
+    many.report["partition"] |= {"reason": reason} if reason else {}
+    return many
+
+
+def _with(projected: Footprint, held: int) -> Footprint:
+    """A projection with the trial's stage."""
+    return replace(projected, stages=projected.stages | {"one-or-leaves": held}) if held else projected
+
+
+def open_to_one(partition: Partition) -> bool:
+    """Whether one model may be trained in place of leaves."""
+    return partition.leaves == "auto" and partition.by is None
+
+
+def without(recipe: Any) -> Any:
+    """The recipe of one model."""
+    return replace(recipe, partition=None)
+
+
+def single(partition: Partition, n: int) -> bool:
+    """Whether n rows are no more than one leaf may have."""
+    return open_to_one(partition) and n <= partition.rows
+
+
+def trial_recipe(recipe: LeafRecipe) -> Callable[[Dataset], LeafRecipe]:
+    """The recipe of a trial, as ``LeafRecipe.on`` makes that of a leaf."""
+
+    def on(train: Dataset) -> LeafRecipe:
+        told = recipe.on(train)
+        p = TRIAL_CENTERS if told.centers is None else min(TRIAL_CENTERS, told.centers.count(train))
+        return replace(told, metric=None, solver=AUTO, centers=Uniform(min(p, train.base_rows), recipe.seed))
+
+    return on
+
+
+def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, slots: int) -> tuple[Footprint, int]:
+    """The projection of one model on the sample, in one thread; and the bytes of a trial in all threads."""
+    project = Projection(recipe, partition, trial_recipe(LeafRecipe.of(recipe)), budget, slots, True)
+    rows = planned(recipe)
+    looked = min(TRIAL_ROWS, rows.base_rows)
+    fits, _ = project.leaf(rows, looked, project.baseline)
+    sample = 3 * looked * (rows.n_features * np.dtype(recipe.dtype).itemsize + 8 * likely_outputs(rows))
+    return fits, sample + min(slots, TRIAL_LEAVES) * max(fits.stages.values())
+
+
+def _leaves(
+    recipe: PartitionRecipe, partition: Partition, executor: Executor, budget: int, stages: Stages
+) -> tuple[bool, str, tuple[Dataset, Statistics] | None]:
+    """Whether to train leaves, and why; and the prepared rows with their statistics, where they were looked at."""
+    n = recipe.train.base_rows
+    if single(partition, n):
+        return False, f"one model, since {n:,} rows are no more than a leaf may have", None
+    data, facts = prepare(recipe, executor, stages)
+    encoding = facts.encoding
+
+    def key() -> tuple[Any, ...]:
+        return (
+            rows_key(data), encoding_to_json(encoding), described(recipe.kernel), described(partition),
+            described(recipe.centers), recipe.seed, recipe.dtype, platform.machine(),
+        )  # fmt: skip
+
+    found = stages.keep("one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget))
+    better = found["leaves"] < BETTER * found["one"]
+    reason = (
+        f"{'leaves' if better else 'one model'}, squared error {found['leaves']:.4g} in {TRIAL_LEAVES} leaves and "
+        f"{found['one']:.4g} in one model on held-out rows of a sample"
+    )
+    return better, reason, (data, facts)
+
+
+def trial(
+    recipe: PartitionRecipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int
+) -> dict[str, Any]:
+    """Squared errors on held-out rows of a sample: of ``one`` model, and of ``leaves``.
+
+    Args:
+        recipe: what is to be fitted.
+        partition: how.
+        data: prepared training rows.
+        encoding: of their targets.
+        executor: where blocks run.
+        budget: bytes this process may hold.
+    """
+    assembly = Assembly(data.plain(), encoding, 0.0, np.dtype(recipe.dtype))
+    ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
+    X, y, w = gathered(executor, assembly, ids)
+    assert y is not None
+    out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
+    if y.ndim == 1:  # a class that is among the held-out rows alone tells nothing
+        out &= np.isin(y, y[~out])
+    train, held = (from_arrays(X[rows], y[rows], sample_weight=None if w is None else w[rows]) for rows in (~out, out))
+    given = vars(trial_recipe(LeafRecipe.of(recipe))(train))
+    errors = {}
+    try:
+        whole, _ = resolved(_Trial(**given), budget)
+        one = KernelMachine.of(fit(whole, executor, budget, LeafStages()))
+        errors["one"] = float(one.score(held, executor=executor)["mse"])
+        cut = _Trial(**given, partition=Partition(leaves=TRIAL_LEAVES, overlap=partition.overlap))
+        many = fit_partition(cut, executor, budget, LeafStages(), lambda projected: None, None).model
+        errors["leaves"] = float(many.score(held, executor=executor)["mse"])
+    except StreamkernError as error:
+        error.where = f"the sample that decides between one model and leaves, {error.where}"
+        raise
+    return errors

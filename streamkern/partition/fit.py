@@ -1,0 +1,525 @@
+"""Training a partition: preprocessing of all rows, the tree, and a whole fit in every leaf.
+
+Leaves are tasks of the executor, the largest first: each reads its encoded rows and goes through ``solvers.fit`` in one
+thread, so that its bits depend on its rows alone. A leaf that is done is a stage that is kept; after an interruption
+only leaves that were running begin anew.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from streamkern.centers import Centers, CenterSet, Given, Uniform
+from streamkern.data import from_arrays
+from streamkern.data.auto import notes
+from streamkern.data.dataset import Dataset
+from streamkern.data.origins import Features, features_of
+from streamkern.data.statistics import Statistics, require_range, unlike_scales
+from streamkern.data.stream import Assembly
+from streamkern.data.targets import Classes, encoding_to_json
+from streamkern.errors import StreamkernError, UsageError
+from streamkern.execute.base import Allowance, Executor
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.kernels import FeatureMap, Kernel, Laplace, kernel_from_json
+from streamkern.memory import release
+from streamkern.model import KernelMachine, from_artifact
+from streamkern.partition.grow import Ground, Grown
+from streamkern.partition.memory import Projection
+from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
+from streamkern.partition.rows import LeafIds, LeafRows, Scattered
+from streamkern.partition.tree import CutTree, Partition
+from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.base import Problem, Solver
+from streamkern.solvers.checks import require_measurable
+from streamkern.solvers.fit import (
+    Fitted,
+    Recipe,
+    Stages,
+    check_like,
+    fit,
+    prepare,
+    rows_key,
+    steps,
+)
+from streamkern.solvers.footprint import Footprint
+from streamkern.solvers.loop import Outcome, Progress
+from streamkern.solvers.metric import AGOP
+from streamkern.solvers.precision import relative
+from streamkern.solvers.score import score
+from streamkern.storage.base import digest
+from streamkern.types import Array
+from streamkern.user_code import described
+
+T = TypeVar("T")
+
+BLENDS = (1.0, 0.5, 0.0)
+"""Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
+
+LEAST_METRIC = 100
+"""Rows of a leaf below which no metric is learned."""
+
+
+class PartitionRecipe(Recipe, Protocol):
+    """A recipe that may say how rows are cut."""
+
+    @property
+    def partition(self) -> Partition | None:
+        """How rows are cut into leaves; None for one model of all rows."""
+
+
+class FittedPartition(NamedTuple):
+    """What a fit in leaves leaves behind: the attributes of ``Fitted``, and the model.
+
+    Attributes:
+        problem: training rows as the leaves saw them; without centers.
+        outcome: passes and rows of all leaves; its weights are empty.
+        report: what was found out, with ``partition``: leaves, their rows, seconds and solvers.
+        footprint: projected memory.
+        median: None.
+        metric: None.
+        columns: the encoded features.
+        choice: None.
+        answers: None: a partition has no probabilities and no intervals yet.
+        model: the model.
+    """
+
+    problem: Problem
+    outcome: Outcome
+    report: dict[str, Any]
+    footprint: Footprint
+    median: float | None
+    metric: None
+    columns: Features
+    choice: None
+    answers: None
+    model: PartitionedMachine
+
+
+@dataclass(frozen=True, eq=False)
+class LeafRecipe:
+    """What every leaf is told: a ``solvers.fit.Recipe`` once it has rows."""
+
+    train: Dataset
+    kernel: Kernel | None
+    centers: Centers | None
+    solver: Solver | Any
+    task: str
+    metric: AGOP | None
+    seed: int
+    lanes: int
+    dtype: str
+    validation: Dataset | None = None
+    test: Dataset | None = None
+    features: FeatureMap | None = None
+    preprocess: tuple[Any, ...] = ()
+    standardise: bool | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> LeafRecipe:
+        """The same kernel, centers, solver and metric, without rows."""
+        nothing = from_arrays(np.empty((0, 1)))
+        return cls(
+            nothing, recipe.kernel, recipe.centers, recipe.solver, recipe.task, recipe.metric, recipe.seed,
+            recipe.lanes, recipe.dtype,
+        )  # fmt: skip
+
+    def on(self, train: Dataset) -> LeafRecipe:
+        """The recipe on a leaf's rows; where there are fewer of them than centers, each is a center."""
+        centers, n = self.centers, train.base_rows
+        if isinstance(centers, Uniform):
+            centers = replace(centers, p=min(centers.p, n))
+        return replace(self, train=train, centers=centers, metric=self.metric if n >= LEAST_METRIC else None)
+
+
+class LeafStages(Stages):
+    """Stages of a leaf: warnings are kept, and the solver's alone: its rows were looked at with all others."""
+
+    with_answers = False  # they would be those of one leaf
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.messages.append(message)
+
+    def train(self, problem: Problem, solver: Solver, key: Any) -> tuple[Outcome, dict[str, Any]]:
+        self.messages.clear()
+        return super().train(problem, solver, key)
+
+
+def model_of(fitted: Fitted | FittedPartition, **metadata: Any) -> KernelMachine:
+    """The model that a fit left; ``metadata`` joins the facts about the training."""
+    if isinstance(fitted, Fitted):
+        return KernelMachine.of(fitted, **metadata)
+    return replace(fitted.model, metadata=fitted.model.metadata | metadata)
+
+
+def require_partition(recipe: Recipe) -> None:
+    """Refuse what does not go with a partition.
+
+    Raises:
+        UsageError: it says what, and what to do.
+    """
+    centers = recipe.centers
+    for wrong, what, remedy in (
+        (recipe.train.augmentations or len(recipe.train) != recipe.train.base_rows, "augmented or repeated rows",
+         "leave the augmentation out"),
+        (recipe.features is not None, "a feature map", "use kernel values at centers"),
+        (isinstance(centers, Given), "given centers", "draw centers, such as sk.Uniform(1000): each leaf has its own"),
+        (centers is not None and centers.stored, "all rows as centers", "draw centers, such as sk.Uniform(1000)"),
+        (centers is None, "no centers", "draw centers, such as sk.Uniform(1000)"),
+        (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
+         "leave patience out: validation rows choose how wide leaves blend"),
+        (getattr(recipe, "diagnose", False), "diagnose=True", "leave diagnose out"),
+        (_users_function(recipe.kernel), "a kernel that is a user's function", "use a kernel of this library"),
+    ):  # fmt: skip
+        if wrong:
+            raise refused(what, remedy)
+
+
+def _users_function(kernel: Kernel | None) -> bool:
+    """Whether a kernel cannot be read back from its description."""
+    try:
+        return kernel is not None and kernel_from_json(kernel.to_json()) is None
+    except StreamkernError:
+        return True
+
+
+def refused(what: str, remedy: str) -> UsageError:
+    """The error for what does not go with a partition, and what to do."""
+    return UsageError(
+        f"There is a partition, and {what}.",
+        where="partition=Partition(...)",
+        expected="a kernel at centers that each leaf draws from its rows",
+        remedy=f"{remedy}; or leave the partition out",
+    )
+
+
+def fit_partition(
+    recipe: PartitionRecipe,
+    executor: Executor,
+    budget: int,
+    stages: Stages,
+    on_plan: Callable[[Footprint], None],
+    folder: Path | None,
+    trial: int = 0,
+    ready: tuple[Dataset, Statistics] | None = None,
+) -> FittedPartition:
+    """Cut the rows and fit every leaf; see ``choice.fit_any``.
+
+    Args:
+        recipe: with a partition.
+        executor: where blocks and leaves run.
+        budget: bytes this process may hold.
+        stages: how each stage is carried out.
+        on_plan: told the projected memory.
+        folder: see ``choice.fit_any``.
+        trial: bytes of what preceded it.
+        ready: prepared training rows and their statistics, where they are known already.
+    """
+    partition = recipe.partition
+    assert partition is not None
+    recipe.train.require_rows()
+    for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
+        require_measurable(rows, name)
+    leaf_recipe = LeafRecipe.of(recipe)
+    project = Projection(recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads", trial)
+    footprint, _ = project.first()
+    executor.allowed = Allowance(budget, footprint.worker_bytes(1), footprint.worker[1])
+    on_plan(footprint)
+    data, facts = ready or prepare(recipe, executor, stages)
+    done = notes(data, steps(recipe), facts)
+    if message := unlike_scales(facts.variance * np.square(data.factor), data.columns):
+        stages.warn(message)
+    data = _checked(recipe, data, facts, executor, stages)
+    assembly = Assembly(data.plain(), facts.encoding, 0.0, np.dtype(recipe.dtype))
+    grown = _grown(recipe, partition, assembly, executor, stages)
+    release()
+    footprint, at_once = project.then(data, grown)
+    executor.allowed = Allowance(budget, footprint.worker_bytes(1), footprint.worker[1])
+    on_plan(footprint)
+    began = time.perf_counter()
+    training = _Training(leaf_recipe, budget, assembly, grown, executor, stages, at_once, folder)
+    found = training.leaves()
+    assert facts.encoding is not None
+    return _finished(recipe, data, facts, grown, found, footprint, executor, stages, done, began)
+
+
+def _checked(recipe: PartitionRecipe, data: Dataset, facts: Statistics, executor: Executor, stages: Stages) -> Dataset:
+    """Prepared rows relative to what float32 rounds too coarsely; validation and test rows are checked like them."""
+    dtype, invariant = np.dtype(recipe.dtype), recipe.kernel is None or recipe.kernel.translation_invariant
+    data = relative(data, facts, invariant, dtype)
+    require_range(data, facts, dtype, centred=invariant)
+    assert facts.encoding is not None
+    for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
+        if rows is not None:
+            check_like(rows, name, recipe, data, facts.encoding, executor, stages)
+    release()
+    return data
+
+
+def _grown(
+    recipe: PartitionRecipe, partition: Partition, assembly: Assembly, executor: Executor, stages: Stages
+) -> Grown:
+    """The tree, level by level; each is a stage."""
+    data = assembly.dataset
+
+    def keep(name: str, tree: CutTree, compute: Callable[[], Grown]) -> Grown:
+        def key() -> tuple[Any, ...]:
+            return (
+                rows_key(data), described(partition), tree.fingerprint, encoding_to_json(assembly.encoding),
+                described(recipe.kernel), recipe.seed, recipe.dtype, platform.machine(),
+            )  # fmt: skip
+
+        return stages.keep(name, key, compute)
+
+    kernel = recipe.kernel or Laplace("median")
+    grown = Ground(partition, assembly, kernel, executor, recipe.seed).grow(keep)
+    least, most = int(grown.counts.min()), int(grown.counts.max())
+    doubled = int(grown.counts.sum()) / data.base_rows - 1
+    stages.choice(
+        f"partition: {grown.tree.leaves:,} leaves of {least:,} to {most:,} rows; "
+        f"{doubled:.1%} of the rows lie at a border and are trained on both sides",
+        leaves=grown.tree.leaves,
+    )
+    return grown
+
+
+@dataclass(eq=False)
+class _Training:
+    """The leaves of a tree, carried out.
+
+    Attributes:
+        recipe: of every leaf.
+        budget: bytes that a process may hold.
+        assembly: encodes all rows.
+        grown: the tree.
+        executor: where leaves run.
+        stages: where leaves that are done are kept.
+        at_once: leaves at a time, as memory allows.
+        folder: where rows are scattered; None for a temporary directory.
+    """
+
+    recipe: LeafRecipe
+    budget: int
+    assembly: Assembly
+    grown: Grown
+    executor: Executor
+    stages: Stages
+    at_once: int
+    folder: Path | None
+
+    def leaves(self) -> list[dict[str, Any]]:
+        """What ``fit_leaf`` returns, by leaf: those that an earlier run has kept are not trained again."""
+        began, counts = time.perf_counter(), self.grown.counts
+        order = np.argsort(-counts, kind="stable").tolist()
+        found: dict[int, dict[str, Any]] = {}
+        for leaf in order:
+            value = self.stages.kept(f"leaf-{leaf}", partial(self._key, leaf))
+            if value is not None:
+                found[leaf] = value
+        pending = [leaf for leaf in order if leaf not in found]
+        done, rows = len(found), int(counts[list(found)].sum())
+        with ExitStack() as stack:
+            if pending:
+                source = self._rows(stack)
+            for leaf, value in zip(pending, self._fitted(pending, source) if pending else (), strict=True):
+                found[leaf] = self.stages.keep(f"leaf-{leaf}", partial(self._key, leaf), partial(_same, value))
+                done, rows = done + 1, rows + int(counts[leaf])
+                seconds = time.perf_counter() - began
+                progress = Progress(0, done, len(counts), rows, int(counts.sum()), value["loss"], seconds, 0.0)
+                self.stages.stepped(progress)
+        return [found[leaf] for leaf in range(len(counts))]
+
+    def _key(self, leaf: int) -> tuple[Any, ...]:
+        return self.common, leaf
+
+    @cached_property
+    def common(self) -> str:
+        """Digest of what all leaves depend on; made where it is asked for, since it may read all rows in memory."""
+        recipe, data = self.recipe, self.assembly.dataset
+        return digest(
+            rows_key(data), self.grown.tree.fingerprint, encoding_to_json(self.assembly.encoding),
+            described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
+            AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, platform.machine(),
+        )  # fmt: skip
+
+    def _rows(self, stack: ExitStack) -> LeafRows:
+        """Where leaves read their rows from."""
+        tree = self.grown.tree
+        if self.assembly.dataset.source.in_memory:
+            return LeafIds.of(self.assembly, tree, self.executor)
+        if self.folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamkern-")))
+        else:
+            folder = self.folder.absolute()
+            stack.callback(lambda: _cleared(folder))
+        return self.stages.keep(
+            "scatter",
+            None,
+            lambda: Scattered.of(self.assembly, tree, self.executor, folder / self.common[:16]),
+        )
+
+    def _fitted(self, pending: Sequence[int], rows: LeafRows) -> Iterator[dict[str, Any]]:
+        """``fit_leaf`` of leaves, in their order."""
+        shared = (rows, self.recipe, self.budget)
+        size = len(pending) if self.at_once >= self.executor.slots else self.at_once
+        for first in range(0, len(pending), size):
+            yield from self.executor.imap(fit_leaf, pending[first : first + size], shared)
+
+
+def _same(value: T) -> T:
+    return value
+
+
+def _cleared(folder: Path) -> None:
+    """Delete scattered rows, unless an error is on its way: they are gone on with."""
+    if sys.exc_info()[0] is None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, budget: int) -> dict[str, Any]:
+    """Fit one leaf in one thread: a task.
+
+    Returns:
+        ``rows``, ``seconds``, ``solver``, ``loss``, ``passes``, ``seen`` (rows of all passes), ``warnings``, and either
+        ``constant``, outputs (c,) where all rows have one target or the same features, or the model: ``arrays`` and
+        ``metadata`` of ``KernelMachine.artifact``.
+    """
+    began = time.perf_counter()
+    X, y, w = rows.read(leaf)
+    if w is not None and not w.all():
+        X, y, w = X[w > 0], y[w > 0], w[w > 0]
+    facts: dict[str, Any] = {"rows": len(X), "solver": "", "loss": 0.0, "passes": 0, "seen": 0, "warnings": []}
+    constant = _constant(X, y, w)
+    if constant is not None:
+        return facts | {"constant": constant, "seconds": time.perf_counter() - began}
+    stages = LeafStages()
+    try:
+        with ThreadsExecutor(1) as executor:
+            told, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget)
+            fitted = fit(told, executor, budget, stages)
+    except StreamkernError as error:
+        error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
+        raise
+    arrays, metadata = KernelMachine.of(fitted).artifact()
+    outcome = fitted.outcome
+    return facts | {
+        "constant": None, "arrays": arrays, "metadata": metadata, "solver": told.solver.to_json()["name"],
+        "loss": float(outcome.history[-1]["loss"]), "passes": outcome.passes, "seen": outcome.rows,
+        "warnings": stages.messages, "seconds": time.perf_counter() - began,
+    }  # fmt: skip
+
+
+def _constant(X: Array, y: Array, w: Array | None) -> Array | None:
+    """The mean target of rows that have one target, or the same features, alone: a class code (1,), or values (c,)."""
+    if (y == y[0]).all() or (X[0] == X).all():
+        if y.ndim > 1:
+            return np.asarray(np.average(y, axis=0, weights=w))
+        return np.array([np.argmax(np.bincount(y, weights=w))])
+    return None
+
+
+def _finished(
+    recipe: PartitionRecipe,
+    data: Dataset,
+    facts: Statistics,
+    grown: Grown,
+    found: list[dict[str, Any]],
+    footprint: Footprint,
+    executor: Executor,
+    stages: Stages,
+    done: list[str],
+    began: float,
+) -> FittedPartition:
+    """The model of fitted leaves, and what reports say of them."""
+    encoding, dtype = facts.encoding, np.dtype(recipe.dtype)
+    assert encoding is not None
+    c = encoding.outputs
+    constants = np.full((len(found), c), np.nan)
+    models: list[KernelMachine | None] = []
+    for leaf, each in enumerate(found):
+        models.append(None)
+        if each["constant"] is None:
+            models[leaf] = from_artifact(each["arrays"], each["metadata"], f"leaf {leaf}")
+        elif isinstance(encoding, Classes):
+            constants[leaf] = np.arange(c) == each["constant"]
+        else:
+            constants[leaf] = each["constant"]
+    leaves = leaves_of(models, constants, [each["rows"] for each in found])
+    rows = np.array([each["rows"] for each in found], dtype=np.float64)
+    loss, seconds = float(rows @ [each["loss"] for each in found] / rows.sum()), time.perf_counter() - began
+    outcome = Outcome(
+        np.empty((0, c), dtype=dtype), max(each["passes"] for each in found), sum(each["seen"] for each in found),
+        seconds, 0.0, [{"pass": 1, "loss": loss, "rows": int(rows.sum()), "seconds": seconds}],
+    )  # fmt: skip
+    for message, count in _counted(found):
+        stages.warn(f"{message} (in {count} of {len(found)} leaves)")
+    nothing = CenterSet(np.empty((0, data.n_features), dtype=dtype), None)
+    largest = next((model for model in models if model is not None), None)
+    kernel = recipe.kernel or Laplace("median") if largest is None else largest.kernel
+    problem = Problem(data, encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes)
+    blend, tried = 1.0, dict[str, float]()
+    if recipe.validation is not None and recipe.partition is not None and recipe.partition.overlap:
+        validation = Assembly(recipe.validation.prepared_like(data).final(), encoding, 0.0, dtype)
+        tried = {
+            str(width): float(
+                score(executor, validation, LeafBasis(grown.tree, leaves, width, dtype), outcome.weights)["mse"]
+            )
+            for width in BLENDS
+        }
+        blend = min(BLENDS, key=lambda width: tried[str(width)])
+        stages.choice(f"leaves blend over {blend:g} of the overlap: least error on the validation rows", blend=blend)
+    summary = {
+        "leaves": len(found),
+        "depth": grown.tree.depth,
+        "constant": int((~np.isnan(constants).any(axis=1)).sum()),
+        "rows_trained": int(rows.sum()),
+        "blend": blend,
+        **({"blends": tried} if tried else {}),
+        "by_leaf": [{name: each[name] for name in ("rows", "seconds", "solver", "passes")} for each in found],
+    }
+    report = {"partition": summary, **({"preprocess": done} if done else {})}
+    base = KernelMachine.of(Fitted(problem, outcome, report, footprint))
+    given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
+    metadata = base.metadata | {"partition": {name: summary[name] for name in ("leaves", "depth", "blend")}}
+    features = features_of(data)
+    if any(model is not None and "metric" in model.metadata for model in models):
+        metadata |= {"metric": _importances(models, rows, features, data.n_features)}
+    model = PartitionedMachine(**given | {"metadata": metadata}, tree=grown.tree, leaves=leaves, blend=blend)
+    return FittedPartition(problem, outcome, report, footprint, None, None, features, None, None, model)
+
+
+def _counted(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Warnings of leaves, and how many leaves have each."""
+    return sorted(Counter(message for each in found for message in set(each["warnings"])).items())
+
+
+def _importances(models: list[KernelMachine | None], rows: Array, features: Features, d: int) -> dict[str, Any]:
+    """The importances of features in all leaves, weighted by their rows; as ``Metric.summary`` has them."""
+    total, mass = np.zeros(d), 0.0
+    for model, n in zip(models, rows, strict=True):
+        if model is not None and "metric" in model.metadata:
+            total += n * np.array(model.metadata["metric"]["importances"])
+            mass += n
+    share = total / mass if mass else np.full(d, 1.0 / d)
+    return {
+        "kind": "by leaf", "round": 0, "history": [], "importances": share.tolist(),
+        "columns": None if features.names is None else list(features.names),
+        "stored": None if features.stored_names is None else list(features.stored_names),
+        "by_column": features.by_column(share).tolist(),
+    }  # fmt: skip

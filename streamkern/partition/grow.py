@@ -1,0 +1,414 @@
+"""Growing the tree level by level: directions from a sample in memory, cuts from counts over all rows.
+
+A level is two things. For each leaf that is to be cut, a direction, from the rows of the sample that lie in it: the top
+eigenvector of the average gradient outer product of a small ridge regression on them. Then one sweep over all rows, in
+which each block counts, for those leaves, how many of its rows fall between neighbouring quantiles of the sample. The
+counts are exact, so cuts are at the median to a thousandth, and the rows of every leaf are known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.centers import CenterSet
+from streamkern.data import from_arrays
+from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.errors import DataError, NumericalError, UsageError
+from streamkern.execute.base import Executor, Parts
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.kernels import Kernel
+from streamkern.partition.tree import CutTree, Partition, project
+from streamkern.solvers.base import Problem
+from streamkern.solvers.metric import AGOP, gradient_outer
+from streamkern.storage.serialize import serializable
+from streamkern.sweep import ScanWork, gathered, sweep
+from streamkern.types import Array, IntArray
+
+SAMPLE_BYTES = 64 << 20
+"""Encoded rows of the sample that directions are taken from."""
+
+SAMPLE_ROWS = 200_000
+
+DIRECTION = AGOP(rounds=1, kind="auto", rows=5_000, centers=500)
+"""What a direction is taken from, at most."""
+
+LEAST_DIRECTION = 200
+"""Rows of the sample below which a direction is that of the largest variance."""
+
+CANDIDATES = 8
+"""Eigenvectors that are looked at for one that cuts the rows near their middle."""
+
+BALANCED = 0.3
+"""Share of the sample's rows on the smaller side of a cut from which on no further eigenvector is looked at."""
+
+LEAST_SHARE = 0.05
+"""Share of a leaf's rows below which a side is not cut off."""
+
+LEAST_ROWS = 100
+"""Rows of a leaf, at least."""
+
+LEAST_VALUE = 500
+"""Rows of a value of the column ``by``, at least, for a part of its own."""
+
+EDGES = 1024
+"""Quantiles of the sample between which rows are counted."""
+
+MOST_VALUES = 10_000
+"""Values of the column ``by``, at most."""
+
+_DRAW = 0x70617274  # keeps the sample distinct from what else is drawn
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Grown:
+    """A tree, and its leaves as far as they are known.
+
+    Attributes:
+        tree: the cuts.
+        counts: rows of each leaf, shape (L,).
+        final: leaves that no direction cuts, shape (L,), boolean.
+    """
+
+    tree: CutTree
+    counts: IntArray
+    final: Array
+
+
+class Axis(NamedTuple):
+    """A direction, and where rows are counted along it.
+
+    Attributes:
+        direction: shape (d,), float64.
+        edges: ascending, shape (E,).
+    """
+
+    direction: Array
+    edges: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Counting:
+    """Contributes how many rows of each leaf lie between neighbouring edges, all leaves end to end, int64.
+
+    Args:
+        tree: as far as it is grown.
+        lines: by leaf.
+    """
+
+    tree: CutTree
+    lines: dict[int, Axis]
+
+    def __call__(self, block: Block, state: Any) -> Parts:
+        """Counts over one block."""
+        counts = {leaf: np.zeros(len(line.edges) + 1, dtype=np.int64) for leaf, line in self.lines.items()}
+        for leaf, at in self.tree.training(block.X):
+            if leaf in counts:
+                line = self.lines[leaf]
+                bins = np.searchsorted(line.edges, project(block.X[at], line.direction), side="right")
+                counts[leaf] += np.bincount(bins, minlength=len(line.edges) + 1)
+        return (np.concatenate(list(counts.values())),)
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Contributes how many rows have each value of a direction, to a thousandth.
+
+    Args:
+        direction: shape (d,).
+    """
+
+    direction: Array
+
+    def __call__(self, block: Block, state: Any) -> Parts:
+        """Counts over one block."""
+        values, counts = np.unique(np.round(project(block.X, self.direction), 3), return_counts=True)
+        return (Counter(dict(zip(values.tolist(), counts.tolist(), strict=True))),)
+
+
+@dataclass(eq=False)
+class Ground:
+    """What a tree grows on.
+
+    Args:
+        partition: what was asked for.
+        assembly: encoded training rows and targets.
+        kernel: of the ridge regressions behind directions.
+        executor: where blocks and directions are computed.
+        seed: of the sample.
+    """
+
+    partition: Partition
+    assembly: Assembly
+    kernel: Kernel
+    executor: Executor
+    seed: int
+
+    def grow(self, keep: Callable[[str, CutTree, Callable[[], Grown]], Grown]) -> Grown:
+        """The tree.
+
+        Args:
+            keep: carries a level out, or gives what an earlier run has kept of it: name, tree before, computation.
+
+        Raises:
+            UsageError: the column ``by`` is not among the encoded columns, or has too many values.
+        """
+        data = self.assembly.dataset
+        n, d = data.base_rows, data.n_features
+        grown = Grown(CutTree.of(d), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool))
+        if self.partition.by is not None:
+            grown = keep("level-by", grown.tree, partial(self._by, self.partition.by))
+        level = 1
+        while len(chosen := self._chosen(grown)):
+            grown = keep(f"level-{level}", grown.tree, partial(self._level, grown, chosen))
+            level += 1
+        return grown
+
+    def _chosen(self, grown: Grown) -> list[int]:
+        """Leaves that are cut next, ascending."""
+        asked, open_ = self.partition, ~grown.final & (grown.counts >= 2 * LEAST_ROWS)
+        if asked.leaves == "auto":
+            return np.flatnonzero(open_ & (grown.counts > asked.rows)).tolist()
+        room = int(asked.leaves) - grown.tree.leaves
+        if room <= 0 or asked.by is not None:
+            return []
+        # The largest first, and each once a level.
+        order = np.argsort(-grown.counts, kind="stable")
+        return sorted(order[open_[order]][: min(room, grown.tree.leaves)].tolist())
+
+    @cached_property
+    def sample(self) -> tuple[Array, Array, Array | None]:
+        """Encoded rows, targets and weights of the sample, read when a level first asks for them."""
+        data = self.assembly.dataset
+        row = data.n_features * self.assembly.dtype.itemsize
+        size = min(data.base_rows, SAMPLE_ROWS, max(2 * DIRECTION.rows, SAMPLE_BYTES // row))
+        X, y, w = gathered(self.executor, self.assembly, np.sort(data.draw(size, _DRAW, self.seed)))
+        assert y is not None
+        return X, y, w
+
+    def _level(self, grown: Grown, chosen: list[int]) -> Grown:
+        X, y, w = self.sample
+        at = {leaf: places for leaf, places in grown.tree.training(X) if leaf in set(chosen)}
+        none = np.empty(0, dtype=np.int64)
+        items = [
+            (leaf, X[rows], y[rows], None if w is None else w[rows])
+            for leaf, rows in ((leaf, at.get(leaf, none)) for leaf in chosen)
+        ]
+        shared = (self.kernel, self.assembly.encoding, self.seed)
+        found = dict(zip(chosen, self.executor.imap(axis_of, items, shared), strict=True))
+        lines = {leaf: line for leaf, line in found.items() if line is not None}
+        tree, counts, final = grown.tree, grown.counts.tolist(), grown.final.tolist()
+        for leaf in chosen:
+            final[leaf] = leaf not in lines
+        if lines:
+            scan = Scan(self.assembly)
+            (totals,) = sweep(self.executor, ScanWork(scan, Counting(grown.tree, lines)))
+            ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
+            for (leaf, line), bins in zip(lines.items(), np.split(np.asarray(totals), ends[:-1]), strict=True):
+                cut = cut_at(line.edges, bins, self.partition.overlap)
+                if cut is None:
+                    final[leaf] = True
+                    continue
+                tree = tree.grown(leaf, line.direction, cut.places)
+                counts[leaf] = cut.left
+                counts.append(cut.right)
+                final.append(False)
+        return Grown(tree, np.array(counts, dtype=np.int64), np.array(final, dtype=bool))
+
+    def _by(self, column: str) -> Grown:
+        """The tree whose leaves are the values of a column."""
+        data = self.assembly.dataset
+        names = data.columns
+        one_hot = [] if names is None else [j for j, name in enumerate(names) if name.startswith(f"{column}=")]
+        if names is None or (column not in names and not one_hot):
+            raise UsageError(
+                f"There is no column {column!r} among the encoded features.",
+                where="Partition(by=...)",
+                expected="a column of numbers, or a category with an indicator for each value"
+                + ("" if names is None else f": one of {', '.join(sorted({n.partition('=')[0] for n in names})[:12])}"),
+                remedy="name such a column; a category of many values is encoded by means, and cannot be cut by",
+            )
+        every = np.ones(data.n_features)
+        factor, shift = np.asarray(data.factor) * every, np.asarray(data.shift - data.origin) * every
+        at = np.array(one_hot or [names.index(column)])
+        direction = np.zeros(data.n_features)
+        if one_hot:
+            codes = np.arange(1, len(at) + 1)
+            direction[at] = codes / factor[at]
+            found = self._numbers(direction, shift, column)
+            rows = np.array([found[code] for code in codes.tolist()])
+            # Values of few rows share number 0 with values that training did not see; the commonest is number 1.
+            order = np.argsort(-rows, kind="stable")
+            codes[order] = np.where(rows[order] >= LEAST_VALUE, np.arange(1, len(order) + 1), 0)
+            direction[at] = codes / factor[at]
+            base = float(shift @ direction)
+            counted = {base + code: n for code, n in self._numbers(direction, shift, column).items()}
+        else:
+            direction[at] = 1.0 / factor[at]
+            counted = self._values(direction, column)
+        parts = _pooled(sorted(counted.items()))
+        tree = CutTree.of(data.n_features)
+        counts = [0]
+
+        def split(leaf: int, group: list[tuple[float, float, int]]) -> None:
+            nonlocal tree
+            if len(group) == 1:
+                counts[leaf] = group[0][2]
+                return
+            middle = len(group) // 2
+            border = (group[middle - 1][1] + group[middle][0]) / 2
+            right = tree.leaves
+            tree = tree.grown(leaf, direction, (border, border, border))
+            counts.append(0)
+            split(leaf, group[:middle])
+            split(right, group[middle:])
+
+        split(0, parts)
+        return Grown(tree, np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=bool))
+
+    def _numbers(self, direction: Array, shift: Array, column: str) -> Counter[int]:
+        """Rows of each number that a direction gives the values of a category."""
+        base, made = float(shift @ direction), Counter[int]()
+        for value, rows in self._values(direction, column).items():
+            made[round(value - base)] += rows
+        return made
+
+    def _values(self, direction: Array, column: str) -> Counter[float]:
+        (found,) = sweep(self.executor, ScanWork(Scan(self.assembly), Values(direction)))
+        if len(found) > MOST_VALUES:
+            raise UsageError(
+                f"The column {column!r} has {len(found):,} values.",
+                where="Partition(by=...)",
+                expected=f"at most {MOST_VALUES:,}",
+                remedy="leave by out: rows are then cut along directions that matter",
+            )
+        return Counter(found)
+
+
+def _pooled(values: list[tuple[float, int]]) -> list[tuple[float, float, int]]:
+    """Neighbouring values together until they have rows for a part: lowest and highest value, rows."""
+    parts: list[tuple[float, float, int]] = []
+    for value, rows in values:
+        if parts and (parts[-1][2] < LEAST_VALUE or rows < LEAST_VALUE):
+            parts[-1] = (parts[-1][0], value, parts[-1][2] + rows)
+        else:
+            parts.append((value, value, rows))
+    return parts
+
+
+def axis_of(item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int) -> Axis | None:
+    """The direction in which a leaf is cut, with the edges between which its rows are counted.
+
+    Args:
+        item: number of the leaf, encoded rows of the sample (m, d), targets, weights.
+        kernel: of the ridge regression.
+        encoding: of the targets.
+        seed: of draws.
+
+    Returns:
+        None if no direction has rows on both sides.
+    """
+    leaf, X, y, w = item
+    if len(X) < 2:
+        return None
+    spread = X.std(axis=0, dtype=np.float64)
+    if not spread.any():
+        return None
+    G = outer(X, y, w, kernel, encoding, seed + leaf) if len(X) >= LEAST_DIRECTION else None
+    if G is None or not np.isfinite(G).all() or not np.abs(G).max() > 0:
+        Z = (X - X.mean(axis=0, dtype=np.float64)) / np.where(spread > 0, spread, 1.0)
+        G = Z.T @ Z if Z.shape[1] <= 1000 else np.square(Z).sum(axis=0)
+        G = G / np.where(spread > 0, spread, 1.0) / (np.where(spread > 0, spread, 1.0)[:, None] if G.ndim == 2 else 1)
+    if G.ndim == 1:
+        order = np.argsort(-G * np.square(spread), kind="stable")[:CANDIDATES]
+        directions = np.eye(len(G))[order]
+    else:
+        _, vectors = np.linalg.eigh(spread[:, None] * G * spread)
+        directions = vectors[:, ::-1][:, :CANDIDATES].T * np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1), 0)
+    best, share = None, 0.0
+    for direction in directions:
+        size = np.linalg.norm(direction)
+        if not size > 0:
+            continue
+        direction = direction / size * np.sign(direction[np.argmax(np.abs(direction))])
+        edges, smaller = quantile_edges(project(X, direction))
+        if smaller > share:
+            best, share = Axis(direction, edges), smaller
+        if share >= BALANCED:
+            break
+    return best if share >= LEAST_SHARE else None
+
+
+def outer(X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encoding, seed: int) -> Array | None:
+    """The average gradient outer product of a ridge regression on rows in memory; None where they allow none."""
+    c = encoding.outputs
+    classify = isinstance(encoding, Classes)
+    here: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
+    nothing = CenterSet(np.empty((0, X.shape[1]), dtype=X.dtype), None)
+    data = from_arrays(X, y, sample_weight=w)
+    with ThreadsExecutor(1) as executor:
+        problem = Problem(data, here, kernel, nothing, executor, X.dtype)
+        try:
+            return gradient_outer(replace(DIRECTION, seed=seed), kernel, problem)
+        except (DataError, NumericalError, UsageError):  # rows all alike, or too few with a weight
+            return None
+
+
+def quantile_edges(t: Array) -> tuple[Array, float]:
+    """Edges between the values of a sample, at most ``EDGES``, and the share of the smaller side of the best cut."""
+    values, counts = np.unique(t, return_counts=True)
+    if len(values) < 2:
+        return values[:0], 0.0
+    below = np.cumsum(counts)[:-1]
+    middles = values[:-1] + np.diff(values) / 2
+    middles = np.where(middles > values[:-1], middles, values[1:])  # neighbouring numbers have none in between
+    share = float(np.minimum(below, len(t) - below).max()) / len(t)
+    if len(middles) > EDGES:
+        wanted = np.arange(1, EDGES + 1) * len(t) / (EDGES + 1)
+        middles = middles[np.unique(np.minimum(np.searchsorted(below, wanted), len(middles) - 1))]
+    return middles, share
+
+
+class Cut(NamedTuple):
+    """A cut of counted rows.
+
+    Attributes:
+        places: low, threshold, high.
+        left: rows that are trained on the left.
+        right: rows that are trained on the right.
+    """
+
+    places: tuple[float, float, float]
+    left: int
+    right: int
+
+
+def cut_at(edges: Array, bins: IntArray, overlap: float) -> Cut | None:
+    """The edge nearest to the median of counted rows, and those about it that bound the overlap.
+
+    Args:
+        edges: shape (E,).
+        bins: rows before the first edge, between neighbours, and from the last on: shape (E + 1,).
+        overlap: share of the rows that both sides get.
+
+    Returns:
+        None where a side has too few rows.
+    """
+    below, n = np.cumsum(bins)[:-1], int(bins.sum())
+    k = int(np.argmin(np.abs(below - n / 2)))
+    if min(below[k], n - below[k]) < max(LEAST_ROWS, LEAST_SHARE * n):
+        return None
+    half = overlap * n / 2
+    i = max(0, int(np.searchsorted(below, below[k] - half, side="right")) - 1)
+    j = min(len(edges) - 1, int(np.searchsorted(below, below[k] + half)))
+    # A value that very many rows share is not trained on both sides.
+    i = i if below[k] - below[i] <= 2 * half else k
+    j = j if below[j] - below[k] <= 2 * half else k
+    return Cut((float(edges[i]), float(edges[k]), float(edges[j])), int(below[j]), int(n - below[i]))

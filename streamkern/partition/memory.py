@@ -1,0 +1,163 @@
+"""What a partition will hold in memory: before the first row is read, and again when the leaves are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.dataset import Dataset
+from streamkern.data.preprocess import learning_bytes
+from streamkern.errors import PlanRefusedError
+from streamkern.memory import format_bytes
+from streamkern.partition.grow import SAMPLE_BYTES, SAMPLE_ROWS, Grown
+from streamkern.partition.rows import RUN_BYTES
+from streamkern.partition.tree import Partition
+from streamkern.solvers.auto import resolved
+from streamkern.solvers.direct import Direct
+from streamkern.solvers.fit import Recipe, centers_bytes, likely_outputs, planned, search_of, steps, width
+from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.storage.base import Source
+from streamkern.types import Rows, Target
+
+_READING = 3  # times a leaf's rows are held while they are brought together: in pieces, joined, in order
+_WRITING = 4  # times the rows of a run are: blocks, by leaf, joined, and encoded
+
+
+class ShapedRows(Source):
+    """Rows in memory that have a number, a width and a target, and no values: for projections.
+
+    Args:
+        n: rows.
+        d: features.
+        dtype: of the features.
+        target: as leaves see it.
+    """
+
+    def __init__(self, n: int, d: int, dtype: np.dtype[Any], target: Target) -> None:
+        self.bounds = np.array([0, n], dtype=np.int64)
+        self.n_features, self.dtype, self.target, self.in_memory = d, dtype, target, True
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.n_features} features of no rows"
+
+    def read(self, chunk: int) -> Rows:
+        raise IndexError("rows that are projected cannot be read")
+
+    def where(self, chunk: int) -> str:
+        return "a leaf"
+
+
+def expected_leaves(partition: Partition, n: int) -> tuple[int, int]:
+    """Leaves that n rows will be cut into, and rows of the largest, with the overlap: as cuts at medians make them."""
+    if partition.leaves != "auto":
+        leaves = int(partition.leaves)
+        depth = math.floor(math.log2(leaves))
+        return leaves, math.ceil(n * ((1 + partition.overlap) / 2) ** depth)
+    depth, rows = 0, float(n)
+    while rows > partition.rows:
+        depth, rows = depth + 1, rows * (1 + partition.overlap) / 2
+    return 1 << depth, math.ceil(rows)
+
+
+class Projection:
+    """Projects the memory of a partition.
+
+    Args:
+        recipe: of the whole.
+        partition: how it is cut.
+        on: the recipe of a leaf, on rows.
+        budget: bytes the process may hold.
+        slots: threads, or workers.
+        here: whether leaves are computed in this process.
+        trial: bytes of the trial that precedes all, which decides between one model and leaves; 0 for none.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        partition: Partition,
+        on: Callable[[Dataset], Any],
+        budget: int,
+        slots: int,
+        here: bool,
+        trial: int = 0,
+    ) -> None:
+        self.recipe, self.partition, self.on = recipe, partition, on
+        self.budget, self.slots, self.here = budget, slots, here
+        self.trial, self.baseline = trial, loaded()
+
+    def first(self) -> tuple[Footprint, int]:
+        """Before rows are read: memory, and leaves at a time.
+
+        Raises:
+            PlanRefusedError: it would not fit; says what would.
+        """
+        rows = planned(self.recipe)
+        return self._project(rows, *expected_leaves(self.partition, rows.base_rows))
+
+    def then(self, data: Dataset, grown: Grown) -> tuple[Footprint, int]:
+        """When the rows of every leaf are known; as ``first``."""
+        return self._project(data, len(grown.counts), int(grown.counts.max()))
+
+    def leaf(self, data: Dataset, n: int, baseline: int) -> tuple[Footprint, Any]:
+        """The projection of one leaf of n rows in one thread, and its recipe with its solver."""
+        itemsize, target = np.dtype(self.recipe.dtype).itemsize, data.target
+        outputs = likely_outputs(data)
+        shown = Target("target", np.dtype(np.int64))
+        if self.recipe.task == "regression":
+            shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
+        shapes = Dataset(ShapedRows(n, data.n_features, np.dtype(self.recipe.dtype), shown))
+        told, _ = resolved(self.on(shapes), self.budget)
+        project = partial(
+            footprint, shapes, width(told, shapes), outputs, told.solver, budget=self.budget, baseline=baseline,
+            slots=1, lanes=told.lanes, itemsize=itemsize, centers_bytes=centers_bytes(told, 1, shapes), overlaps=False,
+        )  # fmt: skip
+        fits = project(agop=told.metric)
+        search = search_of(told, fits)
+        return (fits if search is None else project(agop=search.agop)), told
+
+    def _project(self, data: Dataset, leaves: int, n: int) -> tuple[Footprint, int]:
+        recipe, itemsize, d = self.recipe, np.dtype(self.recipe.dtype).itemsize, data.n_features
+        outputs = likely_outputs(data)
+        row = d * itemsize + 8 * outputs
+        reading = footprint(
+            data, 1, outputs, Direct(), budget=self.budget, baseline=self.baseline, slots=self.slots,
+            lanes=recipe.lanes, itemsize=itemsize, learning_bytes=learning_bytes(recipe.train, steps(recipe)),
+        )  # fmt: skip
+        p = 0 if recipe.centers is None else min(n, recipe.centers.count(data))
+        models = leaves * p * (d + outputs) * itemsize
+        taken = _READING * n * row
+        one, _ = self.leaf(data, n, self.baseline + models + taken)
+        each = max(one.stages.values()) + taken + one.baseline - self.baseline - models - taken
+        scan = reading.stages["statistics"]
+        ids = 0 if not recipe.train.source.in_memory else 24 * data.base_rows
+        scatter = ids or scan + self.slots * _WRITING * RUN_BYTES
+        sample = 3 * min(max(SAMPLE_BYTES, 10_000 * row), min(data.base_rows, SAMPLE_ROWS) * row)
+        room = self.budget - reading.baseline - models - ids
+        at_once = int(np.clip(room // each, 1, self.slots)) if self.here else self.slots
+        stages = {
+            "statistics": scan,
+            **({"one-or-leaves": self.trial} if self.trial else {}),
+            "levels": scan + sample,
+            "scatter": scatter,
+            "leaves": models + ids + (at_once * each if self.here else 0),
+            "evaluate": reading.stages["evaluate"] + 3 * models,
+        }
+        fits = replace(reading, stages=stages, worker=(each + scatter, each))
+        if fits.peak > self.budget:
+            largest = max(stages, key=lambda name: stages[name])
+            enough = format_bytes(1.02 * fits.peak)
+            raise PlanRefusedError(
+                f"The run needs {format_bytes(fits.peak)} and may use {format_bytes(self.budget)}; the {largest} stage "
+                "is the largest.",
+                where=f"memory={format_bytes(self.budget)}, {leaves:,} leaves of up to {n:,} rows, centers={p:,}",
+                expected=f"a budget of at least {enough}",
+                remedy=f"raise memory to {enough}; or use fewer centers; or smaller leaves, Partition(rows=...)",
+            )
+        return fits, at_once

@@ -1,0 +1,305 @@
+"""The model of a partition: a tree, and a model in every leaf, read from the disk when a row first comes to it.
+
+It is a ``KernelMachine`` whose functions are those of its leaves: whatever goes through a model's outputs (prediction,
+scores, ``Predictor``, evaluation) works as it does for one model. Preprocessing is that of all rows; leaves see rows as
+it leaves them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.targets import Classes, Continuous
+from streamkern.engine import default_engine
+from streamkern.errors import ModelFormatError
+from streamkern.kernels import Kernel
+from streamkern.kernels.base import Basis
+from streamkern.model import KIND as MACHINE
+from streamkern.model import KernelMachine, from_artifact, read_machine
+from streamkern.partition.tree import CutTree
+from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
+from streamkern.storage.base import digest
+from streamkern.types import Array
+
+KIND = "PartitionedMachine"
+
+
+@dataclass(eq=False)
+class Leaves:
+    """Models of leaves, in memory or in the folder of a saved model.
+
+    Args:
+        models: by leaf; None for one that has not been read, or whose outputs are constant.
+        constants: outputs of leaves whose rows have one target alone, shape (L, c); NaN for all others.
+        facts: of each leaf: ``rows``, ``fingerprint``, ``weights_sha256``, ``centers``.
+        folder: of the saved model; None where all models are in memory.
+    """
+
+    models: list[KernelMachine | None]
+    constants: Array
+    facts: tuple[dict[str, Any], ...]
+    folder: Path | None = None
+    answers: dict[int, Callable[[Array], Array]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "answers")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, answers={})
+        self.__post_init__()
+
+    def constant(self, leaf: int) -> bool:
+        """Whether the outputs of a leaf are the same for every row."""
+        return not np.isnan(self.constants[leaf]).any()
+
+    def model(self, leaf: int) -> KernelMachine:
+        """Return the model of a leaf whose outputs are not constant; it is read if need be.
+
+        Raises:
+            ModelFormatError: it is damaged, or another model was saved in its place since this one was loaded.
+        """
+        model = self.models[leaf]
+        if model is not None:
+            return model
+        assert self.folder is not None
+        place = self.folder / leaf_name(leaf)
+        model = read_machine(place)
+        if model.fingerprint != self.facts[leaf]["fingerprint"]:
+            raise ModelFormatError(
+                "The leaf is not the one that this model was saved with.",
+                where=str(place),
+                expected="the leaf that the model's description names",
+                remedy="load the model again: another was saved in its place; or restore it from a copy",
+            )
+        self.models[leaf] = model
+        return model
+
+    def outputs(self, leaf: int, X: Array, c: int) -> Array:
+        """Outputs (n, c) of a leaf for encoded rows."""
+        if self.constant(leaf):
+            return np.broadcast_to(self.constants[leaf], (len(X), c))
+        with self._lock:
+            if leaf not in self.answers:
+                self.answers[leaf] = quick(self.model(leaf))
+            answer = self.answers[leaf]
+        found, encoding = answer(X), self.model(leaf).encoding
+        if not isinstance(encoding, Classes):
+            return found
+        made = np.zeros((len(X), c))
+        made[:, encoding.values] = found
+        return made
+
+
+def quick(model: KernelMachine) -> Callable[[Array], Array]:
+    """A function from encoded rows to a leaf's outputs, as ``KernelMachine.answering``, without its checks of rows.
+
+    They were made before rows were routed. A leaf whose metric turns the features has a transform, which is applied as
+    anywhere else.
+    """
+    if model.transforms or np.any(model.origin):
+        return model.answering()
+    basis, center = model.functions()
+    factor = np.asarray(model.factor, dtype=model.Z.dtype)
+    offset = np.asarray(model.shift - center, dtype=model.Z.dtype)
+    weights, encoding = model.weights, model.encoding
+
+    def outputs(X: Array) -> Array:
+        found = basis.predict(X * factor + offset, weights)
+        return encoding.decode(found) if isinstance(encoding, Continuous) else found
+
+    return outputs
+
+
+def leaf_name(leaf: int) -> str:
+    """Name of a leaf's model inside that of all."""
+    return f"leaf-{leaf:05}"
+
+
+@dataclass(eq=False)
+class LeafBasis(Basis):
+    """The functions of all leaves: a row's outputs are those of its leaf, or of two of them near a border.
+
+    Args:
+        tree: routes rows.
+        leaves: their models.
+        blend: width of the blending, in parts of the overlap.
+        number: dtype of outputs.
+    """
+
+    tree: CutTree
+    leaves: Leaves
+    blend: float
+    number: np.dtype[Any]
+
+    def __post_init__(self) -> None:
+        self.engine = default_engine()
+
+    @property
+    def width(self) -> int:
+        """None of its own."""
+        return 0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.number
+
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        """No values of its own, shape (b, 0)."""
+        return np.empty((len(X), 0), dtype=self.number)
+
+    def predict(self, X: Array, W: Array) -> Array:
+        """Outputs of encoded rows, shape (b, c); weights W are those of the leaves, and only their number c counts."""
+        total = np.zeros((len(X), W.shape[1]))
+        for leaf, at, weights in self.tree.predicting(X, self.blend):
+            total[at] += weights[:, None] * self.leaves.outputs(leaf, X[at], W.shape[1])
+        return total.astype(self.number)
+
+
+@dataclass(eq=False)
+class PartitionedMachine(KernelMachine):
+    """A model of many leaves. ``Z`` and ``weights`` are empty: each leaf has its own.
+
+    Args:
+        tree: which leaf a row belongs to.
+        leaves: their models.
+        blend: width of the blending at borders, in parts of the overlap.
+    """
+
+    tree: CutTree = field(default_factory=lambda: CutTree.of(1))
+    leaves: Leaves = field(default_factory=lambda: Leaves([], np.zeros((0, 0)), ()))
+    blend: float = 1.0
+
+    def __repr__(self) -> str:
+        answers = f"{self.encoding.outputs} {'classes' if isinstance(self.encoding, Classes) else 'output(s)'}"
+        return f"PartitionedMachine({self.tree.leaves:,} leaves, {self.n_features:,} features, {answers})"
+
+    @property
+    def n_centers(self) -> int:
+        return sum(int(each["centers"]) for each in self.leaves.facts)
+
+    @property
+    def weights_sha256(self) -> str:
+        """SHA-256 of the digests of all leaves' weights, and of the constants: equal for runs of the same model."""
+        return digest([each["weights_sha256"] for each in self.leaves.facts], self.leaves.constants.tolist())
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of all that predictions depend on."""
+        leaves = [each["fingerprint"] for each in self.leaves.facts]
+        return digest(super().fingerprint, self.tree.fingerprint, leaves, self.leaves.constants.tolist(), self.blend)
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Bytes that all leaves take once rows have come to each, and centers of the largest."""
+        centers = [int(each["centers"]) for each in self.leaves.facts]
+        return 3 * self.n_centers * self.Z.shape[1] * self.Z.dtype.itemsize, max(centers, default=0)
+
+    @property
+    def on_disk(self) -> object | None:
+        """The leaves, where they are read from a folder."""
+        return None if self.leaves.folder is None else self.leaves
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model and those of its leaves as one zarr group, in place of whatever model is there.
+
+        Raises:
+            StorageError: the disk is full or not writable; an earlier model is still there.
+        """
+        arrays, metadata = self.artifact()
+        cuts = {"directions": self.tree.directions, "cuts": self.tree.cuts, "children": self.tree.children}
+        leaves = self.leaves
+
+        def contents(leaf: int) -> Contents:
+            return (MACHINE, *leaves.model(leaf).artifact())
+
+        members = {
+            leaf_name(leaf): partial(contents, leaf) for leaf in range(self.tree.leaves) if not leaves.constant(leaf)
+        }
+        metadata |= {"leaves": list(leaves.facts), "blend": self.blend}
+        save_artifact(path, KIND, arrays | cuts | {"constants": leaves.constants}, metadata, members)
+        return Path(path)
+
+    def _basis(self) -> Basis:
+        return LeafBasis(self.tree, self.leaves, self.blend, self.weights.dtype)
+
+
+def leaves_of(models: Sequence[KernelMachine | None], constants: Array, rows: Sequence[int]) -> Leaves:
+    """Leaves in memory.
+
+    Args:
+        models: by leaf; None where its outputs are constant.
+        constants: see ``Leaves``.
+        rows: of each leaf.
+    """
+    facts = tuple(
+        {
+            "rows": int(n),
+            "centers": 0 if model is None else len(model.Z),
+            "fingerprint": "" if model is None else model.fingerprint,
+            "weights_sha256": "" if model is None else model.weights_sha256,
+        }
+        for model, n in zip(models, rows, strict=True)
+    )
+    return Leaves(list(models), constants, facts)
+
+
+def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
+    """Read a saved model. Executes no code: zarr and JSON.
+
+    Args:
+        path: where it was saved.
+        kernel: the kernel, for a model whose kernel is a user's function.
+
+    Raises:
+        StorageError: nothing is there.
+        ModelFormatError: it is not a model, or not as it was written.
+    """
+    return load_partition(path, kernel) if artifact_kind(path) == KIND else read_machine(path, kernel=kernel)
+
+
+def load_partition(path: str | os.PathLike[str], kernel: Kernel | None = None) -> PartitionedMachine:
+    """Read a saved model of many leaves; a leaf is read when a row first comes to it. Executes no code.
+
+    Raises:
+        StorageError: nothing is there.
+        ModelFormatError: it is not such a model, or not as it was written.
+    """
+    arrays, metadata = load_artifact(path, KIND)
+    base = from_artifact(arrays, metadata, str(path), kernel)
+    try:
+        tree = CutTree(arrays["directions"], arrays["cuts"], arrays["children"])
+        constants, facts = arrays["constants"], tuple(metadata["leaves"])
+        width = base.Z.shape[1]
+        if not tree.sound or tree.directions.shape[1] != width or len(base.Z):
+            raise KeyError("tree")
+        if constants.shape != (tree.leaves, base.weights.shape[1]) or len(facts) != tree.leaves:
+            raise KeyError("leaves")
+        facts = tuple(
+            {"rows": int(each["rows"]), "centers": int(each["centers"])}
+            | {name: str(each[name]) for name in ("fingerprint", "weights_sha256")}
+            for each in facts
+        )
+        blend = float(metadata["blend"])
+        if not 0 <= blend <= 1:
+            raise KeyError("blend")
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ModelFormatError(
+            f"The partition's description is incomplete: {error}.",
+            where=str(path),
+            expected="a description as this release writes it",
+            remedy="restore it from a copy",
+        ) from error
+    leaves = Leaves([None] * tree.leaves, constants, facts, Path(path).absolute())
+    given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
+    return PartitionedMachine(**given, tree=tree, leaves=leaves, blend=blend)

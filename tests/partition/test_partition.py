@@ -1,0 +1,435 @@
+"""Partitions: routes as in plain NumPy, leaves that are ordinary fits, one model with the same bits anywhere."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import streamkern as sk
+from streamkern.data.stream import Assembly, Block, Raw
+from streamkern.data.targets import Classes, Continuous
+from streamkern.execute import ThreadsExecutor
+from streamkern.partition.grow import Axis, Counting, axis_of, cut_at, quantile_edges
+from streamkern.partition.memory import expected_leaves
+from streamkern.partition.rows import LeafIds, Scattered
+from streamkern.partition.tree import CutTree
+from streamkern.report import read_run
+from streamkern.report.page import page
+from streamkern.report.status import status
+from streamkern.storage.artifact import load_artifact, save_artifact
+
+N, D = 6000, 5
+PARTITION = sk.Partition(rows=1600)
+
+
+def table(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Two halves with targets of their own: what one kernel of few centers is bad at."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, D)).astype(np.float32)
+    return X, np.sign(X[:, 0]) * np.sin(3 * X[:, 1]) + (X[:, 0] > 0) * X[:, 2]
+
+
+def labels(y: np.ndarray) -> np.ndarray:
+    return np.array(["high", "low", "mid"])[np.digitize(y, [-0.5, 0.5])]
+
+
+def grown() -> CutTree:
+    """Three cuts by hand: the first two features, and the sum of both on the right."""
+    tree = CutTree.of(2).grown(0, np.array([1.0, 0.0]), (-0.2, 0.0, 0.2))
+    tree = tree.grown(0, np.array([0.0, 1.0]), (0.0, 0.0, 0.0))
+    return tree.grown(1, np.array([1.0, 1.0]), (0.9, 1.0, 1.2))
+
+
+def test_rows_are_trained_on_both_sides_of_a_border():
+    X = np.random.default_rng(0).normal(size=(500, 2))
+    found = {leaf: set(at.tolist()) for leaf, at in grown().training(X)}
+    left, right = X[:, 0] < 0.2, X[:, 0] >= -0.2
+    total = X.sum(axis=1)
+    expected = {
+        0: left & (X[:, 1] < 0), 2: left & (X[:, 1] >= 0), 1: right & (total < 1.2), 3: right & (total >= 0.9)
+    }  # fmt: skip
+    assert found == {leaf: set(np.flatnonzero(rows).tolist()) for leaf, rows in expected.items()}
+
+
+@pytest.mark.parametrize("width", [0.0, 0.5, 1.0])
+def test_weights_of_a_row_sum_to_one_over_two_leaves_at_most(width: float):
+    X = np.random.default_rng(0).normal(size=(2000, 2))
+    weights = np.zeros((len(X), 4))
+    for leaf, at, w in grown().predicting(X, width):
+        weights[at, leaf] += w
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-15)
+    assert (weights > 0).sum(axis=1).max() == (2 if width else 1)
+    t = X[:, 0]
+    near = np.abs(t) < 0.2 * width
+    np.testing.assert_allclose(
+        weights[:, [1, 3]].sum(axis=1)[near], (t[near] + 0.2 * width) / (0.4 * width or 1), atol=1e-12
+    )
+    assert np.array_equal(weights[:, [1, 3]].sum(axis=1)[~near], (t >= 0)[~near])
+
+
+@pytest.mark.parametrize("d", [2, 54, 301])
+def test_a_row_is_routed_alike_whatever_rows_are_around_it(d: int):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, d)).astype(np.float32)
+    tree = CutTree.of(d)
+    for leaf in range(7):
+        t = X @ (direction := rng.normal(size=d))
+        low, threshold, high = np.quantile(t, [0.3, 0.5, 0.7])
+        tree = tree.grown(leaf // 2, direction, (low, threshold, high))
+    together = {(leaf, row): w for leaf, at, ws in tree.predicting(X, 1.0) for row, w in zip(at, ws, strict=True)}
+    alone = {
+        (leaf, row): w[0] for row in range(len(X)) for leaf, _, w in tree.predicting(X[row : row + 1], 1.0)
+    }  # fmt: skip
+    assert together == alone
+    assert len(together) > len(X)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"children": np.array([[1, 2], [-1, -3], [-2, -2]])},
+        {"children": np.array([[1, 2], [0, -3], [-2, -4]])},
+        {"cuts": np.array([[0.2, 0.0, 0.2]] * 3)},
+        {"cuts": np.full((3, 3), np.nan)},
+        {"directions": np.zeros((2, 2))},
+    ],
+)
+def test_a_damaged_tree_is_noticed(broken: dict[str, Any]):
+    tree = grown()
+    assert tree.sound
+    assert CutTree.of(3).sound
+    assert tree.depth == 2
+    assert CutTree.of(3).depth == 0
+    assert not CutTree(**vars(tree) | broken).sound
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.1])
+def test_a_cut_is_at_the_median_and_its_counts_are_exact(overlap: float):
+    t = np.random.default_rng(0).normal(size=20_000)
+    edges, share = quantile_edges(t[:5000])
+    assert 0.49 < share <= 0.5
+    bins = np.bincount(np.searchsorted(edges, t, side="right"), minlength=len(edges) + 1)
+    cut = cut_at(edges, bins, overlap)
+    assert cut is not None
+    low, threshold, high = cut.places
+    assert abs((t < threshold).mean() - 0.5) < 2e-3
+    assert (cut.left, cut.right) == ((t < high).sum(), (t >= low).sum())
+    assert ((t >= low) & (t < high)).mean() == pytest.approx(overlap, abs=5e-3)
+
+
+def test_a_value_that_most_rows_share_is_not_cut_off():
+    edges, share = quantile_edges(np.array([0.0] * 999 + [1.0]))
+    assert share == 0.001
+    assert cut_at(edges, np.array([9990, 10]), 0.1) is None
+
+
+def test_a_direction_is_along_the_feature_that_matters():
+    X = np.random.default_rng(1).normal(size=(2000, D)) * [1, 1, 1, 1, 2]
+    y = np.sin(2 * X[:, [3]])
+    line = axis_of((0, X, y, None), sk.Laplace("median"), Continuous(np.zeros(1), flat=False), 0)
+    assert line is not None
+    direction = line.direction * X.std(axis=0)
+    assert abs(direction[3]) / np.linalg.norm(direction) > 0.9
+
+
+def test_rows_that_are_all_alike_have_no_direction():
+    y = np.zeros((300, 1))
+    encoding = Continuous(np.zeros(1), flat=False)
+    assert axis_of((0, np.ones((300, D)), y, None), sk.Laplace("median"), encoding, 0) is None
+    X = np.random.default_rng(0).normal(size=(300, D))
+    assert axis_of((0, X, y, None), sk.Laplace("median"), encoding, 0) is not None  # that of the largest variance
+
+
+def test_counts_are_those_of_all_rows_in_their_leaves():
+    X, _ = table(400)
+    lines = {leaf: Axis(np.eye(2)[0], np.array([-0.5, 0.0, 0.5])) for leaf in (1, 2)}
+    (counts,) = Counting(grown(), lines)(Block(X[:, :2], None, np.arange(400), ()), None)
+    places = dict(grown().training(X[:, :2]))
+    expected = [np.histogram(X[places[leaf], 0], [-np.inf, -0.5, 0, 0.5, np.inf])[0] for leaf in (1, 2)]
+    assert np.array_equal(counts, np.concatenate(expected))
+
+
+def test_rows_of_leaves_are_the_same_by_ids_and_from_the_disk(tmp_path: Path):
+    X, y = table(3000)
+    codes = (y > 0).astype(np.int64)
+    w = np.random.default_rng(0).uniform(0.5, 2, 3000)
+    data = sk.from_arrays(X, codes, sample_weight=w)
+    assembly, tree = Assembly(data, Classes(np.arange(2))), CutTree.of(D).grown(0, np.eye(D)[0], (-0.1, 0, 0.1))
+    with ThreadsExecutor(2) as executor:
+        here = LeafIds.of(assembly, tree, executor)
+        there = Scattered.of(assembly, tree, executor, tmp_path / "rows")
+        for leaf, kept in enumerate((X[:, 0] < 0.1, X[:, 0] >= -0.1)):
+            for rows in (here.read(leaf), pickle.loads(pickle.dumps(there)).read(leaf)):
+                assert np.array_equal(rows.X, X[kept])
+                assert np.array_equal(rows.y, codes[kept])
+                assert np.array_equal(rows.w, w[kept])
+        times = {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
+        Scattered.of(assembly, tree, executor, tmp_path / "rows")  # nothing is written again
+        assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
+
+
+@pytest.mark.parametrize("classify", [False, True])
+def test_leaves_beat_one_model_at_the_price_of_a_prediction(classify: bool, tmp_path: Path):
+    X, y = table()
+    y = labels(y) if classify else y
+    kind: Any = sk.KernelClassifier if classify else sk.KernelRegressor
+    train, test = slice(0, 5000), slice(5000, None)
+    one = kind(centers=150).fit(X[train], y[train])
+    model = kind(centers=150, partition=PARTITION).fit(X[train], y[train])
+    error = [1 - each.score(X[test], y[test]) for each in (one, model)]
+    assert error[1] < 0.9 * error[0]
+    assert model.report_["partition"]["leaves"] == 4 == len(model.report_["partition"]["by_leaf"])
+    model.save(tmp_path / "model")
+    loaded = sk.load_model(tmp_path / "model")
+    assert isinstance(loaded, sk.PartitionedMachine)
+    assert loaded.leaves.models == [None] * 4
+    outputs = model.model_.decision_function(X[test])
+    assert np.array_equal(loaded.decision_function(X[test]), outputs)
+    assert (loaded.fingerprint, loaded.weights_sha256) == (model.model_.fingerprint, model.model_.weights_sha256)
+    predictor = sk.Predictor(tmp_path / "model")
+    for row in range(40):  # a row is a row
+        assert np.array_equal(predictor(X[test][row : row + 1]).outputs, outputs[row : row + 1])
+    assert loaded.score(X[test], y[test])["n"] == 1000
+    assert pickle.loads(pickle.dumps(loaded)).predict(X[:5]).tolist() == model.predict(X[:5]).tolist()
+
+
+def test_a_leaf_is_an_ordinary_fit_of_its_rows():
+    """Leaf 0 by hand: the same rows, in the same units, through the estimator."""
+    X, y = table(3000)
+    model = sk.KernelRegressor(centers=80, preprocess=None, partition=sk.Partition(leaves=2, overlap=0.0)).fit(X, y)
+    made = model.model_
+    mine = dict(made.tree.training(X))[0]
+    alone = sk.KernelRegressor(centers=80, preprocess=None).fit(X[mine], (y[mine] - y.mean())[:, None])
+    leaf = made.leaves.model(0)
+    assert leaf.weights.shape == alone.model_.weights.shape
+    np.testing.assert_allclose(made.predict(X[mine]), alone.predict(X[mine])[:, 0] + y.mean(), atol=2e-3)
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes:2"])
+def test_weights_are_the_same_wherever_leaves_run_and_rows_lie(scheduler: str, tmp_path: Path):
+    X, y = table(3000)
+    sk.write_zarr(tmp_path / "rows.zarr", X, labels(y), target="label", chunk_rows=500)
+    stored = sk.open_dataset(tmp_path / "rows.zarr", target="label")
+    pipeline = sk.Pipeline(stored, centers=sk.Uniform(60), solver="auto", partition=sk.Partition(rows=900))
+    result = sk.run(pipeline, tmp_path / "run", scheduler=scheduler, threads=2)
+    here = sk.KernelClassifier(centers=60, partition=sk.Partition(rows=900), threads=1).fit(X, labels(y))
+    assert result.weights_sha256 == here.model_.weights_sha256
+    assert result["n_centers"] == 60 * 4
+    assert result["peak_memory_bytes"] <= result["projected_memory_bytes"] + (64 << 20)
+    assert not (tmp_path / "run" / "scattered").exists()
+    again = sk.run(pipeline, tmp_path / "run")
+    assert again.weights_sha256 == result.weights_sha256
+    assert all(stage["cached"] for stage in again["stages"] if stage["name"].startswith(("leaf", "level")))
+
+
+def test_a_class_that_a_leaf_lacks_and_a_leaf_of_one_class():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, D)).astype(np.float32)
+    y = np.where(X[:, 0] > 0.1, np.where(X[:, 1] > 0, "b", "c"), "a")
+    model = sk.KernelClassifier(centers=100, partition=sk.Partition(leaves=4, overlap=0.0)).fit(X, y)
+    assert model.report_["partition"]["constant"] >= 1
+    assert model.score(X, y) > 0.94
+    outputs = model.decision_function(X[X[:, 0] < -0.5])
+    assert np.array_equal(outputs, np.broadcast_to([1.0, 0.0, 0.0], outputs.shape))
+
+
+def test_weights_of_rows_reach_the_leaves():
+    X, y = table(3000)
+    w = np.where(X[:, 2] > 0, 1.0, 0.0)
+    kept = w > 0
+    options: dict[str, Any] = {"centers": 60, "partition": sk.Partition(rows=900)}
+    weighted = sk.KernelRegressor(**options).fit(X, y, sample_weight=w)
+    alone = sk.KernelRegressor(**options).fit(X[kept], y[kept])
+    assert np.array_equal(weighted.predict(X), alone.predict(X))
+
+
+def test_a_table_with_a_metric_and_validation_rows():
+    X, y = table(3000)
+    frame = pd.DataFrame(X, columns=list("abcde")).assign(shop=np.where(X[:, 3] > 0, "north", "south"))
+    frame.loc[::50, "a"] = np.nan
+    model = sk.KernelRegressor(
+        centers=80, metric=sk.AGOP(rounds=1, centers=60, rows=500), partition=sk.Partition(rows=900), validation=0.2
+    )
+    model.fit(frame, y)
+    blends = model.report_["partition"]["blends"]
+    assert blends[str(model.report_["partition"]["blend"])] == min(blends.values())
+    names = model.model_.metadata["metric"]["stored"]
+    assert len(model.feature_importances_) == len(names)
+    assert model.feature_importances_.sum() == pytest.approx(1.0)
+    assert {names[i] for i in np.argsort(model.feature_importances_)[-3:]} & {"a", "b"}
+    rows = frame.iloc[:20]
+    assert np.array_equal(model.predict(rows), model.predict(rows.to_dict("records")))
+    assert np.array_equal(sk.Predictor(model.model_)(rows).predictions, model.predict(rows))
+
+
+@pytest.mark.parametrize("scaling", [None, "standard"])
+def test_parts_by_a_column(scaling: str | None):
+    rng = np.random.default_rng(0)
+    n = 4000
+    shop = rng.choice(["a", "b", "c", "rare", "rarer"], n, p=[0.4, 0.25, 0.2, 0.08, 0.07])
+    slope = {"a": 3.0, "b": -3.0, "c": 0.0, "rare": 1.0, "rarer": 1.0}
+    frame = pd.DataFrame({"x": rng.normal(size=n), "shop": shop})
+    y = np.sin(2 * frame["x"].to_numpy()) * [slope[each] for each in shop]
+    model = sk.KernelRegressor(centers=60, scaling=scaling, partition=sk.Partition(by="shop")).fit(frame, y)
+    rows = [each["rows"] for each in model.report_["partition"]["by_leaf"]]
+    assert sorted(rows) == sorted([*(int((shop == each).sum()) for each in "abc"), int((shop > "d").sum())])
+    assert model.score(frame, y) > 0.97
+    unseen = model.predict(pd.DataFrame({"x": [0.5], "shop": ["new"]}))
+    assert np.isfinite(unseen).all()
+    with pytest.raises(sk.UsageError, match="no column 'shops' among the encoded features"):
+        sk.KernelRegressor(partition=sk.Partition(by="shops")).fit(frame, y)
+
+
+def test_parts_by_a_column_of_numbers():
+    X, y = table(4000)
+    X[:, 4] = np.random.default_rng(2).integers(0, 3, len(X))
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    model = sk.KernelRegressor(centers=60, partition=sk.Partition(by="e", rows=1000)).fit(frame, y)
+    leaves = [set(X[at, 4]) for _, at in model.model_.tree.training(_encoded(model, X))]
+    assert all(len(values) == 1 for values in leaves)
+    assert len(leaves) == 6
+
+
+def _encoded(model: sk.KernelRegressor, X: np.ndarray) -> np.ndarray:
+    made = model.model_
+    with warnings.catch_warnings():
+        data = made._dataset(pd.DataFrame(X, columns=list("abcde")))
+    ids = np.arange(len(X))
+    from_rows = data.source.read(0)
+    raw = Raw(from_rows.X, None, ids, np.zeros_like(ids))
+    return Assembly(data, None, 0.0, made.Z.dtype).build(raw, ids, (), "").X
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"features": sk.ReLUFeatures(50), "centers": None, "solver": sk.EigenPro1()}, "a feature map"),
+        ({"centers": sk.Given(np.eye(D, dtype=np.float32))}, "given centers"),
+        ({"centers": sk.AllRows(), "solver": sk.EigenPro2()}, "all rows as centers"),
+        ({"solver": sk.EigenPro(patience=2)}, "a patience"),
+        ({"diagnose": True}, "diagnose"),
+        ({"kernel": sk.RadialProfile(np.exp)}, "user's function"),
+    ],
+)
+def test_what_does_not_go_with_a_partition_is_refused(changes: dict[str, Any], words: str, tmp_path: Path):
+    X, y = table(500)
+    data = sk.from_arrays(X, y > 0)
+    given: dict[str, Any] = {"centers": sk.Uniform(20), "validation": data, "partition": sk.Partition(rows=200)}
+    for refused in (sk.plan, lambda pipeline: sk.run(pipeline, tmp_path / "run")):
+        with pytest.raises(sk.UsageError, match=f"There is a partition, and .*{words}"):
+            refused(sk.Pipeline(data, **given | changes))
+
+
+def test_augmented_rows_are_refused(tmp_path: Path):
+    X, y = table(500)
+    data = sk.from_arrays(X, y > 0).augment(sk.GaussianNoise(0.1), copies=2)
+    with pytest.raises(sk.UsageError, match="augmented or repeated"):
+        sk.run(sk.Pipeline(data, centers=sk.Uniform(20), partition=PARTITION), tmp_path / "run")
+
+
+def test_a_partition_that_does_not_fit_is_refused_with_what_would(tmp_path: Path):
+    X, y = table(2000)
+    pipeline = sk.Pipeline(sk.from_arrays(X, y > 0), centers=sk.Uniform(200), solver="auto", partition=PARTITION)
+    with pytest.raises(sk.PlanRefusedError, match="raise memory to"):
+        sk.run(pipeline, tmp_path / "run", memory="80MiB")
+
+
+def test_the_plan_names_leaves_and_sweeps():
+    X, y = table()
+    data = sk.from_arrays(X, y > 0)
+    pipeline = sk.Pipeline(data, test=data, centers=sk.Uniform(100), solver="auto", partition=PARTITION)
+    plan = sk.plan(pipeline)
+    assert [stage.name for stage in plan.stages] == [
+        "statistics", "check-test", "one-or-leaves", "levels", "scatter", "leaves", "evaluate"
+    ]  # fmt: skip
+    assert "about 4 leaves of up to 1,654 rows" not in plan.text()  # cut once more: they would be too large
+    assert "about 8 leaves" in plan.text()
+    assert json.dumps(plan.to_json())
+
+
+def test_expected_leaves_are_those_of_cuts_at_medians():
+    for leaves, rows in itertools.product((1, 2, 3, 8), (1000, 10_001)):
+        count, largest = expected_leaves(sk.Partition(leaves=leaves), rows)
+        assert count == leaves
+        assert largest >= rows / leaves
+    assert expected_leaves(sk.Partition(rows=500, overlap=0.0), 1000) == (2, 500)
+    assert expected_leaves(sk.Partition(rows=500, overlap=0.1), 1000)[0] == 4
+
+
+def test_a_leaf_that_was_replaced_is_noticed(tmp_path: Path):
+    X, y = table(2000)
+    fit = sk.KernelRegressor(centers=40, partition=sk.Partition(leaves=2)).fit
+    fit(X, y).save(tmp_path / "model")
+    loaded = sk.load_model(tmp_path / "model")
+    fit(X, 2 * y).save(tmp_path / "model")
+    with pytest.raises(sk.ModelFormatError, match="load the model again"):
+        loaded.predict(X[:10])
+
+
+@pytest.mark.parametrize("damage", ["leaf", "cuts", "leaves", "blend"])
+def test_a_damaged_model_is_an_error(damage: str, tmp_path: Path):
+    X, y = table(2000)
+    sk.KernelRegressor(centers=40, partition=sk.Partition(leaves=2)).fit(X, y).save(tmp_path / "model")
+    if damage == "leaf":
+        chunk = max((tmp_path / "model" / "leaf-00001" / "centers").rglob("*"), key=lambda path: path.stat().st_size)
+        content = bytearray(chunk.read_bytes())
+        content[len(content) // 2] ^= 1
+        chunk.write_bytes(content)
+    else:
+        arrays, metadata = load_artifact(tmp_path / "model", "PartitionedMachine")
+        metadata |= {"leaves": {"leaves": metadata["leaves"][:1]}, "blend": {"blend": 7}}.get(damage, {})
+        arrays |= {"cuts": arrays["cuts"][:0]} if damage == "cuts" else {}
+        save_artifact(tmp_path / "model", "PartitionedMachine", arrays, metadata)
+    with pytest.raises(sk.ModelFormatError):
+        sk.load_model(tmp_path / "model").predict(X)
+
+
+def test_leaves_are_retrained_promoted_and_reported(tmp_path: Path):
+    def pipeline(partition: sk.Partition | None, seed: int = 0) -> sk.Pipeline:
+        (X, y), (A, b) = table(3000, seed), table(1000, 9)
+        return sk.Pipeline(
+            sk.from_arrays(X, labels(y)), test=sk.from_arrays(A, labels(b)), centers=sk.Uniform(80), solver="auto",
+            partition=partition,
+        )  # fmt: skip
+
+    registry = tmp_path / "models"
+    parts = sk.Partition(rows=900)
+    decided = [
+        sk.retrain(each, registry).status
+        for each in (pipeline(None), pipeline(parts), pipeline(parts), pipeline(parts, 1))
+    ]
+    assert decided[:3] == ["promoted", "promoted", "unchanged"]
+    assert decided[3] in ("promoted", "rejected")
+    model = sk.Registry(registry).load()
+    assert isinstance(model, sk.PartitionedMachine)
+    assert sk.Predictor(sk.Registry(registry))(table(5)[0]).outputs.shape == (5, 3)
+    sk.run(pipeline(parts), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert status(run)["state"] == "done"
+    assert run.steps[-1]["step"] == run.steps[-1]["steps"] == 4
+    assert "4 leaves" in page([run])
+
+
+def test_auto_trains_one_model_where_leaves_are_no_better(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    X, noise = rng.normal(size=(3000, D)).astype(np.float32), rng.normal(size=3000)
+    model = sk.KernelRegressor(centers=50, partition=sk.Partition(rows=1000)).fit(X, noise)
+    assert not isinstance(model.model_, sk.PartitionedMachine)
+    assert model.report_["partition"]["leaves"] == 1
+    assert "in one model on held-out rows of a sample" in model.report_["partition"]["reason"]
+    alone = sk.KernelRegressor(centers=50).fit(X, noise)
+    assert np.array_equal(model.predict(X), alone.predict(X))
+    few = sk.KernelRegressor(centers=50, partition=sk.Partition()).fit(X, noise)
+    assert "no more than a leaf may have" in few.report_["partition"]["reason"]
+    y = np.where(np.arange(3000) == 7, "once", labels(table(3000)[1]))  # a class of one row: the trial can do without
+    rare = sk.Pipeline(sk.from_arrays(X, y), centers=sk.Uniform(50), solver="auto", partition=sk.Partition(rows=1000))
+    result = sk.run(rare, tmp_path / "run")
+    assert result["solver_report"]["partition"]["reason"]

@@ -1,0 +1,124 @@
+"""A partition that is killed at any moment goes on, and ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.serving.predict import predict
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import os, signal, sys
+import streamkern as sk
+from streamkern.partition import rows, fit
+from streamkern.storage import artifact
+
+moment, after = sys.argv[1], int(sys.argv[2])
+calls = []
+
+def dying(function):
+    def wrapped(*given, **named):
+        calls.append(1)
+        if len(calls) > after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*given, **named)
+    return wrapped
+
+rows._BLOCK_ROWS, rows.RUN_BYTES = 250, 1 << 12  # several runs of few rows
+if moment == "scatter":
+    rows.write_run = dying(rows.write_run)
+if moment == "leaves":
+    fit.fit_leaf = dying(fit.fit_leaf)
+
+def listener(kind, fields):
+    if moment == "levels" and kind == "stage" and fields["name"] == "level-2" and fields["state"] == "begin":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if moment == "saving" and kind == "stage" and fields["name"] == "leaf-0" and fields["state"] == "end":
+        artifact._save = dying(artifact._save)
+
+data = sk.open_dataset("rows.parquet", target="y")
+pipeline = sk.Pipeline(
+    data, centers=sk.Uniform(50), solver="auto", task="regression", partition=sk.Partition(rows=900),
+    validation=data.sample(300),
+)
+result = sk.run(pipeline, "run", threads=2, listeners=(listener,))
+print(result.weights_sha256)
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with rows, and the digest of a run that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("partition")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 4)).astype(np.float32)
+    y = np.sign(X[:, 0]) * np.sin(3 * X[:, 1])
+    sk.write_parquet(folder / "rows.parquet", X, y, target="y", row_group_rows=250)
+    (folder / "program.py").write_text(PROGRAM)
+    return folder, ran(folder, "never").stdout.strip()
+
+
+def ran(folder: Path, moment: str, after: int = 0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "program.py", moment, str(after)], cwd=folder, capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("moment", "after", "kept"),
+    [
+        ("levels", 0, ["level-1"]),
+        ("scatter", 2, ["level-1", "level-2"]),
+        ("leaves", 2, ["statistics"]),  # of the trial that decides between one model and leaves
+        ("leaves", 6, ["one-or-leaves", "level-2"]),
+        ("saving", 5, ["leaf-0", "leaf-1", "leaf-2", "leaf-3"]),
+    ],
+)
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(
+    place: tuple[Path, str], moment: str, after: int, kept: list[str], tmp_path: Path
+):
+    folder, expected = place
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "rows.parquet").symlink_to(folder / "rows.parquet")
+    assert len(expected) == 64
+    assert ran(tmp_path, moment, after).returncode == -signal.SIGKILL
+    if moment == "scatter":
+        assert len(list((tmp_path / "run" / "scattered").glob("*/run-*"))) >= 1
+    done = ran(tmp_path, "never")
+    assert done.stdout.strip() == expected, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    cached = {stage["name"] for stage in result["stages"] if stage["cached"]}
+    assert set(kept) <= cached
+    assert not (tmp_path / "run" / "scattered").exists()
+
+
+def test_a_prediction_that_is_interrupted_goes_on(place: tuple[Path, str], tmp_path: Path, monkeypatch):
+    folder, _ = place
+    monkeypatch.setattr("streamkern.serving.predict.PART_BYTES", 8000)
+    whole = predict(folder / "run" / "model.zarr", folder / "rows.parquet", tmp_path / "whole.zarr", threads=1)
+
+    def stop(what: str, done: int, rows: int) -> None:
+        if done > 1500:
+            raise KeyboardInterrupt
+
+    call = (folder / "run" / "model.zarr", folder / "rows.parquet", tmp_path / "halves.zarr")
+    with pytest.raises(KeyboardInterrupt):
+        predict(*call, threads=1, on_progress=stop)
+    rest = predict(*call, threads=2)
+    assert 0 < rest.kept < rest.rows == whole.rows == 3000
+    first, second = (
+        {file.relative_to(each): file.read_bytes() for file in sorted(each.rglob("c/*"))}
+        for each in (tmp_path / "whole.zarr", tmp_path / "halves.zarr")
+    )
+    assert first
+    assert first == second
