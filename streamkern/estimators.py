@@ -32,6 +32,7 @@ from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
 from streamkern.progress import showing
 from streamkern.solvers import Solver
+from streamkern.solvers.answers import source_of
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.choice import default_centers
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
@@ -42,6 +43,9 @@ from streamkern.storage.convert import is_mixed, is_table
 from streamkern.storage.dask import is_dask_array
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
+
+_LEAST_HELD_OUT, _SHARE_HELD_OUT, _MOST_HELD_OUT = 20_000, 0.05, 5_000
+"""Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +188,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             self.report_ |= {"kernel": fitted.choice.summary()}
         if fitted.metric is not None and fitted.columns is not None:
             self.report_ |= {"metric": fitted.metric.summary(fitted.columns)}
+        held = fitted.problem.validation
+        if self.validation is None and held is not None:
+            self.report_ |= {"held_out": f"{len(held):,} rows, for probabilities or intervals: validation= says which"}
         self.footprint_ = fitted.footprint
         return self
 
@@ -212,7 +219,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
         budget = self._budget()
+        chosen = isinstance(recipe.solver, str)
         recipe, _ = settled(recipe, budget)
+        if chosen:
+            recipe = _with_held_out(recipe)
         with (
             limited(budget),
             open_executor(self.scheduler, self.threads) as executor,
@@ -422,7 +432,9 @@ class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # ty
             ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
             applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` says what was done.
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
-            may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass.
+            may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass. Where it is
+            None and ``solver="auto"`` takes another method for 20,000 rows or more, one row in twenty, at most about
+            5,000, is held out for intervals (``report_["held_out"]``).
         dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
@@ -500,7 +512,9 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
             ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
             applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` says what was done.
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
-            may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass.
+            may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass. Where it is
+            None and ``solver="auto"`` takes another method for 20,000 rows or more, one row in twenty, at most about
+            5,000, is held out for probabilities (``report_["held_out"]``).
         dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
@@ -576,6 +590,19 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
         """
         outputs = self._outputs(X)
         return outputs if outputs.shape[1] > 2 else np.asarray(outputs[:, 1] - outputs[:, 0])
+
+
+def _with_held_out(recipe: _Recipe) -> _Recipe:
+    """The recipe with rows held out for probabilities or intervals, where its solver needs some and rows are many."""
+    data = recipe.train
+    n = data.base_rows
+    if recipe.validation is not None or recipe.partition is not None or n < _LEAST_HELD_OUT or data.augmentations:
+        return recipe
+    drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
+    if drawn > 0.9 * n or source_of(recipe.solver, data, None) is not None:
+        return recipe
+    train, held = data.split(min(_SHARE_HELD_OUT, _MOST_HELD_OUT / n), recipe.seed)
+    return replace(recipe, train=train, validation=held.plain())
 
 
 def _no_target(y: Any, sample_weight: Any = None) -> None:

@@ -14,6 +14,7 @@ from sklearn.metrics import classification_report, log_loss
 from sklearn.model_selection import cross_val_score
 
 import streamkern as sk
+from streamkern import estimators
 from streamkern.engine import default_engine
 from streamkern.solvers import probabilities as module
 from streamkern.solvers.left_out import LeftOut
@@ -206,3 +207,26 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
     saved = loaded.save(tmp_path / "damaged.zarr")
     with pytest.raises(sk.ModelFormatError, match="ascending"):
         sk.load_model(saved)
+
+
+def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_out(monkeypatch):
+    monkeypatch.setattr(estimators, "_LEAST_HELD_OUT", 3000)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 3))
+    share = 1 / (1 + np.exp(-4 * X[:, 0]))
+    y = np.where(rng.random(3000) < share, "yes", "no")
+    model = sk.KernelClassifier("laplace", 2650, memory="2GiB").fit(X, y)
+    assert model.report_["projection"]  # no direct solver
+    held = int(model.report_["held_out"].split()[0])
+    assert 100 < held < 200
+    few = sk.KernelClassifier("laplace", 2650, memory="2GiB").fit(X[1:], y[1:])
+    assert "held_out" not in few.report_
+    assert not hasattr(few, "predict_proba")
+    assert 0 < log_loss(y, model.predict_proba(X)) < 0.6
+
+
+def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
+    monkeypatch.setattr(estimators, "_LEAST_HELD_OUT", 100)
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    model = sk.KernelClassifier("laplace", 30, sk.EigenPro(epochs=1)).fit(X, X[:, 0] > 0)
+    assert "held_out" not in model.report_

@@ -258,7 +258,8 @@ def times(A: Array, W: Array | Factor) -> Array:
         for terms in range(0, len(W), _TERMS):
             part = slice(terms, terms + _TERMS)
             for j in range(W.shape[1]):
-                out[:, j] += np.vecdot(A[:, part], W[part, j])
+                # Contiguous: a library adds the terms of a strided vector in another order.
+                out[:, j] += np.vecdot(A[:, part], np.ascontiguousarray(W[part, j]))
     elif _compiled(A, W.T):
         out = np.empty((len(A), W.shape[1]), np.float32)
         _times(A, W.T, out)

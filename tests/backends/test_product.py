@@ -135,6 +135,8 @@ def test_few_columns_of_float64_are_multiplied_row_by_row():
     assert laid_out(W) is W
     assert np.allclose(times(A, W), A @ W, rtol=1e-13)
     assert np.array_equal(times(A[4:5], W), times(A, W)[4:5])
+    wide = normal(12, 9, 5000).astype(np.float64), normal(13, 5000, 3).astype(np.float64)
+    assert np.array_equal(times(*wide), times(wide[0], np.asfortranarray(wide[1])))
     g = np.ones((20, 3))
     add_transposed(A, A @ W, g)
     assert np.allclose(g, 1 + A.T @ (A @ W), rtol=1e-13)
