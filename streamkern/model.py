@@ -213,7 +213,7 @@ class KernelMachine(ModelAnswers):
                 columns, a list of dicts), whose columns are found by their names; a Dataset; or a path.
             executor: where blocks run; threads of this process by default.
             threads: at most so many without an executor, the cores of the process by default; bits are the same.
-            scales: whether what ``intervals`` are made from is wanted beside them: shape (n, 2c).
+            scales: whether what ``intervals`` are made from is returned along with them: shape (n, 2c).
 
         Raises:
             DataError: the width differs, or a feature is NaN or infinite; the message names the row.
@@ -247,7 +247,7 @@ class KernelMachine(ModelAnswers):
             X: as in ``decision_function``; every stored row once.
             executor: where blocks run; threads of this process by default.
             outputs: whether outputs are wanted too.
-            scales: whether what intervals are made from is wanted beside them, see ``intervals``.
+            scales: whether what intervals are made from is returned along with them, see ``intervals``.
             rows: first and last + 1 row; all by default.
             unseen: takes the number of rows with a category that training did not see, by column.
 

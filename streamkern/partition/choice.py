@@ -87,7 +87,7 @@ def fit_any(
         executor: where blocks run, or leaves.
         budget: bytes this process may hold.
         stages: how each stage is carried out; by default nothing is kept.
-        on_plan: told the projected memory before the first row is read.
+        on_plan: called with the projected memory before the first row is read.
         device: where blocks are computed; None for the CPU.
         folder: where rows that are not in memory are scattered to leaves: a directory that every worker sees. None: a
             temporary one.
@@ -143,9 +143,9 @@ def trial_recipe(recipe: LeafRecipe) -> Callable[[Dataset], LeafRecipe]:
     """The recipe of a trial, as ``LeafRecipe.on`` makes that of a leaf."""
 
     def on(train: Dataset) -> LeafRecipe:
-        told = recipe.on(train)
-        p = TRIAL_CENTERS if told.centers is None else min(TRIAL_CENTERS, told.centers.count(train))
-        return replace(told, metric=None, solver=AUTO, centers=Uniform(min(p, train.base_rows), recipe.seed))
+        leaf_recipe = recipe.on(train)
+        p = TRIAL_CENTERS if leaf_recipe.centers is None else min(TRIAL_CENTERS, leaf_recipe.centers.count(train))
+        return replace(leaf_recipe, metric=None, solver=AUTO, centers=Uniform(min(p, train.base_rows), recipe.seed))
 
     return on
 

@@ -110,7 +110,7 @@ class FittedPartition(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LeafRecipe:
-    """What every leaf is told: a ``solvers.fit.Recipe`` once it has rows."""
+    """Parameters of every leaf: a ``solvers.fit.Recipe`` once it has rows."""
 
     train: Dataset
     kernel: Kernel | None
@@ -226,7 +226,7 @@ def fit_partition(
         executor: where blocks and leaves run.
         budget: bytes this process may hold.
         stages: how each stage is carried out.
-        on_plan: told the projected memory.
+        on_plan: called with the projected memory.
         folder: see ``choice.fit_any``.
         trial: bytes of what preceded it.
         ready: prepared training rows and their statistics, where they are known already.
@@ -350,7 +350,7 @@ class _Training:
 
     @cached_property
     def common(self) -> str:
-        """Digest of what all leaves depend on; made where it is asked for, since it may read all rows in memory."""
+        """Digest of what all leaves depend on; made on demand, since it may read all rows in memory."""
         recipe, data = self.recipe, self.assembly.dataset
         return digest(
             rows_key(data), self.grown.tree.fingerprint, encoding_to_json(self.assembly.encoding),
@@ -411,15 +411,15 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, budget: int) -> dict
     stages = LeafStages()
     try:
         with ThreadsExecutor(1) as executor:
-            told, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget)
-            fitted = fit(told, executor, budget, stages)
+            chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget)
+            fitted = fit(chosen, executor, budget, stages)
     except StreamkernError as error:
         error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
         raise
     arrays, metadata = KernelMachine.of(fitted).artifact()
     outcome = fitted.outcome
     return facts | {
-        "constant": None, "arrays": arrays, "metadata": metadata, "solver": told.solver.to_json()["name"],
+        "constant": None, "arrays": arrays, "metadata": metadata, "solver": chosen.solver.to_json()["name"],
         "loss": float(outcome.history[-1]["loss"]), "passes": outcome.passes, "seen": outcome.rows,
         "warnings": stages.messages, "seconds": time.perf_counter() - began,
     }  # fmt: skip

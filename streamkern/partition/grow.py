@@ -138,7 +138,7 @@ class Ground:
     """What a tree grows on.
 
     Args:
-        partition: what was asked for.
+        partition: the request.
         assembly: encoded training rows and targets.
         kernel: of the ridge regressions behind directions.
         executor: where blocks and directions are computed.
@@ -173,11 +173,11 @@ class Ground:
 
     def _chosen(self, grown: Grown) -> list[int]:
         """Leaves that are cut next, ascending."""
-        asked, open_ = self.partition, ~grown.final & (grown.counts >= 2 * LEAST_ROWS)
-        if asked.leaves == "auto":
-            return np.flatnonzero(open_ & (grown.counts > asked.rows)).tolist()
-        room = int(asked.leaves) - grown.tree.leaves
-        if room <= 0 or asked.by is not None:
+        wanted, open_ = self.partition, ~grown.final & (grown.counts >= 2 * LEAST_ROWS)
+        if wanted.leaves == "auto":
+            return np.flatnonzero(open_ & (grown.counts > wanted.rows)).tolist()
+        room = int(wanted.leaves) - grown.tree.leaves
+        if room <= 0 or wanted.by is not None:
             return []
         # The largest first, and each once a level.
         order = np.argsort(-grown.counts, kind="stable")

@@ -113,14 +113,14 @@ class Projection:
         if self.recipe.task == "regression":
             shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
         shapes = Dataset(ShapedRows(n, data.n_features, np.dtype(self.recipe.dtype), shown))
-        told, _ = resolved(self.on(shapes), self.budget)
+        leaf, _ = resolved(self.on(shapes), self.budget)
         project = partial(
-            footprint, shapes, width(told, shapes), outputs, told.solver, budget=self.budget, baseline=baseline,
-            slots=1, lanes=told.lanes, itemsize=itemsize, centers_bytes=centers_bytes(told, 1, shapes), overlaps=False,
+            footprint, shapes, width(leaf, shapes), outputs, leaf.solver, budget=self.budget, baseline=baseline,
+            slots=1, lanes=leaf.lanes, itemsize=itemsize, centers_bytes=centers_bytes(leaf, 1, shapes), overlaps=False,
         )  # fmt: skip
-        fits = project(agop=told.metric)
-        search = search_of(told, fits)
-        return (fits if search is None else project(agop=search.agop)), told
+        fits = project(agop=leaf.metric)
+        search = search_of(leaf, fits)
+        return (fits if search is None else project(agop=search.agop)), leaf
 
     def _project(self, data: Dataset, leaves: int, n: int) -> tuple[Footprint, int]:
         recipe, itemsize, d = self.recipe, np.dtype(self.recipe.dtype).itemsize, data.n_features

@@ -96,7 +96,7 @@ class _Routed:
 
 @dataclass(frozen=True, eq=False)
 class Scattered:
-    """Rows of leaves in runs on a disk that whoever reads them sees.
+    """Rows of leaves in runs on a disk that every reader sees.
 
     Args:
         folder: of the runs.

@@ -213,15 +213,15 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     project = Projection(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held)
     fits, at_once = project.first()
     leaves, rows = expected_leaves(partition, pipeline.train.base_rows)
-    one, told = project.leaf(planned(pipeline), rows, fits.baseline)
-    bill = Bill(told.solver, replace(one.bill.size, outputs=_outputs(pipeline), slots=slots))
+    one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline)
+    bill = Bill(leafwise.solver, replace(one.bill.size, outputs=_outputs(pipeline), slots=slots))
     leaf = replace(
-        pipeline, train=told.train, centers=told.centers, solver=told.solver, metric=told.metric, preprocess=(),
-        standardise=None, test=None, validation=None, partition=None,
+        pipeline, train=leafwise.train, centers=leafwise.centers, solver=leafwise.solver, metric=leafwise.metric,
+        preprocess=(), standardise=None, test=None, validation=None, partition=None,
     )  # fmt: skip
-    each = [stage for stage in _stages(leaf, one, bill, prices, search_of(told, one)) if stage.name != "evaluate"]
-    whole = replace(pipeline, metric=None, partition=None, solver=told.solver)
-    of_all = Bill(told.solver, replace(bill.size, n=len(pipeline.train)))
+    each = [stage for stage in _stages(leaf, one, bill, prices, search_of(leafwise, one)) if stage.name != "evaluate"]
+    whole = replace(pipeline, metric=None, partition=None, solver=leafwise.solver)
+    of_all = Bill(leafwise.solver, replace(bill.size, n=len(pipeline.train)))
     around = _stages(whole, replace(one, baseline=fits.baseline, stages=one.stages | fits.stages), of_all, prices, None)
     depth, stored = max(0, leaves - 1).bit_length(), int(pipeline.train.source.bounds[-1])
     read = stored * pipeline.train.source.n_features * pipeline.train.source.dtype.itemsize
@@ -253,13 +253,13 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     choices = (
         f"partition: about {leaves:,} leaves of up to {rows:,} rows, {min(at_once, slots)} at a time",
         *(["one model instead, where leaves are no better on held-out rows of a sample"] if trials else []),
-        f"solver of a leaf: {told.solver.to_json()['name']}, {bill.effort.passes} pass(es) at most",
+        f"solver of a leaf: {leafwise.solver.to_json()['name']}, {bill.effort.passes} pass(es) at most",
         *planned_note(pipeline.train, steps(pipeline)),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         *([] if doubt is None else [f"warning: {doubt}"]),
     )
     stages = (*before, *trials, *between, *(part for part in around if part.name == "evaluate"))
-    return Plan(stages, choices, fits, budget, told.solver.to_json()["name"])
+    return Plan(stages, choices, fits, budget, leafwise.solver.to_json()["name"])
 
 
 def _unlike(pipeline: Pipeline) -> str | None:

@@ -46,7 +46,7 @@ def make_answers(problem: Problem, outcome: Outcome, warn: Callable[[str], None]
     Args:
         problem: as it was solved.
         outcome: the weights, and outputs on rows that were left out.
-        warn: told of classes that those rows lack.
+        warn: called with a message about classes that those rows lack.
     """
     encoding = problem.encoding
     left_out = outcome.left_out if problem.validation is None else on_validation(problem, outcome.weights)

@@ -2,7 +2,7 @@
 
 The rows' residuals are divided by a predicted scale s(x), which is learned from one half of the rows; of the other half
 the quantile q of |y − f(x)|/s(x) is taken, and the interval is f(x) ± q s(x). Where rows are exchangeable it holds the
-target with the probability that is asked for, whatever the model and the scale are worth: with m rows between coverage
+target with the requested probability, whatever the model and the scale are worth: with m rows between coverage
 and coverage + 1/(m + 1), over draws of them (Papadopoulos et al. 2002; Lei et al. 2018). Weights count as in a
 weighted quantile.
 

@@ -27,7 +27,7 @@ CELLS = 1 << 16
 BINS = 15
 """Bins of equal width that the calibration error compares probabilities in."""
 
-_UNIT = 2.0**40  # of scores: below 1e-12 they are not told apart
+_UNIT = 2.0**40  # of scores: differences below 1e-12 are ties
 _PLACE = 48  # bits of a score, above which stands its class
 
 Ranked = tuple[Array, Array, Array]
