@@ -434,7 +434,7 @@ class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # ty
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
             may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass. Where it is
             None and ``solver="auto"`` takes another method for 20,000 rows or more, one row in twenty, at most about
-            5,000, is held out for intervals (``report_["held_out"]``).
+            5,000, is held out for answers (``report_["held_out"]``).
         dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.
@@ -514,7 +514,7 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
             may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass. Where it is
             None and ``solver="auto"`` takes another method for 20,000 rows or more, one row in twenty, at most about
-            5,000, is held out for probabilities (``report_["held_out"]``).
+            5,000, is held out for answers (``report_["held_out"]``).
         dtype: of the streaming arithmetic. ``"auto"``: float64 for arrays of float64 in memory, else float32; and
             float64 where float32 cannot represent the kernel on these rows: ``report_["arithmetic"]`` has the reason.
         lanes: blocks of a step; fixes the order of sums, so other lanes have other bits.

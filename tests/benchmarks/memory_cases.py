@@ -306,11 +306,13 @@ CASES: dict[str, Case] = {
 
 def child(name: str, source: str, folder: str, room: int, hard: bool) -> None:
     """Run a case in this process, and print what came of it as JSON; ``hard``: the system refuses more, too."""
-    import streamkern  # noqa: F401
+    import streamkern as sk
     from streamkern.errors import StreamkernError
     from streamkern.memory import peak_resident, resident, share_heap
 
     share_heap()
+    for public in sk.__all__:  # a name is imported when it is first used
+        getattr(sk, public)
     base, case = resident(), CASES[name]
     memory = base + room
     if hard:  # libraries map far more than they hold: what a run adds is bounded, as under ulimit -v

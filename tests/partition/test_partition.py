@@ -436,3 +436,18 @@ def test_auto_trains_one_model_where_leaves_are_no_better(tmp_path: Path):
     rare = sk.Pipeline(sk.from_arrays(X, y), centers=sk.Uniform(50), solver="auto", partition=sk.Partition(rows=1000))
     result = sk.run(rare, tmp_path / "run")
     assert result["solver_report"]["partition"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"leaves": "many"}, "leaves is 'many'"),
+        ({"leaves": 0}, "leaves"),
+        ({"overlap": 0.6}, "overlap is 0.6"),
+        ({"overlap": True}, "overlap is True"),
+        ({"by": 3}, "by is 3"),
+    ],
+)
+def test_a_partition_out_of_range_is_refused(parameters: dict[str, Any], words: str):
+    with pytest.raises(sk.UsageError, match=words):
+        sk.Partition(**parameters)

@@ -152,8 +152,8 @@ def test_every_row_a_center_needs_no_projection_where_no_factor_fits(centers: An
 
 def test_estimators_take_every_row():
     data = rows()
-    model = sk.KernelClassifier(sk.Laplace(2.0), centers=sk.AllRows(), solver="auto", memory="1GiB").fit(data)
+    model = sk.KernelClassifier(sk.Laplace(2.0), centers=sk.AllRows(), solver="auto", memory="8GiB").fit(data)
     plain = sk.KernelClassifier(
-        sk.Laplace(2.0), centers=sk.AllRows(), solver=sk.EigenPro2(epochs=default_passes(600)), memory="1GiB"
+        sk.Laplace(2.0), centers=sk.AllRows(), solver=sk.EigenPro2(epochs=default_passes(600)), memory="8GiB"
     ).fit(data)
     assert model.model_.weights_sha256 == plain.model_.weights_sha256

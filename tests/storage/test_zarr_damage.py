@@ -12,6 +12,7 @@ from zarr.codecs import BloscCodec, ZstdCodec
 
 from streamkern.errors import StorageError
 from streamkern.storage import open_source, open_zarr, write_zarr
+from streamkern.storage.frames import WholeChunks
 from streamkern.testing.source import read_all
 
 X = np.random.default_rng(0).normal(size=(100, 6))
@@ -181,13 +182,17 @@ def test_a_layout_from_the_future_is_refused(tmp_path):
         open_zarr(tmp_path / "a.zarr")
 
 
-def test_a_chunk_too_large_for_memory_stays_a_memory_error(tmp_path, monkeypatch):
-    write_zarr(tmp_path / "a.zarr", X)
+@pytest.mark.parametrize("layout", ["ours", "another"])
+def test_a_chunk_too_large_for_memory_stays_a_memory_error(tmp_path, monkeypatch, layout):
+    if layout == "ours":
+        write_zarr(tmp_path / "a.zarr", X)
+    else:
+        zarr.create_group(tmp_path / "a.zarr").create_array("X", data=X, chunks=(len(X), 1))
     source = open_zarr(tmp_path / "a.zarr")
 
-    def no_memory(self, selection):
+    def no_memory(*_):
         raise MemoryError
 
-    monkeypatch.setattr(zarr.Array, "__getitem__", no_memory)
+    monkeypatch.setattr(*((WholeChunks, "decoded") if layout == "ours" else (zarr.Array, "__getitem__")), no_memory)
     with pytest.raises(MemoryError):
         source.read(0)
