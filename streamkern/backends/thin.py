@@ -220,8 +220,9 @@ def _add_transposed(A: Any, R: Any, out: Any) -> None:
 
 def prepared(W: Array) -> Array | Factor:
     """W (p, c) for many products ``times(A, W)``: packed where float64 has more than a few columns, else laid out."""
-    if isinstance(W, np.ndarray) and W.dtype == np.float64 and W.shape[1] > _FEW and W.size:
-        return Factor(W.T)
+    if isinstance(W, np.ndarray) and W.dtype == np.float64:
+        # Few columns are made contiguous here, once, and not for every panel.
+        return Factor(W.T) if W.shape[1] > _FEW and W.size else np.asfortranarray(W)
     return laid_out(W)
 
 
