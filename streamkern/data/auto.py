@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.special import ndtri
@@ -28,7 +29,8 @@ from streamkern.data.preprocess import (
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import Fill, Transform
-from streamkern.errors import DataError, UsageError, require_counts
+from streamkern.errors import DataError, StreamkernError, UsageError, require_counts
+from streamkern.storage.base import Source
 from streamkern.storage.schema import Schema
 from streamkern.types import Array, IntArray, Parameters
 
@@ -38,8 +40,14 @@ MOST_INDICATORS = 255
 SAMPLE_ROWS, SAMPLE_BYTES = 20_000, 32 << 20
 """Rows that medians, tails and quantiles are taken of, at most, and their bytes."""
 
+FEW_VALUES = 10
+"""Different values up to which the quantiles of a column say nothing that the column does not."""
+
+MOST_NUMBERS = 100
+"""Columns of numbers up to which each is joined by its normal quantiles; of more, those with heavy tails."""
+
 HEAVY_TAILS = 10.0
-"""Excess kurtosis beyond which a column is mapped to normal quantiles; an exponential distribution has 6."""
+"""Excess kurtosis of heavy tails; an exponential distribution has 6."""
 
 KNOTS = 100
 """Quantiles that a map to normal quantiles is made of."""
@@ -144,6 +152,41 @@ class Dates(Parameters):
 
 
 @dataclass(frozen=True)
+class JoinQuantiles(Parameters):
+    """Numbers of unlike units are joined by their normal quantiles; rows of one unit stay. See ``_joined``.
+
+    Units are compared by a sample. Rows are then standardised where numbers were joined, or units differ after all.
+    """
+
+    def only(self, dataset: Dataset) -> IntArray | None:
+        """A sample."""
+        return _sample(dataset, _QUANTILES)
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        """The rows themselves."""
+        return rows_themselves
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
+        """Curves, or nothing."""
+        assert sums is not None
+        X = np.concatenate(sums[0].pieces)
+        columns = _joined(X, range(X.shape[1])) if _units_differ(X) else []
+        return (_curves(X, X.shape[1], columns, KNOTS, kept=True),) if columns else ()
+
+    def width(self, dataset: Dataset) -> int:
+        """By the first chunk."""
+        return dataset.n_features + len(_joined_at_first(dataset.source, range(dataset.n_features), alike=False))
+
+    def bytes(self, d: int) -> int:
+        """The sample, joined, and a column of it."""
+        return 3 * min(SAMPLE_BYTES, 8 * d * SAMPLE_ROWS)
+
+    def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
+        """The scaling that follows."""
+        return (Standardise() if dataset.transforms else Units(),)
+
+
+@dataclass(frozen=True)
 class Auto(Parameters):
     """Every column of a table by its kind, from one sweep; means of the target take one more. See ``automatic``.
 
@@ -164,7 +207,7 @@ class Auto(Parameters):
         return Facts(dataset, self.task == "classification")
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
-        """Gaps filled and marked, heavy tails mapped, categories and dates taken apart, useless columns left out.
+        """Gaps filled and marked, quantiles joined, categories and dates taken apart, useless columns left out.
 
         Raises:
             DataError: no column is left.
@@ -174,7 +217,7 @@ class Auto(Parameters):
         schema, d = _kinds(dataset), dataset.n_features
         X = np.concatenate(pieces.pieces)
         kinds = [column.kind for column in schema.columns]
-        values, marked, heavy, dropped = np.full(d, np.nan), [], [], []
+        values, marked, dropped = np.full(d, np.nan), [], []
         parts: dict[int, tuple[str, ...]] = {}
         for j in (j for j in range(d) if kinds[j] != "category"):
             x = X[~np.isnan(X[:, j]), j]
@@ -185,8 +228,6 @@ class Auto(Parameters):
             values[j] = float(middle >= 0.5) if kinds[j] == "boolean" else middle
             if gaps[j]:
                 marked.append(j)
-            if kinds[j] == "number" and _has_heavy_tails(x):
-                heavy.append(j)
             if kinds[j] == "datetime":
                 parts[j] = _parts(x)
         one_hot: dict[int, Array] = {}
@@ -202,10 +243,11 @@ class Auto(Parameters):
                 often = sorted(counts, key=lambda value: (-counts[value], value))[:MOST_INDICATORS]
                 one_hot[j] = np.sort(np.where(np.isinf(often), np.nan, often))
             words[j] = tuple(seen.words[number].get(v) for v in one_hot.get(j, np.empty(0)).tolist())
-        return _chain(schema, values, marked, heavy, X, one_hot, words, parts, dropped)
+        joined = _joined(X, [j for j in schema.positions("number") if j not in dropped])
+        return _chain(schema, values, marked, joined, X, one_hot, words, parts, dropped)
 
     def width(self, dataset: Dataset) -> int:
-        """By the categories of the first chunk: all are counted in the fit."""
+        """By the categories and numbers of the first chunk: all are looked at in the fit."""
         schema = _kinds(dataset)
         columns = schema.positions("category")
         counts = first_counts(dataset.source, columns) if columns else ()
@@ -213,7 +255,8 @@ class Auto(Parameters):
         dates = Calendar(1, (0,), (Dates().parts,)).n_out - 1
         marked = sum(column.kind != "category" and column.missing is not False for column in schema.columns)
         known = marked if schema.missing else 0
-        return dataset.n_features + more + dates * len(schema.positions("datetime")) + known
+        joined = len(_joined_at_first(dataset.source, schema.positions("number")))
+        return dataset.n_features + more + dates * len(schema.positions("datetime")) + known + joined
 
     def bytes(self, d: int) -> int:
         """The sample, joined, and a column of it; and the categories of the sums that are waiting."""
@@ -306,7 +349,9 @@ def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool) -> tupl
     if schema is not None and (not schema.plain or schema.missing):
         return (Auto(task, len(schema.positions("category"))),)
     as_stored = np.ndim(dataset.factor) == 0 and np.ndim(dataset.shift) == 0
-    return (Units(),) if adaptive and not scaled and as_stored else ()
+    if not adaptive or scaled or not as_stored:
+        return ()
+    return (JoinQuantiles(),) if 1 < dataset.n_features <= MOST_NUMBERS else (Units(),)
 
 
 def tags(dataset: Dataset) -> list[str]:
@@ -315,6 +360,8 @@ def tags(dataset: Dataset) -> list[str]:
     for transform in dataset.transforms:
         if isinstance(transform, Fill):
             found += ["indicator"] * len(transform.indicators)
+        elif isinstance(transform, Curves):
+            found += ["number"] * (transform.n_out - transform.n_in)
         elif isinstance(transform, Keep):
             found = [found[column] for column in transform.columns]
         elif isinstance(transform, Encode | TargetMeans | Calendar):
@@ -345,8 +392,9 @@ def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str
         steps: the steps of the recipe.
         facts: statistics of the rows before the scaling.
     """
-    if any(isinstance(step, Units) for step in steps):
-        return [next(step for step in steps if isinstance(step, Units)).reason(facts.variance)]
+    if any(isinstance(step, Units | JoinQuantiles) for step in steps):
+        joined = [_joined_note(each, dataset) for each in dataset.transforms if isinstance(each, Curves)]
+        return [Units().reason(facts.variance[: dataset.source.n_features], bool(joined)), *joined]
     if not any(isinstance(step, Auto) for step in steps):
         return []
     found: list[str] = []
@@ -358,7 +406,7 @@ def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str
             gaps = [names[j] for j in transform.indicators]
             found.append(f"missing values filled with the median and marked: {_listed(gaps)}")
         elif isinstance(transform, Curves):
-            found.append(f"mapped to normal quantiles, for their heavy tails: {_listed(columns)}")
+            found.append(_joined_note(transform, dataset, columns))
         elif isinstance(transform, Encode):
             counted = [f"{c} ({len(v):,})" for c, v in zip(columns, transform.categories, strict=True)]
             found.append(f"an indicator for each category: {_listed(counted)}")
@@ -379,6 +427,11 @@ def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str
 
 def planned_note(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
     """What the automatic preprocessing will do, before the rows are read."""
+    if any(isinstance(step, JoinQuantiles) for step in steps):
+        return [
+            "preprocessing: features are standardised and joined by their normal quantiles if their units differ, once "
+            "their variances are known"
+        ]
     if any(isinstance(step, Units) for step in steps):
         return ["preprocessing: features are standardised if their units differ, once their variances are known"]
     if not any(isinstance(step, Auto) for step in steps):
@@ -426,17 +479,64 @@ def _sample(dataset: Dataset, name: int) -> IntArray | None:
     return None if rows >= dataset.base_rows else np.sort(dataset.draw(rows, name))
 
 
+def _joined(X: Array, columns: Sequence[int]) -> list[int]:
+    """Columns of numbers that are joined by their normal quantiles.
+
+    Of up to ``MOST_NUMBERS`` each with more than a few values; of more, those with heavy tails. A kernel then sees how
+    far two values are apart, and how far their ranks. Neither alone will do: beyond the last quantile a curve is level,
+    and of a column with heavy tails nearly all values lie in one place.
+    """
+    found = []
+    for j in columns:
+        x = X[np.isfinite(X[:, j]), j]
+        few = len(np.unique(x[:1000])) <= FEW_VALUES and len(np.unique(x)) <= FEW_VALUES
+        if not few and (len(columns) <= MOST_NUMBERS or _has_heavy_tails(x)):
+            found.append(j)
+    return found
+
+
+def _units_differ(X: Array) -> bool:
+    """Whether the units of features differ among these rows: of finite numbers, others are refused later."""
+    return bool(np.isfinite(X).all()) and Units().differ(X.var(axis=0))
+
+
+_AT_FIRST: WeakKeyDictionary[Source, dict[tuple[int, ...], list[int]]] = WeakKeyDictionary()
+
+
+def _joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) -> list[int]:
+    """``_joined`` by the first chunk, which is read for it once.
+
+    Args:
+        source: stored rows.
+        columns: of numbers.
+        alike: whether also where the units of the columns are alike.
+    """
+    known, key = _AT_FIRST.setdefault(source, {}), tuple(columns)
+    if key not in known and len(source.bounds) > 1 and key:
+        try:
+            X = source.read(0).X[:SAMPLE_ROWS].astype(np.float64)
+            known[key] = _joined(X, columns) if alike or _units_differ(X) else []
+        except StreamkernError:  # the run reports it, and names the damaged place
+            known[key] = []
+    return known.get(key, [])
+
+
+def _joined_note(transform: Curves, dataset: Dataset, columns: Sequence[str] | None = None) -> str:
+    if columns is None:
+        names = dataset.source.columns
+        columns = [str(j) if names is None else names[j] for j in transform.columns]
+    return f"joined by their normal quantiles: {_listed(columns)}"
+
+
 def _has_heavy_tails(x: Array) -> bool:
-    """Whether a column has so heavy tails that its standard deviation says little; not so for a few whole numbers."""
-    if len(np.unique(x[:1000])) <= 10 and len(np.unique(x)) <= 10:
-        return False
+    """Whether a column has so heavy tails that its standard deviation says little."""
     spread = x.std()
     if not spread > 0:
         return False
     return bool(np.mean(np.square(np.square((x - x.mean()) / spread))) - 3 > HEAVY_TAILS)
 
 
-def _curves(X: Array, d: int, columns: Sequence[int], knots: int) -> Curves:
+def _curves(X: Array, d: int, columns: Sequence[int], knots: int, kept: bool = False) -> Curves:
     """Curves from the quantiles of a sample to those of a normal distribution; equal quantiles become their middle."""
     levels = (np.arange(knots) + 0.5) / knots
     heights = ndtri(levels)
@@ -447,7 +547,7 @@ def _curves(X: Array, d: int, columns: Sequence[int], knots: int) -> Curves:
         sums = np.bincount(place, heights if len(x) else np.zeros(1)) / np.bincount(place)
         made.append(ends)
         at.append(sums)
-    return Curves(d, tuple(columns), tuple(made), tuple(at))
+    return Curves(d, tuple(columns), tuple(made), tuple(at), kept)
 
 
 def _parts(x: Array) -> tuple[str, ...]:
@@ -468,7 +568,7 @@ def _chain(
     schema: Schema,
     values: Array,
     marked: list[int],
-    heavy: list[int],
+    joined: list[int],
     X: Array,
     one_hot: dict[int, Array],
     words: dict[int, tuple[str | None, ...]],
@@ -487,8 +587,9 @@ def _chain(
     width = len(schema.columns) + len(marked)
     if np.isfinite(values).any():  # a value that no training row misses may be missing later
         made.append(Fill(values, tuple(marked)))
-    if heavy:
-        made.append(_curves(X, width, heavy, KNOTS))
+    if joined:
+        made.append(_curves(X, width, joined, KNOTS, kept=True))
+        width += len(joined)
     begins = np.arange(width + 1)
     if one_hot:
         columns = tuple(sorted(one_hot))

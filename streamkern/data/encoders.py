@@ -185,32 +185,39 @@ class Curves:
         columns: positions, ascending.
         knots: ascending values of each column, shape (k,).
         heights: what each knot becomes.
+        kept: whether the columns stay as they are, and what they become follows after all columns.
     """
 
     n_in: int
     columns: tuple[int, ...]
     knots: tuple[Array, ...]
     heights: tuple[Array, ...]
+    kept: bool = False
 
     @property
     def n_out(self) -> int:
-        """The same width."""
-        return self.n_in
+        """The same width; or that and the columns once more."""
+        return self.n_in + (len(self.columns) if self.kept else 0)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Interpolate in place; a missing value stays."""
-        for column, knots, heights in zip(self.columns, self.knots, self.heights, strict=True):
-            X[:, column] = np.interp(X[:, column], knots, heights)
-        return X
+        """Interpolate, in place unless the columns are kept; a missing value stays."""
+        out = np.concatenate([X, X[:, list(self.columns)]], axis=1) if self.kept else X
+        places = range(self.n_in, self.n_out) if self.kept else self.columns
+        for place, knots, heights in zip(places, self.knots, self.heights, strict=True):
+            out[:, place] = np.interp(out[:, place], knots, heights)
+        return out
 
     def names(self, names: Names) -> Names:
-        """The same."""
-        return names
+        """The same, and ``column (quantile)`` for what follows."""
+        if names is None or not self.kept:
+            return names
+        return *names, *(f"{names[column]} (quantile)" for column in self.columns)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Its columns, and all knots end to end."""
         sizes = [len(knots) for knots in self.knots]
         facts = {"name": "Curves", "n_in": self.n_in, "columns": list(self.columns), "sizes": sizes}
+        facts |= {"kept": True} if self.kept else {}
         return facts, {"knots": np.concatenate(self.knots), "heights": np.concatenate(self.heights)}
 
     @property
@@ -219,7 +226,8 @@ class Curves:
         pairs = [*zip(self.knots, self.heights, strict=False)]
         ascending = all(len(a) == len(b) > 0 and a.dtype.kind == b.dtype.kind == "f" for a, b in pairs)
         ascending = ascending and all((np.diff(a) > 0).all() and np.isfinite(b).all() for a, b in pairs)
-        return _inside(self.columns, self.n_in) and len(pairs) == len(self.columns) and ascending
+        alike = len(pairs) == len(self.columns) and type(self.kept) is bool
+        return _inside(self.columns, self.n_in) and alike and ascending
 
 
 @serializable
@@ -449,7 +457,8 @@ def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Enc
         values = tuple(np.split(own["categories"], ends))
         return Encode(n_in, columns, values, facts["one_hot"], facts["unknown"], labels, words)
     if kind == "Curves":
-        return Curves(n_in, columns, tuple(np.split(own["knots"], ends)), tuple(np.split(own["heights"], ends)))
+        knots, heights = (tuple(np.split(own[name], ends)) for name in ("knots", "heights"))
+        return Curves(n_in, columns, knots, heights, facts.get("kept", False))
     if kind == "Calendar":
         return Calendar(n_in, columns, tuple(map(tuple, facts["parts"])))
     if kind == "TargetMeans":

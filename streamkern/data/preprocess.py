@@ -146,12 +146,17 @@ class Units(Standardise):
         """Whether the units of features of these variances differ."""
         return share_of_features(variance) < UNITS_DIFFER
 
-    def reason(self, variance: Array) -> str:
-        """What is done to features of these variances, and why, in a sentence."""
+    def reason(self, variance: Array, differ: bool = False) -> str:
+        """What is done to features of these variances, and why, in a sentence.
+
+        Args:
+            variance: of the features, shape (d,).
+            differ: whether a sample has said so already.
+        """
         v = variance[variance > 0]
         effective = 1.0 if not len(v) else float(np.square((v / v.max()).sum()) / np.square(v / v.max()).sum())
         one = f"{effective:.1f} of {len(v):,} features make the distance between rows"
-        if self.differ(variance):
+        if differ or self.differ(variance):
             return f"features standardised: their units differ ({one})"
         return f"features left as they are: their units are alike ({one})"
 

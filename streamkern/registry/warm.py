@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from streamkern.centers import Given
+from streamkern.data.auto import JoinQuantiles
 from streamkern.data.preprocess import Units
 from streamkern.kernels.radial import MEDIAN
 from streamkern.model import KernelMachine
@@ -47,7 +48,7 @@ def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
         return "leaves of a partition begin anew"
     if type(pipeline.solver) is not EigenPro or pipeline.solver.projection == "delayed":
         return "only EigenPro that projects every step takes a start"
-    if any(not isinstance(step, Units) for step in steps(pipeline)):
+    if any(not isinstance(step, Units | JoinQuantiles) for step in steps(pipeline)):
         return "the scaling is learnt from the rows, and the champion's centers are in its own"
     if champion.encoding.kind != pipeline.task:
         return "the champion predicts something else"

@@ -15,7 +15,7 @@ from streamkern.backends import get_backend
 from streamkern.backends.device import Device
 from streamkern.centers import Centers, CenterSet, Given
 from streamkern.data.alike import require_alike, require_scaled_alike
-from streamkern.data.auto import Auto, AutoScale, automatic, notes
+from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, automatic, notes
 from streamkern.data.categories import TargetEncode, require_encoded
 from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
@@ -176,7 +176,7 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
             for transform in learnt(data, step):
                 plain = plain.transform(transform)
             data, facts = data.prepared_like(plain), None
-            if isinstance(step, Auto) and not recipe.standardise:
+            if isinstance(step, Auto | JoinQuantiles) and not recipe.standardise:
                 waiting[:0] = step.rest(data)
         release()
     return data, facts or statistics_kept(data, recipe, executor, stages)

@@ -83,7 +83,10 @@ def test_each_kind_of_column_becomes_what_it_should() -> None:
     assert "none" not in made
     ranks = (np.argsort(np.argsort(table["tail"])) + 0.5) / N
     middle = (ranks > 0.02) & (ranks < 0.98)
-    np.testing.assert_allclose(made["tail"][middle], standard(np.clip(norm.ppf(ranks), -2.6, 2.6))[middle], atol=0.1)
+    np.testing.assert_allclose(made["tail"], standard(np.asarray(table["tail"])), atol=1e-9)
+    curve = standard(np.clip(norm.ppf(ranks), -2.6, 2.6))
+    np.testing.assert_allclose(made["tail (quantile)"][middle], curve[middle], atol=0.1)
+    assert not {"flag (quantile)", "same (quantile)", "when (quantile)", "town=Oslo (quantile)"} & made.keys()
     assert "code (mean)" in made
 
 
@@ -148,16 +151,48 @@ def test_explicit_steps_take_columns_by_name() -> None:
 
 
 @pytest.mark.parametrize(("name", "standardised"), [("digits", False), ("wine", True), ("breast_cancer", True)])
-def test_plain_numbers_are_standardised_where_their_units_differ(name: str, standardised: bool) -> None:
+def test_plain_numbers_are_standardised_and_joined_by_quantiles_where_their_units_differ(
+    name: str, standardised: bool
+) -> None:
     datasets = pytest.importorskip("sklearn.datasets")
     X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
-    model = sk.KernelClassifier(**SETTINGS).fit(X[:300], y[:300])
-    (note,) = model.report_["preprocess"]
+    X, y, rest = X[:150], y[:150], X[150:]
+    model = sk.KernelClassifier(**SETTINGS).fit(X, y)
+    note, *joined = model.report_["preprocess"]
     assert note.startswith("features standardised" if standardised else "features left as they are")
-    other = sk.KernelClassifier(**SETTINGS, **({"scaling": "standard"} if standardised else {"preprocess": None}))
-    np.testing.assert_array_equal(
-        model.decision_function(X[-50:]), other.fit(X[:300], y[:300]).decision_function(X[-50:])
-    )
+    assert [each.startswith("joined by their normal quantiles: 0, 1, ") for each in joined] == [True] * standardised
+    other = sk.KernelClassifier(**SETTINGS, preprocess=None)
+    if standardised:  # as two steps that a user can take
+        X, rest = with_quantiles(X, X), with_quantiles(rest, X)
+        other.set_params(scaling="standard")
+    expected = other.fit(X, y).decision_function(rest)
+    np.testing.assert_allclose(model.decision_function(X_of(rest, model)), expected, atol=2e-3)
+
+
+def with_quantiles(X: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """The reference: scikit-learn's normal quantiles of the training rows, behind the numbers."""
+    levels = (np.arange(100) + 0.5) / 100
+    made = [X]
+    for x, known in zip(X.T, train.T, strict=True):
+        if len(np.unique(known)) > 10:
+            ends = np.quantile(known, levels)
+            values = np.unique(ends)
+            made.append(np.interp(x, values, [norm.ppf(levels)[ends == v].mean() for v in values])[:, None])
+    return np.concatenate(made, axis=1)
+
+
+def X_of(rows: np.ndarray, model: sk.KernelClassifier) -> np.ndarray:
+    """The stored columns of rows."""
+    return rows[:, : model.n_features_in_]
+
+
+def test_a_saved_model_joins_quantiles(tmp_path: Path) -> None:
+    X = np.exp(RNG.normal(size=(300, 3)) * np.array([0.1, 1.0, 3.0]))
+    y = np.log(X).sum(axis=1)
+    model = sk.KernelRegressor(**SETTINGS).fit(X, y)
+    model.save(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(sk.load_model(tmp_path / "model.zarr").predict(X), model.predict(X))
+    assert len(model.model_.transforms[0].columns) == 3
 
 
 def test_units_a_million_apart_are_no_loss_and_a_users_units_stay() -> None:
@@ -232,7 +267,11 @@ def test_a_run_counts_unseen_categories_and_the_plan_those_of_the_first_chunk(tm
         )  # fmt: skip
     assert result["unseen_categories"] == {"town": 12}
     assert any("1.3% of the test rows have a category of 'town'" in message for message in messages)
-    assert result["preprocess"] == [f"an indicator for each category: town ({len(set(town))})", "standardised: x"]
+    assert result["preprocess"] == [
+        "joined by their normal quantiles: x",
+        f"an indicator for each category: town ({len(set(town))})",
+        "standardised: x, x (quantile)",
+    ]
     assert Units().reason(np.array([1.0, 1.0])).startswith("features left")
     assert planned_note(sk.from_arrays(np.ones((3, 2))), (Units(),))
 
