@@ -3,7 +3,8 @@
 Decided by operations, passes and memory alone, at the fixed prices below: never by what was measured on this machine,
 its threads or what the process holds already, so that a pipeline has the same solver, and weights, everywhere. Among
 solvers that fit the memory the one with the least to do is taken: one pass of normal equations gives what the others
-converge to, and an iterative method takes the passes it is given. Features that the user did not ask for are never
+converge to, and an iterative method takes the passes it is given. Where the kernel of a table is left open, and with
+it a ridge, normal equations may take ``RIDGE_WORTH`` times as much. Features that the user did not ask for are never
 chosen: they change the model.
 """
 
@@ -18,7 +19,7 @@ from streamkern.centers import Uniform
 from streamkern.errors import UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import Solver
-from streamkern.solvers.choice import default_centers
+from streamkern.solvers.choice import WIDEST_L1, default_centers, leaves_open
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
@@ -36,6 +37,12 @@ PASSED_ROWS = 500_000
 PATIENCE = 3
 """Passes without improvement before training stops, where there are validation rows."""
 
+RIDGE_WORTH = 4.0
+"""Work of normal equations for that of passes, up to which the former are taken where held-out rows choose a ridge.
+
+Passes have none: on targets with noise many of them over few rows are worse at more centers, and a ridge is not.
+"""
+
 R = TypeVar("R")
 
 
@@ -52,7 +59,12 @@ def default_passes(n: int) -> int:
 
 
 def choose_solver(
-    size: Size, *, passes: int | None = None, features: bool = False, patience: int | None = None
+    size: Size,
+    *,
+    passes: int | None = None,
+    features: bool = False,
+    patience: int | None = None,
+    ridge: bool = False,
 ) -> Choice:
     """The solver for a problem.
 
@@ -61,6 +73,7 @@ def choose_solver(
         passes: for an iterative method; ``default_passes`` by default.
         features: whether the model is linear in features rather than kernel values at centers.
         patience: for an iterative method, where there are validation rows.
+        ridge: whether a ridge will be chosen by held-out rows.
     """
     passes = passes or default_passes(size.n)
     size = replace(size, slots=THREADS, overlaps=True)
@@ -85,6 +98,12 @@ def choose_solver(
             direct,
             f"Direct: one pass of normal equations is {once / more:.2g} of the work of {passes} pass(es) of {name} and "
             "gives what they converge to",
+        )
+    if ridge and once <= RIDGE_WORTH * more:
+        return Choice(
+            direct,
+            f"Direct: normal equations take the ridge that held-out rows choose, for {once / more:.2g} times the work "
+            f"of {passes} pass(es) of {name}, which have none",
         )
     return Choice(
         iterative, f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations"
@@ -121,6 +140,7 @@ def resolved(recipe: R, budget: int) -> tuple[R, str]:
         Size(len(data), p, d, outputs, itemsize, given.lanes, THREADS, memory, features=given.features),
         features=given.features is not None,
         patience=patience,
+        ridge=d <= WIDEST_L1 and leaves_open(given),
     )
     return replace(given, solver=choice.solver), choice.reason
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.centers import Uniform
+from streamkern.centers import Given, Uniform
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.engine.operations import Operations
@@ -59,8 +59,9 @@ ABOUT = (0.6, 1.7)
 ENOUGH = 0.01
 """Part of the squared error by which a choice has to be better than a simpler one."""
 
-CENTERS, MOST_CENTERS = 2_000, 8_000
-"""Centers by default: as many rows as a preconditioner looks at, and a set-up of a few seconds; and at most."""
+CENTERS, SOME_CENTERS, MOST_CENTERS = 2_000, 5_000, 8_000
+"""Centers by default: as many rows as a preconditioner looks at, and a set-up of a few seconds; up to which narrow rows
+get one for four of them; and at most, one for eight."""
 
 TELLING = 20
 """Rows of the subsample for each feature, at least: what fewer say of many features does not hold for all rows."""
@@ -194,10 +195,11 @@ def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
 
 
 def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
-    """The centers of a fit without: 2,000 or, of rows up to ``WIDEST_L1`` wide, an eighth of them, at most 8,000.
+    """The centers of a fit without: 2,000, or more where rows are up to ``WIDEST_L1`` wide.
 
-    A table needs more centers than images do, and each takes less. There are fewer where p² numbers in float64, three
-    times over, would take more than a quarter of the budget.
+    These get a quarter of their number, up to 5,000, or an eighth, up to 8,000: a table needs more centers than images
+    do, and each takes less. There are fewer where p² numbers in float64, three times over, would take more than a
+    quarter of the budget.
 
     Args:
         rows: training rows.
@@ -206,8 +208,14 @@ def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
         seed: which rows are drawn.
     """
     room = int((budget / (4 * 3 * 8)) ** 0.5)
-    more = min(rows // 8, MOST_CENTERS, room) if d <= WIDEST_L1 else 0
+    more = min(max(min(rows // 4, SOME_CENTERS), rows // 8), MOST_CENTERS, room) if d <= WIDEST_L1 else 0
     return Uniform(min(max(CENTERS, more), rows), seed)
+
+
+def leaves_open(recipe: Any) -> bool:
+    """Whether a recipe leaves the kernel to the rows: neither a kernel, a metric, features nor centers are given."""
+    given = recipe.kernel is not None or recipe.features is not None or recipe.metric is not None
+    return not (given or recipe.centers is None or isinstance(recipe.centers, Given) or recipe.train.augmentations)
 
 
 def search_for(bill: Bill, rows: int, budget: int, seed: int = 0) -> Search | None:

@@ -48,7 +48,7 @@ from streamkern.solvers import bandwidth
 from streamkern.solvers.answers import make_answers, source_of
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
-from streamkern.solvers.choice import KernelChoice, Search, choose_kernel, default_kernel, search_for
+from streamkern.solvers.choice import KernelChoice, Search, choose_kernel, default_kernel, leaves_open, search_for
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
 from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.metric import AGOP, Metric, learn_metric, require_metric
@@ -547,8 +547,7 @@ def check_like(
 
 def search_of(recipe: Recipe, projected: Footprint) -> Search | None:
     """What is tried where a recipe has no kernel; None where ``default_kernel`` is taken without a search."""
-    given = recipe.kernel is not None or recipe.features is not None or recipe.metric is not None
-    if given or recipe.centers is None or isinstance(recipe.centers, Given) or recipe.train.augmentations:
+    if not leaves_open(recipe):
         return None
     return search_for(projected.bill, recipe.train.base_rows, projected.budget, recipe.seed % (1 << 31))
 

@@ -73,6 +73,24 @@ def test_little_memory_rules_normal_equations_out():
     assert "would hold" in little.reason
 
 
+def test_a_ridge_is_worth_four_times_the_work():
+    size = Size(20_000, 5000, 20, 2, memory=8 << 30)
+    assert name(size) == "EigenPro"
+    assert name(size, ridge=True) == "Direct"
+    assert "which have none" in choose_solver(size, ridge=True).reason
+    assert name(replace(size, n=300_000), ridge=True) == "EigenPro"
+    assert name(replace(size, memory=100 << 20), ridge=True) == "EigenPro"
+
+
+def test_a_table_without_a_kernel_gets_normal_equations():
+    X = np.random.default_rng(0).standard_normal((20_000, 6))
+    job = sk.Pipeline(train=sk.from_arrays(X, X[:, 0]), solver="auto", task="regression")
+    wide = replace(job, train=sk.from_arrays(np.ones((20_000, 300), np.float32), X[:, 0]))
+    passes = replace(job, kernel=sk.Laplace(2.0), centers=sk.Uniform(5000))
+    assert [type(resolved(each, 8 << 30)[0].solver).__name__ for each in (job, passes)] == ["Direct", "EigenPro"]
+    assert resolved(wide, 8 << 30)[0].centers == sk.Uniform(2000)
+
+
 def test_passes_see_half_a_million_rows():
     assert [default_passes(n) for n in (1, 1000, 60_000, 250_000, 500_001, 10**9)] == [20, 20, 8, 2, 1, 1]
 

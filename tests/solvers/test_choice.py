@@ -124,8 +124,10 @@ def test_little_memory_makes_it_smaller_and_few_rows_rule_it_out():
 
 def test_a_table_gets_more_centers_and_little_memory_fewer():
     assert default_centers(900, 10, 8 << 30, 0) == sk.Uniform(900)
-    assert default_centers(10_000, 10, 8 << 30, 0) == sk.Uniform(2000)
-    assert default_centers(40_000, 10, 8 << 30, 3) == sk.Uniform(5000, 3)
+    assert default_centers(7_000, 10, 8 << 30, 0) == sk.Uniform(2000)
+    assert default_centers(10_000, 10, 8 << 30, 0) == sk.Uniform(2500)
+    assert default_centers(30_000, 10, 8 << 30, 3) == default_centers(40_000, 10, 8 << 30, 3) == sk.Uniform(5000, 3)
+    assert default_centers(60_000, 10, 8 << 30, 0) == sk.Uniform(7500)
     assert default_centers(10**7, 10, 8 << 30, 0) == sk.Uniform(8000)
     assert default_centers(10**7, 10, 1 << 30, 0).p < 4000
     assert default_centers(60_000, 784, 8 << 30, 0) == sk.Uniform(2000)
