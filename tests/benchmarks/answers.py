@@ -1,20 +1,20 @@
-"""Probabilities and intervals beside LightGBM, all with defaults: ``python tests/benchmarks/answers.py [name ...]``.
+"""Probabilities and intervals beside LightGBM, all with defaults: ``python -m tests.benchmarks.answers [name ...]``.
 
 Classes: log loss, expected calibration error (15 bins), AUC and accuracy on test rows, and seconds of fit and
 prediction. Values: the share of test rows inside their 90% intervals, in all and in every fifth of the predicted scale
 (least and most), their mean width, and that of one width for all. LightGBM runs where it is installed; its intervals
 are those of its quantile loss at 5% and 95%.
 
-``--data NAME=FILE:TARGET`` adds a table from a CSV or parquet file, such as ``--data adult=adult.csv:income``.
+``--data NAME=FILE:TARGET`` adds a table from a CSV or parquet file, such as ``--data adult=adult.csv:income``;
+``--packages FOLDER`` adds the real tables of ``tables.py``. ``--centers 0`` is all defaults.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
+import os
 import time
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,21 +23,7 @@ from sklearn import datasets
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 import streamkern as sk
-
-FASHION = Path("/usr/share/datasets/fashion-mnist")
-
-
-def fashion() -> tuple[Any, ...]:
-    """Fashion-MNIST, its own split."""
-
-    def read(name: str, skip: int) -> np.ndarray:
-        return np.frombuffer(gzip.open(FASHION / name).read(), np.uint8, offset=skip)
-
-    parts = []
-    for part in ("train", "t10k"):
-        X = read(f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 784).astype(np.float32) / 255
-        parts += [X, read(f"{part}-labels-idx1-ubyte.gz", 8).astype(int)]
-    return tuple(parts)
+from tests.benchmarks.tables import FASHION, TABLES, fashion_parts
 
 
 def _friedman(seed: int) -> tuple[Any, Any]:
@@ -66,6 +52,11 @@ def split(X: Any, y: Any, seed: int, share: float = 0.3) -> tuple[Any, ...]:
     take = (lambda each, i: each.iloc[i]) if isinstance(X, pd.DataFrame) else (lambda each, i: each[i])
     y = np.asarray(y)
     return take(X, rows[0]), y[rows[0]], take(X, rows[1]), y[rows[1]]
+
+
+def fewer(parts: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
+    """At most so many of the rows to fit."""
+    return parts[0][:rows], parts[1][:rows], *parts[2:]
 
 
 def ece(P: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
@@ -107,9 +98,8 @@ def classes(name: str, parts: tuple[Any, ...], centers: int, metric: bool) -> No
         settings.append(("with AGOP", {"metric": sk.AGOP()}))
     for who, options in settings:
         start = time.perf_counter()
-        model = sk.KernelClassifier(
-            centers=min(centers, len(y)), solver=sk.Direct(ridge=1e-6), threads=2, **options
-        ).fit(X, y)
+        how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-6), "threads": 2} if centers else {}
+        model = sk.KernelClassifier(**how, **options).fit(X, y)
         line(who, model.predict_proba(X_test), time.perf_counter() - start)
     if find_spec("lightgbm"):
         start = time.perf_counter()
@@ -123,7 +113,8 @@ def values(name: str, parts: list[tuple[Any, ...]], centers: int) -> None:
     lines: dict[str, list[list[float]]] = {}
     for X, y, X_test, y_test in parts:
         start = time.perf_counter()
-        model = sk.KernelRegressor(centers=min(centers, len(y)), solver=sk.Direct(ridge=1e-3), threads=2).fit(X, y)
+        how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-3), "threads": 2} if centers else {}
+        model = sk.KernelRegressor(**how).fit(X, y)
         found = model.predict_interval(X_test, coverage=0.9)
         took = time.perf_counter() - start
         inside, width = (found[:, 0] <= y_test) & (y_test <= found[:, 1]), np.diff(found, axis=1)[:, 0]
@@ -149,7 +140,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of the sets; all by default")
     parser.add_argument("--data", action="append", default=[], metavar="NAME=FILE:TARGET")
-    parser.add_argument("--centers", type=int, default=1000)
+    parser.add_argument("--centers", type=int, default=1000, help="0: all defaults, of the solver too")
+    parser.add_argument("--packages", help="folder of unpacked packages: the real tables of tables.py, all but fars")
     parser.add_argument("--rows", type=int, default=60_000, help="most rows of a table from a file")
     parser.add_argument("--splits", type=int, default=5, help="splits that intervals are measured on")
     parser.add_argument("--metric", action="store_true", help="with the learned metric, too")
@@ -160,17 +152,26 @@ def main() -> None:
         if wanted(name):
             classes(name, split(*load(), 0), args.centers, args.metric)
     if FASHION.is_dir() and wanted("fashion"):
-        classes("fashion", fashion(), args.centers, False)
+        classes("fashion", fashion_parts(), args.centers, False)
     for given in args.data:
         name, _, rest = given.partition("=")
         file, _, target = rest.rpartition(":")
         frame = pd.read_parquet(file) if file.endswith(".parquet") else pd.read_csv(file, skipinitialspace=True)
         frame = frame.sample(min(len(frame), args.rows), random_state=0)
         classes(name, split(frame.drop(columns=target), frame[target], 0), args.centers, args.metric)
+    tables = [name for name in TABLES if args.packages and name != "fars" and wanted(name)]  # LightGBM fails on fars
+    os.environ["TABLES_PACKAGES"] = args.packages or ""
+    loaded = {name: TABLES[name]() for name in tables}
+    for name, (X, y, is_classes) in loaded.items():
+        if is_classes:
+            classes(name, fewer(split(X, y, 0), args.rows), args.centers, args.metric)
     print(f"\n{'set':<16}{'model':<12}{'inside':>10}{'least':>9}{'most':>9}{'width':>10}{'seconds':>9}")
     for name, load in VALUES.items():
         if wanted(name):
             values(name, [split(*load(), seed) for seed in range(args.splits)], args.centers)
+    for name, (X, y, is_classes) in loaded.items():
+        if not is_classes:
+            values(name, [fewer(split(X, y, seed), args.rows) for seed in range(args.splits)], args.centers)
 
 
 if __name__ == "__main__":
