@@ -175,6 +175,10 @@ def located(x: Array, values: Array) -> tuple[IntArray, Array]:
     return codes, (values[codes] == x) | (np.isnan(values[codes]) & np.isnan(x))
 
 
+QUANTILE = " (quantile)"
+"""What follows the name of a number in that of its quantiles."""
+
+
 @serializable
 @dataclass(frozen=True, eq=False)
 class Curves:
@@ -211,7 +215,7 @@ class Curves:
         """The same, and ``column (quantile)`` for what follows."""
         if names is None or not self.kept:
             return names
-        return *names, *(f"{names[column]} (quantile)" for column in self.columns)
+        return *names, *(names[column] + QUANTILE for column in self.columns)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Its columns, and all knots end to end."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamkern.data.dataset import Dataset
+from streamkern.data.encoders import QUANTILE
 from streamkern.types import Array
 
 _MARK = "\0"  # in no name: what follows it says what a step made of a column
@@ -21,6 +22,7 @@ class Features(NamedTuple):
         categories: features that are indicators of one category each, column by column.
         stored: number of stored columns.
         stored_names: their names, or None; those of the features where columns are mixed.
+        joined: pairs of a number and its quantiles.
     """
 
     names: tuple[str, ...] | None
@@ -28,16 +30,24 @@ class Features(NamedTuple):
     categories: tuple[tuple[int, ...], ...]
     stored: int
     stored_names: tuple[str, ...] | None
+    joined: tuple[tuple[int, int], ...] = ()
 
     def by_column(self, shares: Array) -> Array:
         """Sums over the features of each stored column, shape (stored,); the shares themselves where columns are mixed.
+
+        A number and its quantiles rise together, and so do the outputs along both: (√a + √b)² of their shares a and b.
+        All shares have the sum that they had.
 
         Args:
             shares: one for each feature, shape (d,).
         """
         if self.origins is None:
             return shares
-        return np.bincount(np.array(self.origins), shares, minlength=self.stored)
+        origins = np.array(self.origins)
+        found = np.bincount(origins, shares, minlength=self.stored)
+        for number, quantiles in self.joined:
+            found[origins[number]] += 2 * np.sqrt(shares[number] * shares[quantiles])
+        return np.asarray(found * (shares.sum() / found.sum()))
 
 
 def features_of(dataset: Dataset) -> Features:
@@ -54,4 +64,9 @@ def features_of(dataset: Dataset) -> Features:
     for feature, (_, _, made) in enumerate(split):
         if made.startswith("="):
             blocks.setdefault(origins[feature], []).append(feature)
-    return Features(dataset.columns, origins, tuple(map(tuple, blocks.values())), width, dataset.source.columns)
+    joined = tuple(
+        (split.index((column, _MARK, "")), feature)
+        for feature, (column, _, made) in enumerate(split)
+        if made == QUANTILE and (column, _MARK, "") in split
+    )
+    return Features(dataset.columns, origins, tuple(map(tuple, blocks.values())), width, dataset.source.columns, joined)

@@ -161,7 +161,7 @@ def main() -> None:
         classes(name, split(frame.drop(columns=target), frame[target], 0), args.centers, args.metric)
     tables = [name for name in TABLES if args.packages and name != "fars" and wanted(name)]  # LightGBM fails on fars
     os.environ["TABLES_PACKAGES"] = args.packages or ""
-    loaded = {name: TABLES[name]() for name in tables}
+    loaded = {name: (_coded(X), y, is_classes) for name in tables for X, y, is_classes in [TABLES[name]()]}
     for name, (X, y, is_classes) in loaded.items():
         if is_classes:
             classes(name, fewer(split(X, y, 0), args.rows), args.centers, args.metric)

@@ -29,8 +29,9 @@ def test_features_of_a_table_come_from_the_columns_they_were_made_of() -> None:
     }  # fmt: skip
     assert [sorted(found.names[j] for j in block) for block in found.categories] == [["town=a", "town=b", "town=c"]]
     sums = found.by_column(np.ones(len(of)))
-    assert sums.sum() == len(of)
-    assert sums[1] == 3
+    assert [found.names[q] for _, q in found.joined] == ["x=y (quantile)", "z (quantile)"]
+    # The gradient of a number goes along its own axis and that of its quantiles: four times one of them.
+    np.testing.assert_allclose(sums, np.array([4 + 1, 3, 4]) * len(of) / 12)
 
 
 def test_columns_that_a_step_mixes_are_of_none() -> None:
