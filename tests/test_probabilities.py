@@ -14,8 +14,8 @@ from sklearn.metrics import classification_report, log_loss
 from sklearn.model_selection import cross_val_score
 
 import streamkern as sk
-from streamkern import estimators
 from streamkern.engine import default_engine
+from streamkern.solvers import answers
 from streamkern.solvers import probabilities as module
 from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
@@ -210,7 +210,7 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
 
 
 def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_out(monkeypatch):
-    monkeypatch.setattr(estimators, "_LEAST_HELD_OUT", 3000)
+    monkeypatch.setattr(answers, "LEAST_HELD_OUT", 3000)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 3))
     share = 1 / (1 + np.exp(-4 * X[:, 0]))
@@ -226,7 +226,7 @@ def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_
 
 
 def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
-    monkeypatch.setattr(estimators, "_LEAST_HELD_OUT", 100)
+    monkeypatch.setattr(answers, "LEAST_HELD_OUT", 100)
     X = np.random.default_rng(0).normal(size=(300, 3))
     model = sk.KernelClassifier("laplace", 30, sk.EigenPro(epochs=1)).fit(X, X[:, 0] > 0)
     assert "held_out" not in model.report_

@@ -25,6 +25,7 @@ import numpy as np
 from streamkern.centers import Centers, CenterSet, Given, Uniform
 from streamkern.data import from_arrays
 from streamkern.data.auto import notes
+from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
 from streamkern.data.statistics import Statistics, require_range, unlike_scales
@@ -46,7 +47,6 @@ from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import require_measurable
 from streamkern.solvers.fit import (
     Fitted,
-    Recipe,
     Stages,
     check_like,
     fit,
@@ -58,6 +58,7 @@ from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.loop import Outcome, Progress
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.precision import relative
+from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.score import score
 from streamkern.storage.base import digest
 from streamkern.types import Array
@@ -126,6 +127,8 @@ class LeafRecipe:
     features: FeatureMap | None = None
     preprocess: tuple[Any, ...] = ()
     standardise: bool | None = None
+    threshold: None = None
+    class_weight: None = None  # leaves are given it in the weights of their rows
 
     @classmethod
     def of(cls, recipe: Recipe) -> LeafRecipe:
@@ -185,6 +188,7 @@ def require_partition(recipe: Recipe) -> None:
         (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
          "leave patience out: validation rows choose how wide leaves blend"),
         (getattr(recipe, "diagnose", False), "diagnose=True", "leave diagnose out"),
+        (recipe.threshold is not None, "a threshold, which takes outputs on rows that are left out", "leave it out"),
         (_users_function(recipe.kernel), "a kernel that is a user's function", "use a kernel of this library"),
     ):  # fmt: skip
         if wrong:
@@ -475,7 +479,7 @@ def _finished(
     problem = Problem(data, encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes)
     blend, tried = 1.0, dict[str, float]()
     if recipe.validation is not None and recipe.partition is not None and recipe.partition.overlap:
-        validation = Assembly(recipe.validation.prepared_like(data).final(), encoding, 0.0, dtype)
+        validation = Assembly(weighted_like(recipe.validation.prepared_like(data).final(), data), encoding, 0.0, dtype)
         tried = {
             str(width): float(
                 score(executor, validation, LeafBasis(grown.tree, leaves, width, dtype), outcome.weights)["mse"]
