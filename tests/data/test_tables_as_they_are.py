@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import dask.dataframe
+import h5py
 import numpy as np
 import pandas as pd
 import polars
 import pyarrow as pa
 import pytest
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
@@ -52,6 +54,36 @@ def fitted() -> sk.KernelRegressor:
     return sk.KernelRegressor(**SETTINGS).fit(table, target(table))
 
 
+def arrays(table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return the columns as NumPy stores them: a gap is NaN, NaT or an empty text."""
+    columns = {name: table[name] for name in table.columns}
+    return {
+        name: values.fillna("").to_numpy(dtype=str)
+        if pd.api.types.is_string_dtype(values.dtype)
+        else values.to_numpy(dtype="M8[s]")
+        if values.dtype.kind == "M"
+        else values.to_numpy(dtype=float, na_value=np.nan)
+        for name, values in columns.items()
+    }
+
+
+def write_arrays(table: pd.DataFrame, folder: Path) -> None:
+    """Write an array a column: a zarr group, an HDF5 file (which has no dates: text), an archive of NumPy's."""
+    columns = arrays(table)
+    np.savez(folder / "rows.npz", **columns)
+    group = zarr.create_group(folder / "rows.zarr", overwrite=True)
+    with h5py.File(folder / "rows.h5", "w") as file:
+        for name, values in columns.items():
+            text = values.dtype.kind == "U"
+            group.create_array(
+                name, shape=values.shape, chunks=(7,), dtype=str if text else values.dtype,
+                config={"write_empty_chunks": True},
+            )[:] = values  # fmt: skip
+            dated = np.where(np.isnat(values), "", values.astype(str)) if values.dtype.kind == "M" else values
+            written = dated.astype(object) if dated.dtype.kind == "U" else dated
+            file.create_dataset(name, data=written, dtype=h5py.string_dtype() if written.dtype == object else None)
+
+
 def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
     """Return the same rows through every door."""
     arrow = pa.Table.from_pandas(table, preserve_index=False)
@@ -62,6 +94,7 @@ def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
         {name: None if pd.isna(value) else value for name, value in row.items()} for row in table.to_dict("records")
     ]
     text = json.dumps(as_json, default=str)
+    write_arrays(table, folder)
     return {
         "shuffled columns": table[sorted(table.columns)].assign(more="left out"),
         "categorical": table.astype({"town": "category", "zip": "category"}),
@@ -77,6 +110,9 @@ def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
         "csv": folder / "rows.csv",
         "parquet": folder / "rows.parquet",
         "feather": folder / "rows.feather",
+        "zarr": folder / "rows.zarr",
+        "hdf5": folder / "rows.h5",
+        "npz": folder / "rows.npz",
         "dataset": sk.open_dataset(folder / "rows.parquet", columns=list(table.columns)),
     }
 
