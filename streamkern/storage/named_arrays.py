@@ -219,10 +219,12 @@ def read_of(roles: Roles) -> list[str]:
 
 
 def _column(values: Array) -> pa.Array:
-    """A column of a table: text as objects, which Arrow takes, and dates in a unit that it knows."""
+    """A column of a table, from what Arrow takes: text as objects, numbers in this machine's order of bytes."""
     kind = _arrow_type(values.dtype)
     if values.dtype.kind in "OTU":
-        values = values.astype(object)
-    if values.dtype.kind == "M" and pa.types.is_timestamp(kind):
-        values = values.astype(f"M8[{kind.unit}]")
-    return pa.array(values, kind)
+        made = np.dtype(object)
+    elif kind is not None and pa.types.is_timestamp(kind):
+        made = np.dtype(f"M8[{kind.unit}]")
+    else:
+        made = values.dtype.newbyteorder("=")
+    return pa.array(values.astype(made, copy=False), kind)

@@ -56,7 +56,8 @@ def open_zarr(
     """Open a zarr array (features only) or group as rows.
 
     In a group the features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are
-    several; rows are flattened), else all one-dimensional arrays of numbers, one column a feature, sorted by name.
+    several; rows are flattened), else all one-dimensional arrays, sorted by name: the columns of a table, which may
+    hold text, dates and times. NaN, NaT and an empty text are missing values.
 
     Args:
         url: a local path, or any fsspec URL (``s3://``, ``gs://``, ``memory://``, ...).
