@@ -33,7 +33,6 @@ from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
 from streamkern.progress import showing
 from streamkern.solvers import Solver
-from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.choice import default_centers
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
@@ -225,10 +224,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
         budget = self._budget()
-        chosen = isinstance(recipe.solver, str)
         recipe, _ = settled(recipe, budget)
-        if chosen:
-            recipe = with_held_out(recipe)
         with (
             limited(budget),
             open_executor(self.scheduler, self.threads) as executor,

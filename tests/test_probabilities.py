@@ -15,7 +15,7 @@ from sklearn.model_selection import cross_val_score
 
 import streamkern as sk
 from streamkern.engine import default_engine
-from streamkern.solvers import answers
+from streamkern.solvers import answers, auto
 from streamkern.solvers import probabilities as module
 from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
@@ -230,3 +230,30 @@ def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
     X = np.random.default_rng(0).normal(size=(300, 3))
     model = sk.KernelClassifier("laplace", 30, sk.EigenPro(epochs=1)).fit(X, X[:, 0] > 0)
     assert "held_out" not in model.report_
+
+
+def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):
+    monkeypatch.setattr(answers, "LEAST_HELD_OUT", 600)
+    monkeypatch.setattr(auto, "choose_solver", lambda *_, **__: auto.Choice(sk.EigenPro(epochs=2), "EigenPro: a test"))
+    X = np.random.default_rng(0).normal(size=(800, 3))
+    data = sk.from_arrays(X, X[:, 0] > 0)
+    pipeline = sk.Pipeline(data, sk.Laplace(2.0), sk.Uniform(40), "auto")
+    result = sk.run(pipeline, tmp_path / "auto", threads=1)
+    assert 20 < result["held_out"] < 70
+    assert result["n_rows"] + result["held_out"] == 800
+    assert result["probabilities"]["source"] == "validation"
+    said = f"{result['held_out']} of 800 rows are held out for probabilities"
+    assert any(said in choice for choice in sk.plan(pipeline, threads=1).choices)
+    assert any(said in event.get("reason", "") for event in map(json.loads, _lines(tmp_path / "auto/events.jsonl")))
+    for other in (
+        replace(pipeline, solver=sk.EigenPro(epochs=1)),
+        replace(pipeline, train=data.split(0.5)[0]),
+        replace(pipeline, train=data.augment(copies=2)),
+    ):
+        found = sk.run(other, tmp_path / "other", threads=1)
+        assert "held_out" not in found
+        assert found["n_rows"] == len(other.train)
+
+
+def _lines(path):
+    return path.read_text().splitlines()

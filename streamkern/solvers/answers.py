@@ -41,17 +41,25 @@ def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str
     return "leave-one-out" if isinstance(solver, Direct) and whole else None
 
 
-def with_held_out(recipe: Any) -> Any:
-    """The recipe with rows held out for probabilities or intervals, where its solver needs some and rows are many."""
+def with_held_out(recipe: Any) -> tuple[Any, str]:
+    """The recipe with rows held out for probabilities or intervals, and what is held out; "" where nothing is.
+
+    Where its solver needs some, and rows are many: by a hash of the row, so that no row is read.
+
+    Args:
+        recipe: a frozen dataclass that is a ``Recipe``.
+    """
     data = recipe.train
     n = data.base_rows
-    if recipe.validation is not None or recipe.partition is not None or n < LEAST_HELD_OUT or data.augmentations:
-        return recipe
+    if recipe.validation is not None or n < LEAST_HELD_OUT or data.augmentations or len(data) != n:
+        return recipe, ""
     drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
     if drawn > 0.9 * n or source_of(recipe.solver, data, None) is not None:
-        return recipe
+        return recipe, ""
     train, held = data.split(min(SHARE_HELD_OUT, MOST_HELD_OUT / n), recipe.seed)
-    return replace(recipe, train=train, validation=held.plain())
+    what = "probabilities" if recipe.task == "classification" else "intervals"
+    why = f"{len(held):,} of {n:,} rows are held out for {what} (a solver that is given takes all rows)"
+    return replace(recipe, train=train, validation=held.plain()), why
 
 
 def answers_bytes(task: str, rows: int, outputs: int, row: int) -> int:
