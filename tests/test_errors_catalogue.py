@@ -637,7 +637,7 @@ estimators.py: ... is given, and there is no kernel.
     test_estimators.py::test_a_grid_of_bandwidths_is_searched
 solvers/estimator_inputs.py: A target is missing:
     test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
-solvers/estimator_inputs.py: There is no target: this estimator requires y to be pas
+solvers/estimator_inputs.py: There is no target: this estimator requir
     test_estimators.py::test_no_target_at_all_is_told
 commands/runs.py: The page cannot be served:
     report/test_browser.py::test_a_port_that_is_taken_is_told
