@@ -57,7 +57,7 @@ def test_a_rare_class_is_found():
     assert balanced > plain + 0.1
 
 
-@pytest.mark.parametrize("given", [{"validation": 0.3}, {}])
+@pytest.mark.parametrize("given", [{"validation": 0.3}, {}, {"partition": sk.Partition(leaves=3)}])
 def test_probabilities_are_those_of_the_rows_as_they_are(given):
     X, y = _rare(2400, 0.06)
     X_test, y_test = _rare(4000, 0.06, 1)

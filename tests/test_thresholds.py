@@ -39,7 +39,7 @@ def test_a_class_that_is_missing_and_a_cut_that_is_best_already():
     assert cut_for("accuracy", np.array([-1.0, -0.5, -3.0]), np.array([1, 1, 0], dtype=bool)).value == -2.0
 
 
-@pytest.mark.parametrize("given", [{}, {"validation": 0.3}])
+@pytest.mark.parametrize("given", [{}, {"validation": 0.3}, {"partition": sk.Partition(leaves=2)}])
 def test_every_door_decides_by_it(given, tmp_path):
     X, y = _rare(1500)
     X_test, y_test = _rare(1500, 1)
@@ -110,7 +110,6 @@ def test_what_it_cannot_do_is_said():
     for given, text in (
         ({"threshold": "recall"}, "'recall'"),
         ({"threshold": "f1", "solver": sk.EigenPro(epochs=1)}, "no rows that the model is not fitted to"),
-        ({"threshold": "f1", "partition": sk.Partition(leaves=2)}, "a threshold"),
     ):
         with pytest.raises(sk.UsageError) as error:
             sk.KernelClassifier("gaussian", centers=20, threads=1, **given).fit(X, y)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from streamkern.errors import UsageError
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.intervals import FUNCTIONS, LEARNED, Intervals, made_intervals
-from streamkern.solvers.left_out import LeftOut, on_validation, rows_left_out
+from streamkern.solvers.left_out import ROWS, LeftOut, on_validation, rows_left_out
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
 from streamkern.solvers.saved import Answers
@@ -27,6 +27,20 @@ VALUES_HELD = 12
 
 LEAST_HELD_OUT, SHARE_HELD_OUT, MOST_HELD_OUT = 20_000, 0.05, 5_000
 """Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
+
+
+class AnswersFrom(NamedTuple):
+    """Outputs that answers are made from.
+
+    Attributes:
+        source: see ``source_of``.
+        task: ``classification`` or ``regression``.
+        rows: that are left out, at most.
+    """
+
+    source: str
+    task: str
+    rows: int = ROWS
 
 
 def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
@@ -86,7 +100,7 @@ def require_left_out(source: str | None) -> None:
         )
 
 
-def require_two(encoding: Encoding) -> None:
+def require_two(encoding: Encoding | None) -> None:
     """Refuse a threshold where there are not two classes.
 
     Raises:
@@ -120,9 +134,25 @@ def make_answers(
     if not isinstance(encoding, Classes):
         X, _, _ = problem.full_rows(left_out.ids, problem.validation)
         return made_intervals(left_out, X, problem.predictor(), problem.engine)
-    factors = class_factors(problem.train)
+    return class_answers(left_out, problem, warn, threshold)
+
+
+def class_answers(
+    left_out: LeftOut, problem: Problem, warn: Callable[[str], None], threshold: str | None = None
+) -> ProbabilityCalibration:
+    """Probabilities of classes, and a threshold between two.
+
+    They are those of the rows as they are, whatever classes weighed in the fit.
+
+    Args:
+        left_out: outputs on rows.
+        problem: as it was solved.
+        warn: as for ``make_answers``.
+        threshold: as for ``make_answers``.
+    """
+    encoding, factors = problem.encoding, class_factors(problem.train)
+    assert isinstance(encoding, Classes)
     if factors is not None and left_out.w is not None:
-        # Probabilities are those of the rows as they are, whatever classes weighed in the fit.
         weights = np.where(factors > 0, factors, 1.0)[left_out.y]
         left_out = replace(left_out, w=left_out.w / weights)
     made = calibrated(left_out, problem.engine)

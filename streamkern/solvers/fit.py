@@ -45,7 +45,7 @@ from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Allowance, Executor
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
-from streamkern.solvers.answers import make_answers, require_left_out, require_two, source_of
+from streamkern.solvers.answers import AnswersFrom, make_answers, require_left_out, require_two, source_of
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
 from streamkern.solvers.choice import (
@@ -57,6 +57,7 @@ from streamkern.solvers.choice import (
     search_for,
 )
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
+from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.metric import Metric, learn_metric, require_metric
 from streamkern.solvers.placement import require_room, room_for_solver
@@ -248,8 +249,8 @@ class Stages:
         on_step: called after every step of training.
     """
 
-    with_answers = True
-    """Whether probabilities or intervals are learned."""
+    left_out = ROWS
+    """Rows, at most, that probabilities or intervals are learned from; 0 for none."""
 
     def __init__(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
         self.on_step = on_step
@@ -374,10 +375,10 @@ def fit(
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
             agop=recipe.metric if search is None else search.agop,
-            answers=None if source is None else (source, recipe.task),
+            answers=None if source is None else AnswersFrom(source, recipe.task, stages.left_out),
         )  # fmt: skip
 
-    source = source_of(recipe.solver, data, recipe.validation) if stages.with_answers else None
+    source = source_of(recipe.solver, data, recipe.validation) if stages.left_out else None
     if recipe.threshold is not None:
         require_left_out(source)
     require_metric(recipe)
@@ -458,7 +459,7 @@ def fit(
         mean_weight=facts.mean_weight,
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
-        leave_out=source == "leave-one-out",
+        leave_out=stages.left_out if source == "leave-one-out" else 0,
     )
 
     def key() -> tuple[Any, ...]:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from streamkern.storage.arrow import TableSource
 from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
 from streamkern.storage.choose import Field, Request, Roles, choose_columns
-from streamkern.storage.convert import kind_of_type
+from streamkern.storage.convert import kind_of_array, table_of_arrays
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.types import Array, IntArray, Rows
 
@@ -117,20 +116,11 @@ def _field(where: str, array: Declared) -> Field:
     """An array for the chooser: with one axis it is a column of a table."""
     dtype = np.dtype(array.dtype)
     field = Field(where, f"{dtype}{list(array.shape)}", dtype, tuple(array.shape[1:]))
-    kind = None if field.wide else _arrow_type(dtype)
+    kind = None if field.wide else kind_of_array(dtype)
     if kind is None:
         return field
     made = dtype if dtype.kind in "biuf" else np.dtype(np.float64 if dtype.kind == "M" else object)
-    return replace(field, dtype=made, inferred=kind_of_type(kind), encoded=dtype.kind not in "biuf")
-
-
-def _arrow_type(dtype: np.dtype[Any]) -> pa.DataType | None:
-    """The type of a column of a table that holds these values, or None."""
-    if dtype.kind in "OTU":
-        return pa.large_string()
-    if dtype.kind == "M" and np.datetime_data(dtype)[0] not in ("D", "s", "ms", "us", "ns"):
-        return pa.timestamp("s")
-    return pa.from_numpy_dtype(dtype) if dtype.kind in "biufM" and dtype.itemsize <= 8 else None
+    return replace(field, dtype=made, inferred=kind, encoded=dtype.kind not in "biuf")
 
 
 class NamedArrays(TableSource):
@@ -204,9 +194,9 @@ class NamedArrays(TableSource):
             w = self._weights(self._arrays[roles.weight].read_kept(a, b), chunk)
         return Rows(X, y, w)
 
-    def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
+    def _table(self, chunk: int, names: Sequence[str]) -> Any:
         a, b = check_chunk(chunk, self.bounds)
-        return pa.table({name: _column(self._arrays[name].read(a, b)) for name in names})
+        return table_of_arrays({name: self._arrays[name].read(a, b) for name in names})
 
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)
@@ -216,15 +206,3 @@ class NamedArrays(TableSource):
 def read_of(roles: Roles) -> list[str]:
     """Names of the arrays that are read: those with a role, and those that are looked at alone."""
     return [*roles.stored, *(name for name, _ in roles.non_features)]
-
-
-def _column(values: Array) -> pa.Array:
-    """A column of a table, from what Arrow takes: text as objects, numbers in this machine's order of bytes."""
-    kind = _arrow_type(values.dtype)
-    if values.dtype.kind in "OTU":
-        made = np.dtype(object)
-    elif kind is not None and pa.types.is_timestamp(kind):
-        made = np.dtype(f"M8[{kind.unit}]")
-    else:
-        made = values.dtype.newbyteorder("=")
-    return pa.array(values.astype(made, copy=False), kind)
