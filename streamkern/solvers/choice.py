@@ -69,6 +69,7 @@ TELLING = 20
 WIDEST_L1 = 200
 """Features up to which the L1 norm is tried: of wider rows its distances take several times what a product takes."""
 
+_EQUATIONS = 190  # bytes of normal equations on ``THREADS`` threads for each p², which may be half of the budget
 _ROUNDS = 3
 _SLOTS = 4  # that memory is reckoned for: what is chosen must not depend on how many there are
 _LAST = 2 + _ROUNDS + len(ABOUT)  # on all rows of the subsample
@@ -213,7 +214,8 @@ def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
 
     These get a quarter of their number, up to 5,000, or an eighth, up to 8,000: a table needs more centers than images
     do, and each takes less. There are fewer where p² numbers in float64, three times over, would take more than a
-    quarter of the budget.
+    quarter of the budget; and no quarter of the rows where normal equations would not fit, since passes without a ridge
+    are worse with so many.
 
     Args:
         rows: training rows.
@@ -222,7 +224,8 @@ def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
         seed: which rows are drawn.
     """
     room = int((budget / (4 * 3 * 8)) ** 0.5)
-    more = min(max(min(rows // 4, SOME_CENTERS), rows // 8), MOST_CENTERS, room) if d <= WIDEST_L1 else 0
+    solved = int((budget / (2 * _EQUATIONS)) ** 0.5)
+    more = min(max(min(rows // 4, SOME_CENTERS, solved), rows // 8), MOST_CENTERS, room) if d <= WIDEST_L1 else 0
     return Uniform(min(max(CENTERS, more), rows), seed)
 
 

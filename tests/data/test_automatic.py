@@ -29,7 +29,7 @@ class Recipe:
     """The part of a recipe that preprocessing looks at."""
 
     features = validation = None
-    kernel = None
+    kernel = class_weight = None
     centers = sk.Uniform(10)
 
     def __init__(self, train: sk.Dataset, task: str = "regression", preprocess: Any = "auto", **given: Any) -> None:

@@ -16,6 +16,7 @@ from streamkern.report import read_run
 from streamkern.solvers import choice
 from streamkern.solvers.auto import choose_solver
 from streamkern.solvers.choice import MOST_WORK, SHARE, KernelChoice, default_centers, search_for
+from streamkern.solvers.footprint import solver_memory
 from streamkern.solvers.metered import THREADS, Bill, Size, nominal, nominal_work
 from streamkern.solvers.metric import Metric
 from streamkern.storage.serialize import load_value, save_value
@@ -128,6 +129,12 @@ def test_a_table_gets_more_centers_and_little_memory_fewer():
     assert default_centers(10_000, 10, 8 << 30, 0) == sk.Uniform(2500)
     assert default_centers(30_000, 10, 8 << 30, 3) == default_centers(40_000, 10, 8 << 30, 3) == sk.Uniform(5000, 3)
     assert default_centers(60_000, 10, 8 << 30, 0) == sk.Uniform(7500)
+    for gigabytes in (1, 2, 4, 6, 8):  # more than an eighth only with the ridge of normal equations
+        budget = gigabytes << 30
+        p = default_centers(20_000, 10, budget, 0).p
+        data = sk.from_arrays(np.zeros((20_000, 10), np.float32), np.zeros(20_000))
+        size = Size(20_000, p, 20, 16, memory=solver_memory(budget, data, p, 4))
+        assert p == 2500 or isinstance(choose_solver(size, ridge=True).solver, sk.Direct)
     assert default_centers(10**7, 10, 8 << 30, 0) == sk.Uniform(8000)
     assert default_centers(10**7, 10, 1 << 30, 0).p < 4000
     assert default_centers(60_000, 784, 8 << 30, 0) == sk.Uniform(2000)
