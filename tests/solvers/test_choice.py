@@ -127,7 +127,7 @@ def test_a_table_gets_more_centers_and_little_memory_fewer():
     assert default_centers(900, 10, 8 << 30, 0) == sk.Uniform(900)
     assert default_centers(7_000, 10, 8 << 30, 0) == sk.Uniform(2000)
     assert default_centers(10_000, 10, 8 << 30, 0) == sk.Uniform(2500)
-    assert default_centers(30_000, 10, 8 << 30, 3) == default_centers(40_000, 10, 8 << 30, 3) == sk.Uniform(5000, 3)
+    assert default_centers(30_000, 10, 9 << 30, 3) == default_centers(40_000, 10, 8 << 30, 3) == sk.Uniform(5000, 3)
     assert default_centers(60_000, 10, 8 << 30, 0) == sk.Uniform(7500)
     for gigabytes in (1, 2, 4, 6, 8):  # more than an eighth only with the ridge of normal equations
         budget = gigabytes << 30
