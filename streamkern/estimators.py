@@ -23,6 +23,7 @@ from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight, require_class_weight
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
+from streamkern.data.subsample import FEW, class_counts
 from streamkern.data.targets import Classes
 from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
@@ -175,15 +176,15 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             require_given_target(y)
             data, dtype = self._validated(X, y, sample_weight)
-        seed = self._seed()
+        seed, here = self._seed(), not (isinstance(X, Dataset) or is_dask_array(X))
         reason: dict[str, str] = {}
         try:
-            fitted = self._fitted(self._recipe(data, dtype, seed))
+            fitted = self._fitted(self._recipe(data, dtype, seed, here))
         except PrecisionError as error:
             if self.dtype != "auto" or dtype == "float64":
                 raise
             reason = {"arithmetic": f"float64: {error.what}"}
-            fitted = self._fitted(self._recipe(data, "float64", seed))
+            fitted = self._fitted(self._recipe(data, "float64", seed, here))
         self.model_ = model_of(fitted, **reason)
         self.outcome_ = fitted.outcome
         self.report_ = fitted.report | {"seed": seed} | reason
@@ -351,7 +352,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         data = from_arrays(X, y, columns=names, sample_weight=sample_weight, schema=schema)
         return data, "float64" if X.dtype == np.float64 else "float32"
 
-    def _recipe(self, data: Dataset, dtype: str, seed: int) -> _Recipe:
+    def _recipe(self, data: Dataset, dtype: str, seed: int, here: bool) -> _Recipe:
         def require(right: bool, name: str, expected: str) -> None:
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=self._where(name), expected=expected)
@@ -378,7 +379,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if validation is not None and not isinstance(validation, Dataset):
             share = isinstance(validation, float | np.floating) and 0 < validation < 1
             require(share, "validation", "a fraction between 0 and 1, or a Dataset")
-            data, held = data.split(float(validation), seed)
+            here &= self._task == "classification"
+            rarest = min(class_counts(data.source, data.rules).values()) if here else 0
+            data, held = data.split(float(validation), seed, stratify=here and rarest * float(validation) < FEW)
             data.require_rows()
             validation = held.plain()
         centers = self.centers

@@ -171,3 +171,22 @@ def test_what_it_reads_is_planned():
     source = ClassWeightedSource(data.source)
     assert source.reading().row == data.source.reading().row + 16
     assert sk.plan(_pipeline(X, y, class_weight="balanced"), threads=1, memory="2GiB").footprint.peak > 0
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_of_a_rare_class_are_held_out_by_its_share(weighted):
+    X, y = _rare(1000, 0.0)
+    y[:30] = "yes"
+    w = np.full(len(y), 2.0) if weighted else None
+    held = set()
+    for seed in range(6):
+        model = _model(SOLVERS[0], validation=0.1, random_state=seed).fit(X, y, w)
+        found = model.model_.answers.sets.starts
+        held.add((int(found[1] - found[0]), int(found[2] - found[1])))
+    assert held == {(97, 3)}
+    # Classes with rows enough are left to chance, which is the split of data sets.
+    y[:500] = "yes"
+    _, rest = sk.from_arrays(X, y, sample_weight=w).split(0.1, 0)
+    assert len(rest) != 100
+    model = _model(SOLVERS[0], validation=0.1).fit(X, y, w)
+    assert model.model_.answers.facts["rows"] == len(rest)
