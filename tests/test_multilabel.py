@@ -122,7 +122,7 @@ def test_what_it_cannot_do_is_said():
     X, Y = _rows(200)
     wrong = Y.copy()
     wrong[7, 1] = 2
-    with pytest.raises(sk.DataError, match="A label of several is 2") as error:
+    with pytest.raises(sk.DataError, match="A label is 2 in a target") as error:
         sk.run(sk.Pipeline(sk.from_arrays(X, wrong), sk.Gaussian(2.0), sk.Uniform(20), sk.Direct()))
     assert "row 7, label 1" in str(error.value)
     for given, text in (
@@ -137,7 +137,7 @@ def test_what_it_cannot_do_is_said():
         model.prediction_set(X)
     with pytest.raises(sk.UsageError, match="it is a classifier"):
         model.model_.predict_interval(X)
-    with pytest.raises(sk.DataError, match="A label of several is 3"):
+    with pytest.raises(sk.DataError, match="A label is 3 in a target"):
         model.model_.score(sk.from_arrays(X, 3 * Y))
 
 
