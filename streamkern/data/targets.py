@@ -254,7 +254,7 @@ def require_binary(y: Array, row_ids: IntArray, where: str) -> None:
     if wrong.any():
         row, column = (int(i) for i in np.argwhere(wrong)[0])
         raise DataError(
-            f"A label is {y[row, column]!s} in a target of several columns.",
+            f"A label is {y[row, column]:g} in a target of several columns.",
             where=f"{where}, row {int(row_ids[row])}, label {column}",
             expected="0 or 1 in every column of the target of a classifier",
             remedy="name one target column; or use a regressor for values",
