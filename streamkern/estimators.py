@@ -23,7 +23,7 @@ from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.data.targets import Classes
-from streamkern.errors import DataError, PrecisionError, UsageError
+from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
@@ -35,6 +35,7 @@ from streamkern.solvers import Solver
 from streamkern.solvers.answers import source_of
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.choice import default_centers
+from streamkern.solvers.direct import Direct
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
@@ -43,6 +44,7 @@ from streamkern.storage.convert import is_mixed, is_table
 from streamkern.storage.dask import is_dask_array
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
+from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, no_target, require_target
 
 _LEAST_HELD_OUT, _SHARE_HELD_OUT, _MOST_HELD_OUT = 20_000, 0.05, 5_000
 """Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
@@ -162,6 +164,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             DataError: rows or targets that cannot be used.
             NumericalError: training diverged or stagnated.
         """
+        return self._trained(X, y, sample_weight)
+
+    def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
+        """As ``fit``; with ``kept`` by ``Direct``, whose sums stay, and for ``classes`` beyond those of the rows."""
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         elif is_mixed(X):
@@ -170,19 +176,21 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             plain = schema is not None and schema.plain and data.source.dtype == np.float64
             dtype = "float64" if plain else "float32"
         else:
-            _require_target(y)
+            require_target(y)
             data, dtype = self._validated(X, y, sample_weight)
+        if classes is not None:
+            data = replace(data, labels=tuple(np.unique(classes).tolist()))
         seed = self._seed()
         reason: dict[str, str] = {}
         try:
-            fitted = self._fitted(self._recipe(data, dtype, seed))
+            fitted = self._fitted(self._recipe(data, dtype, seed, kept))
         except PrecisionError as error:
             if self.dtype != "auto" or dtype == "float64":
                 raise
             reason = {"arithmetic": f"float64: {error.what}"}
-            fitted = self._fitted(self._recipe(data, "float64", seed))
+            fitted = self._fitted(self._recipe(data, "float64", seed, kept))
         self.model_ = model_of(fitted, **reason)
-        self.outcome_ = fitted.outcome
+        self.outcome_ = replace(fitted.outcome, sums=None)  # they are the model's
         self.report_ = fitted.report | {"seed": seed} | reason
         if fitted.choice is not None:
             self.report_ |= {"kernel": fitted.choice.summary()}
@@ -291,14 +299,14 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _score(self, data: Dataset, y: Any, sample_weight: Any, metric: str) -> float:
         """One metric over a dataset, in a stream."""
         check_is_fitted(self)
-        _no_target(y, sample_weight)
+        no_target(y, sample_weight)
         with open_executor(self.scheduler, self.threads) as executor:
             return float(self.model_.score(data, executor=executor)[metric])
 
     def _streamed(self, X: Any, y: Any, sample_weight: Any = None) -> Dataset:
         """A dataset, or one over Dask arrays: nothing is read yet."""
         if isinstance(X, Dataset):
-            _no_target(y, sample_weight)
+            no_target(y, sample_weight)
             data = X
         else:
             data = from_arrays(X, y, sample_weight=sample_weight)
@@ -349,7 +357,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         data = from_arrays(X, y, columns=names, sample_weight=sample_weight, schema=schema)
         return data, "float64" if X.dtype == np.float64 else "float32"
 
-    def _recipe(self, data: Dataset, dtype: str, seed: int) -> _Recipe:
+    def _recipe(self, data: Dataset, dtype: str, seed: int, kept: bool = False) -> _Recipe:
         def require(right: bool, name: str, expected: str) -> None:
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=self._where(name), expected=expected)
@@ -387,6 +395,11 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             warnings.warn(message, UserWarning, stacklevel=3)
             centers = replace(centers, p=data.base_rows)
         solver: Any = AUTO if self.solver is None else self.solver
+        if kept:
+            solver = Direct() if solver == AUTO else solver
+            require(isinstance(solver, Direct), "solver", 'for partial_fit sk.Direct(...), None or "auto"')
+            require(self.partition is None, "partition", "None for partial_fit: leaves keep no sums")
+            solver = replace(solver, keep_sums=True)
         return _Recipe(
             data,
             validation,
@@ -404,7 +417,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
 
-class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
     Args:
@@ -479,7 +492,7 @@ class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # ty
         return tags
 
 
-class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classification by least squares on class indicators: the class of the largest output is the prediction.
 
     ``predict_proba`` has probabilities where there are rows to learn them from that the model was not fitted to: with
@@ -558,7 +571,10 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
             DataError: rows or labels that cannot be used.
             NumericalError: training diverged or stagnated.
         """
-        super().fit(X, y, sample_weight)
+        return self._trained(X, y, sample_weight)
+
+    def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
+        super()._trained(X, y, sample_weight, kept, classes)
         encoding = self.model_.encoding
         assert isinstance(encoding, Classes)
         self.classes_ = encoding.values
@@ -603,33 +619,6 @@ def _with_held_out(recipe: _Recipe) -> _Recipe:
         return recipe
     train, held = data.split(min(_SHARE_HELD_OUT, _MOST_HELD_OUT / n), recipe.seed)
     return replace(recipe, train=train, validation=held.plain())
-
-
-def _no_target(y: Any, sample_weight: Any = None) -> None:
-    if y is not None or sample_weight is not None:
-        raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
-
-
-def _require_target(y: Any) -> None:
-    """Raises an error where targets are missing: all of them, or one that is None, NA or NaT."""
-    if y is None:
-        raise UsageError(
-            "There is no target: this estimator requires y to be passed, but the target y is None.",
-            where="fit(X, y)",
-            expected="a target for every row; or a Dataset, which has its own",
-        )
-    dtype = getattr(y, "dtype", None)
-    if isinstance(dtype, np.dtype) and dtype.kind != "O":
-        return
-    values = np.asarray(y, dtype=object)
-    for row, value in enumerate(values.ravel().tolist() if values.ndim == 1 else ()):
-        if value is None or type(value).__name__ in ("NAType", "NaTType"):
-            raise DataError(
-                f"A target is missing: {value!r}.",
-                where=f"y, row {row}",
-                expected="a label or a number for every row",
-                remedy="leave out the rows without a target: keep = pd.notna(y); model.fit(X[keep], y[keep])",
-            )
 
 
 def _is_count(value: Any) -> bool:

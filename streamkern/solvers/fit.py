@@ -116,7 +116,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
         )
     moments = Moments(pivot, target_pivot, get_backend().finite_rows, plain.columns)
     sums = sweep(executor, ScanWork(scan, moments))
-    return summarise(sums, moments, flat=not target.outputs, has_target=True)
+    return summarise(sums, moments, flat=not target.outputs, has_target=True, known=plain.labels)
 
 
 def learn(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Transform, ...]:
