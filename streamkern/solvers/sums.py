@@ -138,7 +138,7 @@ class Sums:
                     else ", and none would stay."
                 ),
                 where="forget",
-                expected="rows that the model was fitted to, each once, with the weights that they had; at least one stays",
+                expected="rows of the fit, each once, with the weights that they had; at least one row stays",
                 remedy="give the rows as they were given to fit or partial_fit; to forget all rows, delete the model",
             )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
 from streamkern.data.dataset import Dataset
@@ -19,6 +20,20 @@ from streamkern.types import Array
 from streamkern.updates.rows import rows_for, updated
 
 
+def has_sums(estimator: Any) -> bool:
+    """Whether rows can be added to a fitted estimator; one that is not fitted keeps its sums if it begins so.
+
+    Raises:
+        AttributeError: it was fitted without them.
+    """
+    if hasattr(estimator, "model_") and estimator.model_.sums is None:
+        raise AttributeError(
+            "This model was fitted without keeping its sums: begin with partial_fit, or fit with "
+            "solver=sk.Direct(keep_sums=True)"
+        )
+    return True
+
+
 class _Updates:
     """What both estimators do."""
 
@@ -30,6 +45,7 @@ class _Updates:
     _budget: Callable[[], int]
     _trained: Callable[..., Self]
 
+    @available_if(has_sums)
     def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Take rows away again: the weights become those of never having seen them, to rounding.
 
@@ -42,7 +58,8 @@ class _Updates:
             sample_weight: their weights; None with a ``Dataset``.
 
         Raises:
-            UsageError: the model keeps no sums, or what its rows have added is not known.
+            AttributeError: the model was fitted without its sums.
+            UsageError: what its rows have added is not known.
             DataError: rows that cannot be used, or more than the model has seen.
             PlanRefusedError: it would not fit the memory.
         """
@@ -87,21 +104,24 @@ class _Updates:
 class RegressorUpdates(_Updates):
     """Rows of a regressor."""
 
+    @available_if(has_sums)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, by a sweep over them alone: the first call is a fit by ``Direct`` that keeps its sums.
 
-        Weights become those of one fit on all rows that were given, to rounding, with the preprocessing, kernel, centers
-        and ridge that the first rows chose: give enough of them. A model fitted with ``solver=Direct(keep_sums=True)``
-        goes on from there. Intervals stay those of the first rows until as many have come as there were.
+        Weights become those of one fit on all rows that were given, to rounding, with the preprocessing, kernel,
+        centers and ridge that the first rows chose: give enough of them. A model fitted with
+        ``solver=Direct(keep_sums=True)`` goes on from there. Intervals stay as they are until a call has as many rows
+        as the model had; they are then made from those.
 
         Args:
             X: rows, as in ``fit``.
             y: targets; None with a ``Dataset``.
-            sample_weight: weights w >= 0, shape (n,); only their ratios to those of other calls matter, and rows without
-                have 1.
+            sample_weight: weights w >= 0, shape (n,); only ratios matter, to those of other calls too, where rows
+                without weights have 1.
 
         Raises:
-            UsageError: the solver is not ``Direct``, or the model was fitted without its sums.
+            AttributeError: the model was fitted without its sums.
+            UsageError: the solver is not ``Direct``.
             DataError: as ``fit``; or columns that are not those of the first call.
             PlanRefusedError: it would not fit the memory.
         """
@@ -115,23 +135,26 @@ class ClassifierUpdates(_Updates):
 
     classes_: Array
 
+    @available_if(has_sums)
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, by a sweep over them alone: the first call is a fit by ``Direct`` that keeps its sums.
 
-        Weights become those of one fit on all rows that were given, to rounding, with the preprocessing, kernel, centers
-        and ridge that the first rows chose: give enough of them. A model fitted with ``solver=Direct(keep_sums=True)``
-        goes on from there. Probabilities stay those of the first rows until as many have come as there were.
+        Weights become those of one fit on all rows that were given, to rounding, with the preprocessing, kernel,
+        centers and ridge that the first rows chose: give enough of them. A model fitted with
+        ``solver=Direct(keep_sums=True)`` goes on from there. Probabilities stay as they are until a call has as many
+        rows as the model had; they are then made from those.
 
         Args:
             X: rows, as in ``fit``.
             y: labels; None with a ``Dataset``.
             classes: all labels that may come, shape (K,), in the first call; None: those of the first rows.
-            sample_weight: weights w >= 0, shape (n,); only their ratios to those of other calls matter, and rows without
-                have 1.
+            sample_weight: weights w >= 0, shape (n,); only ratios matter, to those of other calls too, where rows
+                without weights have 1.
 
         Raises:
-            UsageError: the solver is not ``Direct``, the model was fitted without its sums, or the classes are others.
-            DataError: as ``fit``; a label that is not among the classes; or columns that are not those of the first call.
+            AttributeError: the model was fitted without its sums.
+            UsageError: the solver is not ``Direct``, or the classes are others.
+            DataError: as ``fit``; a label that is not among the classes; or columns other than the first call's.
             PlanRefusedError: it would not fit the memory.
         """
         if not hasattr(self, "model_"):

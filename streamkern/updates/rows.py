@@ -1,8 +1,8 @@
 """Rows added to a model, and rows taken away again, by a sweep over them alone.
 
 The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see ``solvers.sums``). What turns a row
-into numbers stays what the fit made it: preprocessing, kernel, centers, metric, classes and ridge; weights, and the mean
-of the targets, become those of a fit on the rows as they are now.
+into numbers stays what the fit made it: preprocessing, kernel, centers, metric, classes and ridge; weights, and the
+mean of the targets, become those of a fit on the rows as they are now.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from streamkern.solvers.loop import Outcome
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.sums import StoredSums, Sums, normal_equations
+from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.weighted import WeightedSource
 from streamkern.sweep import ScanWork, sweep
+from streamkern.types import IntArray
 
 LANES = 4  # of the projection: a sweep over all rows has none
 
@@ -53,9 +55,9 @@ def update_model(
     """Return the model with rows added, or with rows taken away as if it had never seen them.
 
     A sweep over these rows alone, and a solve. Weights are those of a fit on all rows that are then in the model, with
-    its preprocessing, kernel, centers and ridge, to rounding; the bits do not depend on threads or workers. Probabilities
-    and intervals are made anew from ``validation``, or from added rows where they are at least as many as the model
-    had; else they stay.
+    its preprocessing, kernel, centers and ridge, to rounding; the bits do not depend on threads or workers.
+    Probabilities and intervals are made anew from ``validation``, or from added rows where they are at least as many as
+    the model had; else they stay.
 
     Args:
         model: one that was fitted by ``Direct(keep_sums=True)``, or loaded from where it was saved.
@@ -142,7 +144,7 @@ def require_forgetting(sums: Sums) -> None:
         UsageError: the features of rows depended on more than the row.
     """
     if sums.bound:
-        raise UsageError(
+        raise UnlikeChampionError(
             f"Rows cannot be taken away from this model: {sums.bound}.",
             where="forget",
             expected="rows that add the same whatever their number",
@@ -178,7 +180,9 @@ def updated(
             sums = sums.plus(parts, sign, 1.0 if data.weighted else sums.unit)
             del parts
     if forgotten is not None:
-        problem, sums = _without_centers(problem, sums, forgotten, drop_centers)
+        gone = _centers_among(problem, forgotten)
+        gone -= _centers_among(problem, added) if added is not None and gone else set()
+        problem, sums = _without_centers(problem, sums, np.array(sorted(gone), dtype=np.int64), drop_centers)
     sums, encoding = sums.centred(problem.encoding)
     anew = added is not None and forgotten is None and added.base_rows >= before and added.weighted == (sums.unit != 1)
     problem = replace(problem, encoding=encoding, validation=validation, leave_out=anew and validation is None)
@@ -187,7 +191,11 @@ def updated(
         warnings.warn(message, UserWarning, stacklevel=3)
     answers, source = model.answers, "kept from an earlier fit"
     if validation is not None or anew:
-        answers, source = _answers(problem, solved), "validation rows" if validation is not None else "added rows"
+        made, said = _answers(problem, solved)
+        if validation is not None or not _missing(made) or len(_missing(made)) < len(_missing(answers)):
+            answers, source = made, "validation rows" if validation is not None else "added rows"
+            for message in said:
+                warnings.warn(message, UserWarning, stacklevel=3)
     counts = {"added": 0 if added is None else added.base_rows, "forgotten": forgotten.base_rows if forgotten else 0}
     facts = model.metadata.get("updates", {})
     facts = {name: facts.get(name, 0) + n for name, n in (counts | {"times": 1}).items()}
@@ -236,23 +244,35 @@ def _solved(problem: Problem, sums: Sums) -> tuple[Solved, dict[str, Any]]:
     return iteration.begin(iteration.init(), 0, problem.sweep), iteration.report
 
 
-def _answers(problem: Problem, solved: Solved) -> Answers | None:
-    outcome = Outcome(solved.weights, 1, len(problem.train), 0.0, 0.0, [], None, solved.left_out)
-    return make_answers(problem, outcome, lambda message: warnings.warn(message, UserWarning, stacklevel=5))
+def _answers(problem: Problem, solved: Solved) -> tuple[Answers | None, list[str]]:
+    """Probabilities or intervals of the solution, and warnings about them."""
+    outcome, said = Outcome(solved.weights, 1, len(problem.train), 0.0, 0.0, [], None, solved.left_out), list[str]()
+    return make_answers(problem, outcome, said.append), said
+
+
+def _missing(answers: Answers | None) -> Any:
+    """Classes of which no row was among those that probabilities were made from."""
+    return answers.facts.get("missing", ()) if answers is not None else ()
 
 
 # ------------------------------------------------------------------------------------ centers that are forgotten rows
 
 
-def _without_centers(problem: Problem, sums: Sums, forgotten: Dataset, drop: bool) -> tuple[Problem, Sums]:
-    """The problem without the centers that are forgotten rows, if they are to go; else a warning that there are some."""
+def _centers_among(problem: Problem, rows: Dataset) -> set[int]:
+    """Numbers of the centers that are equal to one of the rows."""
     Z = problem.centers.Z
     if problem.features is not None or not len(Z):
-        return problem, sums
-    scan = Scan(Assembly(forgotten, dtype=problem.dtype), SCAN_ROWS)
+        return set()
     known = list(row_digests(np.asarray(Z)))
+    scan = Scan(Assembly(rows, dtype=problem.dtype), SCAN_ROWS)
     (found,) = sweep(problem.executor, ScanWork(scan, _Equal(frozenset(known))))
-    centers = np.array([i for i, each in enumerate(known) if each in found], dtype=np.int64)
+    found = frozenset(found)
+    return {i for i, each in enumerate(known) if each in found}
+
+
+def _without_centers(problem: Problem, sums: Sums, centers: IntArray, drop: bool) -> tuple[Problem, Sums]:
+    """The problem without centers that are forgotten rows, if they are to go; else a warning where there are some."""
+    Z = problem.centers.Z
     if not len(centers):
         return problem, sums
     if not drop:
@@ -264,7 +284,7 @@ def _without_centers(problem: Problem, sums: Sums, forgotten: Dataset, drop: boo
         )
         return problem, sums
     if sums.change is not None or len(centers) == len(Z):
-        raise UsageError(
+        raise UnlikeChampionError(
             "No center would be left."
             if len(centers) == len(Z)
             else "The centers cannot be removed from these sums: the equations were solved in another basis.",
