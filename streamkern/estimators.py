@@ -44,7 +44,7 @@ from streamkern.storage.convert import is_mixed, is_table
 from streamkern.storage.dask import is_dask_array
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
-from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, no_target, require_target
+from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, no_target, require_given
 
 _LEAST_HELD_OUT, _SHARE_HELD_OUT, _MOST_HELD_OUT = 20_000, 0.05, 5_000
 """Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
@@ -176,7 +176,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             plain = schema is not None and schema.plain and data.source.dtype == np.float64
             dtype = "float64" if plain else "float32"
         else:
-            require_target(y)
+            require_given(y)
             data, dtype = self._validated(X, y, sample_weight)
         if classes is not None:
             data = replace(data, labels=tuple(np.unique(classes).tolist()))

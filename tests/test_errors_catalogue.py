@@ -127,6 +127,7 @@ PLAIN = {
     "sweep.py": "protocol",
     "partition/memory.py": "rows of shapes alone, which a projection never reads",
     "partition/model.py": "KeyError, told as a damaged artifact",
+    "updates/estimators.py": "AttributeError, by which scikit-learn knows that a method is missing",
     "solvers/estimator_answers.py": "AttributeError, by which scikit-learn knows that a method is missing",
     "solvers/saved.py": "KeyError, told as a damaged artifact",
     "storage/artifact.py": "KeyError, told as a damaged artifact",
@@ -633,12 +634,16 @@ data/alike.py: A feature is NaN or infinite.
     pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
 estimators.py: ... is given, and there is no kernel.
     test_estimators.py::test_a_grid_of_bandwidths_is_searched
-estimators.py: A target is missing:
+updates/estimators.py: A target is missing:
     test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
-estimators.py: There is no target: this estimator requires y to be pas
+updates/estimators.py: There is no target: this estimator requires y t
     test_estimators.py::test_no_target_at_all_is_told
 commands/runs.py: The page cannot be served:
     report/test_browser.py::test_a_port_that_is_taken_is_told
+updates/estimators.py: The classes are
+    solvers/test_sums.py::test_classes_may_come_later_if_they_are_named
+solvers/direct.py: keep_sums is
+    solvers/test_sums.py::test_what_cannot_be_updated_says_why
 estimators.py: random_state is
     test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
 kernels/base.py: ... has no parameter
@@ -867,6 +872,8 @@ MODULES = {
     "partition/rows.py": "partition/test_partition_resume.py",
     "partition/tree.py": "partition/test_partition.py",
     "solvers/answering.py": "test_intervals.py",
+    "solvers/sums.py": "solvers/test_sums.py",
+    "updates/rows.py": "solvers/test_sums.py",
     "solvers/intervals.py": "test_intervals.py",
     "solvers/left_out.py": "test_intervals.py",
     "solvers/probabilities.py": "test_probabilities.py",

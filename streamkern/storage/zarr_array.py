@@ -209,7 +209,7 @@ class StoredArray:
             part = block[slice(region[0].start - a, region[0].stop - a), *region[1:]]
             if not _is_all(part, self._fill):
                 continue
-            key = self._key(self.outer_of(coords))
+            key = self._key(self._outer_of(coords))
             try:
                 present = sync(self._is_stored(key, coords))
             except StorageError:
@@ -226,7 +226,7 @@ class StoredArray:
                     '{"sparse": true}, or open it with open_zarr(..., sparse=True)',
                 )
 
-    def outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:
+    def _outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(c * step // outer for c, step, outer in zip(coords, self.array.chunks, self.outer, strict=True))
 
     async def _is_stored(self, key: str, coords: tuple[int, ...]) -> bool:
@@ -266,7 +266,7 @@ class StoredArray:
             except StorageError:
                 raise
             except Exception as alone:
-                culprit, rows, error = self._key(self.outer_of(coords)), (region[0].start, region[0].stop - 1), alone
+                culprit, rows, error = self._key(self._outer_of(coords)), (region[0].start, region[0].stop - 1), alone
                 break
         return CorruptChunkError(
             f"chunk {culprit} cannot be read: {type(error).__name__}: {error}",

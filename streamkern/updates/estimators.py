@@ -73,7 +73,7 @@ class _Updates:
             no_target(y, sample_weight)
             rows: Any = X
         else:
-            require_target(y)
+            require_given(y)
             if not is_dask_array(X):
                 X, y, sample_weight = self._checked(X, y, sample_weight)
             rows = (X, y, sample_weight)
@@ -175,7 +175,7 @@ def no_target(y: Any, sample_weight: Any = None) -> None:
         raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
 
 
-def require_target(y: Any) -> None:
+def require_given(y: Any) -> None:
     """Refuse missing targets: all of them, or one that is None, NA or NaT."""
     if y is None:
         raise UsageError(
