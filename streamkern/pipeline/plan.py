@@ -23,7 +23,7 @@ from streamkern.partition.tree import Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
-from streamkern.solvers.answers import planned_answers, source_of
+from streamkern.solvers.answers import AnswersFrom, planned_answers, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
 from streamkern.solvers.base import HELD_OUT
@@ -173,7 +173,7 @@ def plan(
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
-        answers=None if source is None else (source, pipeline.task),
+        answers=None if source is None else AnswersFrom(source, pipeline.task),
     )  # fmt: skip
     fits = project(agop=pipeline.metric)
     search = search_of(pipeline, fits)
@@ -213,7 +213,8 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     project = Projection(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held)
     fits, at_once = project.first()
     leaves, rows = expected_leaves(partition, pipeline.train.base_rows)
-    one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline)
+    one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline, leaves)
+    source = source_of(leafwise.solver, pipeline.train, pipeline.validation)
     bill = Bill(leafwise.solver, replace(one.bill.size, outputs=_outputs(pipeline), slots=slots))
     leaf = replace(
         pipeline, train=leafwise.train, centers=leafwise.centers, solver=leafwise.solver, metric=leafwise.metric,
@@ -254,6 +255,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
         f"partition: about {leaves:,} leaves of up to {rows:,} rows, {min(at_once, slots)} at a time",
         *(["one model instead, where leaves are no better on held-out rows of a sample"] if trials else []),
         f"solver of a leaf: {leafwise.solver.to_json()['name']}, {bill.effort.passes} pass(es) at most",
+        planned_answers(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline)),
         *planned_note(pipeline.train, steps(pipeline)),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         *([] if doubt is None else [f"warning: {doubt}"]),

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Classes
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.intervals import FUNCTIONS, LEARNED, Intervals, made_intervals
-from streamkern.solvers.left_out import on_validation, rows_left_out
+from streamkern.solvers.left_out import ROWS, on_validation, rows_left_out
 from streamkern.solvers.loop import Outcome
-from streamkern.solvers.probabilities import calibrated
+from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
 from streamkern.solvers.saved import Answers
 
 VALUES_HELD = 12
 """Numbers in float64 for each output of a row that is left out, while answers are made from them."""
+
+
+class AnswersFrom(NamedTuple):
+    """Outputs that answers are made from.
+
+    Attributes:
+        source: see ``source_of``.
+        task: ``classification`` or ``regression``.
+        rows: that are left out, at most.
+    """
+
+    source: str
+    task: str
+    rows: int = ROWS
 
 
 def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
@@ -56,6 +70,12 @@ def make_answers(problem: Problem, outcome: Outcome, warn: Callable[[str], None]
         X, _, _ = problem.full_rows(left_out.ids, problem.validation)
         return made_intervals(left_out, X, problem.predictor(), problem.engine)
     made = calibrated(left_out, problem.engine)
+    warned_of_missing(made, encoding, warn)
+    return made
+
+
+def warned_of_missing(made: ProbabilityCalibration, encoding: Classes, warn: Callable[[str], None]) -> None:
+    """Report classes that were not among the rows of a calibration."""
     missing = [str(encoding.values[code]) for code in made.facts["missing"]]
     if missing:
         shown = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
@@ -63,7 +83,6 @@ def make_answers(problem: Problem, outcome: Outcome, warn: Callable[[str], None]
             f"{len(missing)} of {encoding.outputs} classes are not among the {made.facts['rows']:,} rows that "
             f"probabilities are fitted to ({shown}): they have the parameters that all classes share"
         )
-    return made
 
 
 def planned_answers(task: str, source: str | None, train: Dataset, validation: Dataset | None, outputs: int) -> str:

@@ -45,11 +45,12 @@ from streamkern.execute.base import Allowance, Executor
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
-from streamkern.solvers.answers import make_answers, source_of
+from streamkern.solvers.answers import AnswersFrom, make_answers, source_of
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
 from streamkern.solvers.choice import KernelChoice, Search, choose_kernel, default_kernel, search_for
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
+from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.loop import Outcome, Progress, train
 from streamkern.solvers.metric import AGOP, Metric, learn_metric, require_metric
 from streamkern.solvers.placement import require_room, room_for_solver
@@ -298,8 +299,8 @@ class Stages:
         on_step: called after every step of training.
     """
 
-    with_answers = True
-    """Whether probabilities or intervals are learned."""
+    left_out = ROWS
+    """Rows, at most, that probabilities or intervals are learned from; 0 for none."""
 
     def __init__(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
         self.on_step = on_step
@@ -416,10 +417,10 @@ def fit(
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
             agop=recipe.metric if search is None else search.agop,
-            answers=None if source is None else (source, recipe.task),
+            answers=None if source is None else AnswersFrom(source, recipe.task, stages.left_out),
         )  # fmt: skip
 
-    source = source_of(recipe.solver, data, recipe.validation) if stages.with_answers else None
+    source = source_of(recipe.solver, data, recipe.validation) if stages.left_out else None
     require_metric(recipe)
     search: Search | None = None
 
@@ -490,7 +491,7 @@ def fit(
         mean_weight=facts.mean_weight,
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
-        leave_out=source == "leave-one-out",
+        leave_out=stages.left_out if source == "leave-one-out" else 0,
     )
 
     def key() -> tuple[Any, ...]:
