@@ -59,8 +59,8 @@ def _forgotten(path: str | None, pipeline: Pipeline) -> Dataset | None:
     source = pipeline.train.source
     if path is None or source.target is None:
         return None
-    stored = source.columns if path.endswith((".parquet", ".pq", ".csv")) else None
-    return open_dataset(path, source.target.name, columns=stored, weight=source.weight)
+    columns = None if path.rstrip("/").endswith(".zarr") else source.columns
+    return open_dataset(path, source.target.name, columns=columns, weight=source.weight)
 
 
 def _page(folder: Path) -> Path:

@@ -12,7 +12,7 @@ from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
 from streamkern.execute import open_executor
-from streamkern.execute.base import Executor, Parts
+from streamkern.execute.base import Parts
 from streamkern.model import KernelMachine
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.registry import drift
@@ -105,7 +105,9 @@ def added_night(
     with open_executor("threads", threads) as executor:
         for rows, sign in ((reuse.added, 1), (forget, -1)):
             if rows is not None:
-                n, counts, found, labels = _counted(rows, before.edges, targets, executor)
+                rows = replace(stored(rows), source=rows.source.conformed(champion.schema))
+                tallied = drift.Tally(before.edges, targets)
+                n, counts, found, labels = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), tallied))
                 if sign > 0 and isinstance(champion.encoding, Classes):
                     known = set(map(str, champion.encoding.values.tolist()))
                     if strange := sorted(set(labels) - known):
@@ -113,7 +115,3 @@ def added_night(
                 both = {label: tally[3].get(label, 0) + sign * labels.get(label, 0) for label in {*tally[3], *labels}}
                 tally = (tally[0] + sign * n, tally[1] + sign * counts, tally[2] + sign * found, both)
     return Night(reuse, before, tally), None
-
-
-def _counted(rows: Dataset, edges: Any, targets: Any, executor: Executor) -> Parts:
-    return sweep(executor, ScanWork(RawScan(Scan(Assembly(stored(rows)))), drift.Tally(edges, targets)))

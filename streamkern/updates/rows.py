@@ -24,11 +24,11 @@ from streamkern.execute.base import Allowance, Executor, Parts, Stack
 from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.model import KernelMachine
 from streamkern.partition.model import PartitionedMachine
-from streamkern.solvers.answers import make_answers
+from streamkern.solvers.answers import AnswersFrom, make_answers
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct, DirectIteration, Solved
 from streamkern.solvers.footprint import Footprint, footprint, loaded
-from streamkern.solvers.left_out import row_digests
+from streamkern.solvers.left_out import ROWS, row_digests
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.saved import Answers
@@ -39,6 +39,8 @@ from streamkern.sweep import ScanWork, sweep
 from streamkern.types import IntArray
 
 LANES = 4  # of the projection: a sweep over all rows has none
+
+_KEPT = "kept from an earlier fit"
 
 
 def update_model(
@@ -166,12 +168,13 @@ def updated(
     if not rows:
         raise UsageError("There are no rows.", where="update_model", expected="rows to add, or rows to forget")
     stored = require_sums(model, forgotten is not None)
-    projected = _projected(model, stored, rows, executor, budget)
+    many = added is not None and forgotten is None and added.base_rows >= stored.rows
+    wanted = "validation" if validation is not None else "leave-one-out" if many else ""
+    projected = _projected(model, stored, rows, wanted, executor, budget)
     executor.allowed = Allowance(budget, projected.worker_bytes(1), projected.worker[1])
     sums = stored.load() if isinstance(stored, StoredSums) else stored
     if forgotten is not None:
         require_forgetting(sums)
-    before = sums.rows
     problem = _problem(model, sums, rows[0], executor, projected)
     for data, sign in ((added, 1), (forgotten, -1)):
         if data is not None:
@@ -184,22 +187,21 @@ def updated(
         gone -= _centers_among(problem, added) if added is not None and gone else set()
         problem, sums = _without_centers(problem, sums, np.array(sorted(gone), dtype=np.int64), drop_centers)
     sums, encoding = sums.centred(problem.encoding)
-    anew = added is not None and forgotten is None and added.base_rows >= before and added.weighted == (sums.unit != 1)
-    problem = replace(problem, encoding=encoding, validation=validation, leave_out=anew and validation is None)
+    if wanted == "leave-one-out" and rows[0].weighted != (sums.unit != 1):
+        wanted = ""  # their weights are in another unit than those of the sums
+    left_out = ROWS if wanted == "leave-one-out" else 0
+    problem = replace(problem, encoding=encoding, validation=validation, leave_out=left_out)
     solved, report = _solved(problem, sums)
-    for message in report.get("warnings", ()):
+    answers, source, said = _answers(problem, solved, model.answers) if wanted else (model.answers, "", [])
+    for message in (*report.get("warnings", ()), *said):
         warnings.warn(message, UserWarning, stacklevel=3)
-    answers, source = model.answers, "kept from an earlier fit"
-    if validation is not None or anew:
-        made, said = _answers(problem, solved)
-        if validation is not None or not _missing(made) or len(_missing(made)) < len(_missing(answers)):
-            answers, source = made, "validation rows" if validation is not None else "added rows"
-            for message in said:
-                warnings.warn(message, UserWarning, stacklevel=3)
     counts = {"added": 0 if added is None else added.base_rows, "forgotten": forgotten.base_rows if forgotten else 0}
     facts = model.metadata.get("updates", {})
     facts = {name: facts.get(name, 0) + n for name, n in (counts | {"times": 1}).items()}
-    metadata = model.metadata | {"rows": sums.rows, "updates": facts | ({} if answers is None else {"answers": source})}
+    metadata = model.metadata | {
+        "rows": sums.rows,
+        "updates": facts | ({} if answers is None else {"answers": source or _KEPT}),
+    }
     assert solved.sums is not None
     return replace(
         model, Z=problem.centers.Z, weights=solved.weights, encoding=encoding, answers=answers, sums=solved.sums,
@@ -208,16 +210,20 @@ def updated(
 
 
 def _projected(
-    model: KernelMachine, stored: Sums | StoredSums, rows: list[Dataset], executor: Executor, budget: int
+    model: KernelMachine,
+    stored: Sums | StoredSums,
+    rows: list[Dataset],
+    wanted: str,
+    executor: Executor,
+    budget: int,
 ) -> Footprint:
     """The memory of an update: of a fit on these rows, with the sums of all that were before."""
     largest = max(rows, key=lambda data: data.base_rows)
     held = loaded() + (stored.nbytes if isinstance(stored, StoredSums) else 0)
-    task = model.encoding.kind
     return footprint(
         largest, len(model.weights), model.encoding.outputs, Direct(keep_sums=True), budget=budget, baseline=held,
         slots=executor.slots, lanes=LANES, itemsize=model.Z.dtype.itemsize, features=model.features,
-        overlaps=executor.overlaps, answers=("leave-one-out", task),
+        overlaps=executor.overlaps, answers=AnswersFrom(wanted, model.encoding.kind) if wanted else None,
     )  # fmt: skip
 
 
@@ -244,10 +250,15 @@ def _solved(problem: Problem, sums: Sums) -> tuple[Solved, dict[str, Any]]:
     return iteration.begin(iteration.init(), 0, problem.sweep), iteration.report
 
 
-def _answers(problem: Problem, solved: Solved) -> tuple[Answers | None, list[str]]:
-    """Probabilities or intervals of the solution, and warnings about them."""
+def _answers(problem: Problem, solved: Solved, before: Answers | None) -> tuple[Answers | None, str, list[str]]:
+    """Probabilities or intervals of the solution, where they are from, and warnings; those before if classes lack."""
     outcome, said = Outcome(solved.weights, 1, len(problem.train), 0.0, 0.0, [], None, solved.left_out), list[str]()
-    return make_answers(problem, outcome, said.append), said
+    made = make_answers(problem, outcome, said.append)
+    if problem.validation is not None:
+        return made, "validation rows", said
+    if _missing(made) and len(_missing(made)) >= len(_missing(before)):
+        return before, "", []
+    return made, "added rows", said
 
 
 def _missing(answers: Answers | None) -> Any:
