@@ -229,6 +229,7 @@ def _decide(
     challenger = load_model(place)
     with open_executor("threads", settings["threads"]) as executor:
         paired, obstacle = _paired(challenger, champion, pipeline.test, executor)
+        moved: drift.Drift | None
         if night is not None:
             made, moved = night.profile(paired)
         else:

@@ -46,7 +46,7 @@ class Reuse(NamedTuple):
 def ledger(pipeline: Pipeline) -> dict[str, Any]:
     """Which rows a pipeline trains on, and how: kept with a version whose model keeps its sums."""
     train, source = pipeline.train, pipeline.train.source
-    pieces, start = [], 0
+    pieces, start = list[list[Any]](), 0
     for name, rows in source.pieces():
         pieces.append([name[:_DIGITS], start, rows])
         start += rows

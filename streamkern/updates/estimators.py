@@ -45,7 +45,7 @@ class _Updates:
     _budget: Callable[[], int]
     _trained: Callable[..., Self]
 
-    @available_if(has_sums)
+    @available_if(has_sums)  # type: ignore[untyped-decorator]
     def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Take rows away again: the weights become those of never having seen them, to rounding.
 
@@ -104,7 +104,7 @@ class _Updates:
 class RegressorUpdates(_Updates):
     """Rows of a regressor."""
 
-    @available_if(has_sums)
+    @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, by a sweep over them alone: the first call is a fit by ``Direct`` that keeps its sums.
 
@@ -135,7 +135,7 @@ class ClassifierUpdates(_Updates):
 
     classes_: Array
 
-    @available_if(has_sums)
+    @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, by a sweep over them alone: the first call is a fit by ``Direct`` that keeps its sums.
 
