@@ -21,7 +21,9 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 
 from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
+from streamkern.data.class_weights import ClassWeight, require_class_weight
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
+from streamkern.data.subsample import FEW, class_counts
 from streamkern.data.targets import Classes
 from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
@@ -32,22 +34,19 @@ from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
 from streamkern.progress import showing
 from streamkern.solvers import Solver
-from streamkern.solvers.answers import source_of
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.choice import default_centers
-from streamkern.solvers.direct import Direct
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
+from streamkern.solvers.estimator_inputs import require_given_target
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
+from streamkern.solvers.thresholds import require_threshold
 from streamkern.storage.convert import is_mixed, is_table
 from streamkern.storage.dask import is_dask_array
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
-from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, no_target, require_given
-
-_LEAST_HELD_OUT, _SHARE_HELD_OUT, _MOST_HELD_OUT = 20_000, 0.05, 5_000
-"""Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
+from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, keeping_sums, no_target
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +68,16 @@ class _Recipe:
     metric: AGOP | None = None
     test: Dataset | None = None
     partition: Partition | None = None
+    class_weight: ClassWeight = None
+    threshold: str | None = None
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     """What both estimators do."""
 
     _task: str
+    class_weight: ClassWeight = None
+    threshold: str | None = None
 
     def __init__(
         self,
@@ -153,7 +156,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         Args:
             X: rows, shape (n, d): NumPy, pandas, polars, Arrow or Dask, a dict of columns, a list of dicts; columns may
                 be text, dates, booleans and categories, and values may be missing. Or a ``Dataset`` with a target.
-            y: targets, shape (n,), or (n, c) for a regressor; None with a ``Dataset``.
+            y: targets or labels, shape (n,), or (n, c) for a regressor; None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
                 and only the weights' ratios matter. None with a ``Dataset``, which has its own.
 
@@ -176,22 +179,24 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             plain = schema is not None and schema.plain and data.source.dtype == np.float64
             dtype = "float64" if plain else "float32"
         else:
-            require_given(y)
+            require_given_target(y)
             data, dtype = self._validated(X, y, sample_weight)
         if classes is not None:
             data = replace(data, labels=tuple(np.unique(classes).tolist()))
-        seed = self._seed()
+        seed, here = self._seed(), not (isinstance(X, Dataset) or is_dask_array(X))
         reason: dict[str, str] = {}
         try:
-            fitted = self._fitted(self._recipe(data, dtype, seed, kept))
+            fitted = self._fitted(self._recipe(data, dtype, seed, here, kept))
         except PrecisionError as error:
             if self.dtype != "auto" or dtype == "float64":
                 raise
             reason = {"arithmetic": f"float64: {error.what}"}
-            fitted = self._fitted(self._recipe(data, "float64", seed, kept))
+            fitted = self._fitted(self._recipe(data, "float64", seed, here, kept))
         self.model_ = model_of(fitted, **reason)
         self.outcome_ = replace(fitted.outcome, sums=None)  # they are the model's
         self.report_ = fitted.report | {"seed": seed} | reason
+        if fitted.answers is not None and "threshold" in fitted.answers.facts:
+            self.report_ |= {"threshold": fitted.answers.facts["threshold"]}
         if fitted.choice is not None:
             self.report_ |= {"kernel": fitted.choice.summary()}
         if fitted.metric is not None and fitted.columns is not None:
@@ -227,10 +232,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
         budget = self._budget()
-        chosen = isinstance(recipe.solver, str)
         recipe, _ = settled(recipe, budget)
-        if chosen:
-            recipe = _with_held_out(recipe)
         with (
             limited(budget),
             open_executor(self.scheduler, self.threads) as executor,
@@ -357,7 +359,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         data = from_arrays(X, y, columns=names, sample_weight=sample_weight, schema=schema)
         return data, "float64" if X.dtype == np.float64 else "float32"
 
-    def _recipe(self, data: Dataset, dtype: str, seed: int, kept: bool = False) -> _Recipe:
+    def _recipe(self, data: Dataset, dtype: str, seed: int, here: bool, kept: bool = False) -> _Recipe:
         def require(right: bool, name: str, expected: str) -> None:
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=self._where(name), expected=expected)
@@ -367,6 +369,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
         require(isinstance(self.metric, AGOP | None), "metric", "sk.AGOP(), or None")
         require(isinstance(self.partition, Partition | None), "partition", "sk.Partition(), or None")
+        require_threshold(self.threshold, self._where("threshold"))
+        require_class_weight(self.class_weight, self._where("class_weight"))
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
         require_steps(self.preprocess or (), f"{type(self).__name__}(preprocess=...)")
         require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
@@ -382,7 +386,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if validation is not None and not isinstance(validation, Dataset):
             share = isinstance(validation, float | np.floating) and 0 < validation < 1
             require(share, "validation", "a fraction between 0 and 1, or a Dataset")
-            data, held = data.split(float(validation), seed)
+            here &= self._task == "classification"
+            rarest = min(class_counts(data.source, data.rules).values()) if here else 0
+            data, held = data.split(float(validation), seed, stratify=here and rarest * float(validation) < FEW)
             data.require_rows()
             validation = held.plain()
         centers = self.centers
@@ -396,10 +402,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             centers = replace(centers, p=data.base_rows)
         solver: Any = AUTO if self.solver is None else self.solver
         if kept:
-            solver = Direct() if solver == AUTO else solver
-            require(isinstance(solver, Direct), "solver", 'for partial_fit sk.Direct(...), None or "auto"')
-            require(self.partition is None, "partition", "None for partial_fit: leaves keep no sums")
-            solver = replace(solver, keep_sums=True)
+            solver = keeping_sums(solver, self.partition, self._where("solver"))
         return _Recipe(
             data,
             validation,
@@ -414,6 +417,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             preprocess=self.preprocess if isinstance(self.preprocess, str) else tuple(self.preprocess or ()),
             metric=self.metric,
             partition=self.partition,
+            class_weight=self.class_weight,
+            threshold=self.threshold,
         )
 
 
@@ -512,6 +517,12 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
             uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
+        class_weight: what the rows of a class weigh, times their sample weights: a number by label, 1 for labels that
+            the dict lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities are
+            nevertheless those of the rows as they are. None: 1 for all.
+        threshold: of two classes, the metric that the cut between them is chosen for, on the rows that probabilities
+            are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``.
+            ``report_["threshold"]`` says what was found. None: the class of the larger output is predicted.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.
@@ -552,26 +563,38 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
 
     _task = "classification"
 
+    def __init__(
+        self,
+        kernel: Kernel | str | None = None,
+        centers: Centers | int | None = None,
+        solver: Solver | str | None = None,
+        *,
+        class_weight: ClassWeight = None,
+        threshold: str | None = None,
+        memory: str | int | None = None,
+        metric: AGOP | None = None,
+        partition: Partition | None = None,
+        scaling: str | None = None,
+        preprocess: Sequence[Step] | str | None = AUTOMATIC,
+        validation: float | Dataset | None = None,
+        dtype: str = "auto",
+        lanes: int = 4,
+        threads: int | None = None,
+        scheduler: Scheduler = "threads",
+        random_state: int | np.random.RandomState | None = 0,
+        device: str = "auto",
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            kernel, centers, solver, memory=memory, metric=metric, partition=partition, scaling=scaling,
+            preprocess=preprocess, validation=validation, dtype=dtype, lanes=lanes, threads=threads,
+            scheduler=scheduler, random_state=random_state, device=device, verbose=verbose,
+        )  # fmt: skip
+        self.class_weight = class_weight
+        self.threshold = threshold
+
     predict_proba = available_if(has_probabilities)(ClassifierAnswers.predict_proba)
     predict_log_proba = available_if(has_probabilities)(ClassifierAnswers.predict_log_proba)
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train.
-
-        Args:
-            X: rows, shape (n, d): NumPy, pandas, polars or Dask; or a ``Dataset`` with a target.
-            y: labels, shape (n,); None with a ``Dataset``.
-            sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
-                and only the weights' ratios matter. None with a ``Dataset``, which has its own.
-
-        Raises:
-            UsageError: a parameter is out of range.
-            PlanRefusedError: it would not fit the memory; said before a row is read.
-            PrecisionError: ``dtype`` cannot represent the kernel on these rows.
-            DataError: rows or labels that cannot be used.
-            NumericalError: training diverged or stagnated.
-        """
-        return self._trained(X, y, sample_weight)
 
     def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
         super()._trained(X, y, sample_weight, kept, classes)
@@ -606,19 +629,6 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         """
         outputs = self._outputs(X)
         return outputs if outputs.shape[1] > 2 else np.asarray(outputs[:, 1] - outputs[:, 0])
-
-
-def _with_held_out(recipe: _Recipe) -> _Recipe:
-    """The recipe with rows held out for probabilities or intervals, where its solver needs some and rows are many."""
-    data = recipe.train
-    n = data.base_rows
-    if recipe.validation is not None or recipe.partition is not None or n < _LEAST_HELD_OUT or data.augmentations:
-        return recipe
-    drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
-    if drawn > 0.9 * n or source_of(recipe.solver, data, None) is not None:
-        return recipe
-    train, held = data.split(min(_SHARE_HELD_OUT, _MOST_HELD_OUT / n), recipe.seed)
-    return replace(recipe, train=train, validation=held.plain())
 
 
 def _is_count(value: Any) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from streamkern.backends import get_backend
 from streamkern.backends.base import wide
 from streamkern.data.alike import require_alike, require_scaled_alike, require_width
+from streamkern.data.class_weights import described_weights, without_class_weights
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
 from streamkern.data.split import runs
@@ -40,7 +41,7 @@ from streamkern.solvers.answering import ModelAnswers
 from streamkern.solvers.fit import Fitted
 from streamkern.solvers.saved import Answers, described_arrays, loaded_answers, saved_answers
 from streamkern.solvers.score import Scored, score, score_in_detail
-from streamkern.solvers.sums import MEMBER, StoredSums, Sums, bound_rows
+from streamkern.solvers.sums import MEMBER, StoredSums, Sums, kept_of
 from streamkern.storage import Source, array_source, open_source, table_source
 from streamkern.storage.artifact import load_artifact, save_artifact, sha256
 from streamkern.storage.base import digest
@@ -128,9 +129,11 @@ class KernelMachine(ModelAnswers):
         facts = {
             "rows": outcome.rows,
             "passes": outcome.passes,
-            "data": problem.train.fingerprint,
+            "data": without_class_weights(problem.train).fingerprint,
             "dtype": problem.train.source.dtype.str,
         }
+        if weights := described_weights(problem.train):
+            facts["class_weight"] = weights
         if "preprocess" in fitted.report:
             facts["preprocess"] = fitted.report["preprocess"]
         if fitted.metric is not None and fitted.columns is not None:
@@ -139,7 +142,7 @@ class KernelMachine(ModelAnswers):
             problem.kernel,
             problem.centers.Z,
             outcome.weights,
-            problem.encoding,
+            fitted.encoding,
             problem.train.factor,
             problem.train.shift,
             problem.train.source.columns,
@@ -149,7 +152,7 @@ class KernelMachine(ModelAnswers):
             problem.train.origin,
             problem.train.source.schema,
             fitted.answers,
-            None if outcome.sums is None else replace(outcome.sums, bound=bound_rows(problem.train)),
+            kept_of(outcome.sums, problem.train),
         )
 
     @property
@@ -588,7 +591,7 @@ def _predictions(
 def _decided(outputs: Array, encoding: Encoding) -> Array:
     """Codes of classes, or values, from outputs (n, c)."""
     if isinstance(encoding, Classes):
-        return np.asarray(outputs.argmax(axis=1))
+        return encoding.decided(outputs)
     assert isinstance(encoding, Continuous)
     return outputs[:, 0] if encoding.flat else outputs[:, : encoding.outputs]
 

@@ -438,6 +438,8 @@ def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
         [described(part) for part in (pipeline.kernel, pipeline.metric, pipeline.centers, pipeline.features)],
         AUTO if pipeline.solver == AUTO else described(pipeline.solver),
         *(described(part) for part in (pipeline.metric, pipeline.partition) if part is not None),
+        *([] if pipeline.class_weight is None else [["class_weight", str(pipeline.class_weight)]]),
+        *([] if pipeline.threshold is None else [["threshold", pipeline.threshold]]),
         [described(step) for step in steps(pipeline)],
         [pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
         [gate.expression, cold],

@@ -57,6 +57,7 @@ def ledger(pipeline: Pipeline) -> dict[str, Any]:
             [described(part) for part in (pipeline.kernel, pipeline.metric, pipeline.centers, pipeline.features)],
             [described(step) for step in steps(pipeline)],
             [described(pipeline.solver), pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
+            [str(pipeline.class_weight), pipeline.threshold],
             [source.columns, source.n_features, source.target is not None and source.target.outputs, source.weight],
             [np.asarray(value, dtype=np.float64).tolist() for value in (train.factor, train.shift)],
             dump(train.transforms)[0],

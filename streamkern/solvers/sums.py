@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from streamkern.data.class_weights import class_factors
 from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.data.transforms import final
@@ -34,6 +35,7 @@ KIND, MEMBER = "Sums", "sums"
 
 FORMAT = 1
 
+_NEAREST = 1e-8  # ridge, in mean diagonals
 _NEVER_SEEN = 1e-6  # a diagonal below minus this part of the largest shows that rows were never added
 
 Change = tuple[Array, Array]
@@ -57,6 +59,7 @@ class Sums:
         change: (rows, V) where the functions are ψ = Vᵀ φ[rows], or None.
         scale: mean diagonal of Σ w φφᵀ / Σ w where they are.
         bound: why no row can be taken away; empty where any can.
+        factors: what rows of each class weigh, times their own weight, shape (K,); None where that is 1.
     """
 
     gram: Array
@@ -70,6 +73,7 @@ class Sums:
     change: Change | None = None
     scale: float = 0.0
     bound: str = ""
+    factors: Array | None = None
 
     @classmethod
     def of(cls, parts: Parts, unit: float, ridge: float, change: Change | None, scale: float) -> Sums:
@@ -85,6 +89,7 @@ class Sums:
         shapes = {"gram": (packed_size(M),), "moment": (M, c), "ones": (M, 1), "targets": (c, 1)}
         arrays = {name: getattr(self, name) for name in shapes}
         right = all(arrays[name].shape == shape and arrays[name].dtype == np.float64 for name, shape in shapes.items())
+        right = right and (self.factors is None or self.factors.shape == (c,))
         basis = self.change is None or (self.change[1].shape == (M, M) and self.change[0].shape == (M,))
         return right and basis and self.rows > 0 and self.mass > 0 and self.unit > 0
 
@@ -158,6 +163,27 @@ class Sums:
         gram = np.concatenate([A[cols.start :, cols].reshape(-1) for cols in cuts(len(kept))])
         return replace(self, gram=gram, moment=self.moment[kept], ones=self.ones[kept])
 
+    def nearest(self, weights: Array, centers: IntArray, engine: Engine) -> Array:
+        """Weights without some of the centers, shape (M − k, c), of the function nearest to that of ``weights``.
+
+        Least squares over the rows of the sums, with a ridge that rounding asks for.
+
+        Args:
+            weights: of the first functions, shape (q, c).
+            centers: those that go, shape (k,).
+            engine: where it is computed.
+        """
+        assert self.change is None
+        M = len(self.moment)
+        whole = np.zeros((M, weights.shape[1]))
+        whole[: len(weights)] = weights
+        kept = np.setdiff1d(np.arange(M), centers)
+        G = engine.mirror(unpacked(self.gram, M, engine))
+        right = G[np.ix_(kept, centers)] @ whole[centers]
+        A = G[np.ix_(kept, kept)]
+        A[np.diag_indices(len(A))] += _NEAREST * float(np.trace(A)) / len(A)
+        return np.asarray((whole[kept] + engine.spd_solve(A, right)).astype(weights.dtype))
+
     def contents(self, weights_sha256: str) -> Contents:
         """What is saved of the sums of a model with such weights."""
         tree, arrays = flatten(self)
@@ -205,6 +231,11 @@ def normal_equations(basis: Basis, problem: Problem, change: Change | None, tota
     """The contribution of rows to the sums; without ``totals`` to those alone that a solution takes."""
     right = None if change is None else (change[0], problem.engine.right_factor(change[1].T.copy()))
     return NormalEquations(basis, problem.encoding.outputs, right, totals)
+
+
+def kept_of(sums: Sums | None, train: Dataset) -> Sums | None:
+    """The sums of a fit on these rows, with what an update has to know of them."""
+    return None if sums is None else replace(sums, bound=bound_rows(train), factors=class_factors(train))
 
 
 def bound_rows(train: Dataset) -> str:

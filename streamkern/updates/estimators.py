@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -10,14 +11,33 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
 from streamkern.data.dataset import Dataset
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import UsageError
 from streamkern.execute import Scheduler, open_executor
 from streamkern.memory import limited
 from streamkern.model import KernelMachine
+from streamkern.solvers.direct import Direct
+from streamkern.solvers.estimator_inputs import require_given_target
 from streamkern.storage.convert import is_mixed
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
 from streamkern.updates.rows import rows_for, updated
+
+
+def keeping_sums(solver: Any, partition: Any, where: str) -> Direct:
+    """The solver of a fit that rows are then added to.
+
+    Raises:
+        UsageError: it is not ``Direct``, or there is a partition.
+    """
+    chosen = Direct() if isinstance(solver, str) else solver
+    if not isinstance(chosen, Direct) or partition is not None:
+        name = type(chosen).__name__
+        raise UsageError(
+            f"partial_fit takes the solver Direct, and this is {'one with a partition' if partition else name}.",
+            where=where,
+            expected='sk.Direct(...), None or "auto", without partition=',
+        )
+    return replace(chosen, keep_sums=True)
 
 
 def has_sums(estimator: Any) -> bool:
@@ -73,7 +93,7 @@ class _Updates:
             no_target(y, sample_weight)
             rows: Any = X
         else:
-            require_given(y)
+            require_given_target(y)
             if not is_dask_array(X):
                 X, y, sample_weight = self._checked(X, y, sample_weight)
             rows = (X, y, sample_weight)
@@ -173,25 +193,3 @@ def no_target(y: Any, sample_weight: Any = None) -> None:
     """Refuse targets beside a Dataset, which has its own."""
     if y is not None or sample_weight is not None:
         raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
-
-
-def require_given(y: Any) -> None:
-    """Refuse missing targets: all of them, or one that is None, NA or NaT."""
-    if y is None:
-        raise UsageError(
-            "There is no target: this estimator requires y to be passed, but the target y is None.",
-            where="fit(X, y)",
-            expected="a target for every row; or a Dataset, which has its own",
-        )
-    dtype = getattr(y, "dtype", None)
-    if isinstance(dtype, np.dtype) and dtype.kind != "O":
-        return
-    values = np.asarray(y, dtype=object)
-    for row, value in enumerate(values.ravel().tolist() if values.ndim == 1 else ()):
-        if value is None or type(value).__name__ in ("NAType", "NaTType"):
-            raise DataError(
-                f"A target is missing: {value!r}.",
-                where=f"y, row {row}",
-                expected="a label or a number for every row",
-                remedy="leave out the rows without a target: keep = pd.notna(y); model.fit(X[keep], y[keep])",
-            )

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from streamkern.centers import CenterSet
+from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset
 from streamkern.data.split import Listed
 from streamkern.data.stream import Assembly, Block, Scan
+from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Allowance, Executor, Parts, Stack
@@ -28,9 +30,11 @@ from streamkern.solvers.answers import AnswersFrom, make_answers
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct, DirectIteration, Solved
 from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.solvers.intervals import Intervals
 from streamkern.solvers.left_out import ROWS, row_digests
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.metered import SCAN_ROWS
+from streamkern.solvers.probabilities import ProbabilityCalibration
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.sums import StoredSums, Sums, normal_equations
 from streamkern.solvers.warm import UnlikeChampionError
@@ -175,7 +179,12 @@ def updated(
     sums = stored.load() if isinstance(stored, StoredSums) else stored
     if forgotten is not None:
         require_forgetting(sums)
-    problem = _problem(model, sums, rows[0], executor, projected)
+    added, forgotten, validation = (
+        None if data is None else weighted_by(data, model.encoding, sums.factors)
+        for data in (added, forgotten, validation)
+    )
+    rows = [data for data in (added, forgotten) if data is not None]
+    problem, before = _problem(model, sums, rows[0], executor, projected), model.answers
     for data, sign in ((added, 1), (forgotten, -1)):
         if data is not None:
             # Without weights a row counts as one of weight 1 would.
@@ -185,14 +194,17 @@ def updated(
     if forgotten is not None:
         gone = _centers_among(problem, forgotten)
         gone -= _centers_among(problem, added) if added is not None and gone else set()
-        problem, sums = _without_centers(problem, sums, np.array(sorted(gone), dtype=np.int64), drop_centers)
+        centers = np.array(sorted(gone), dtype=np.int64)
+        problem, sums, before = _without_centers(problem, sums, before, centers, drop_centers)
     sums, encoding = sums.centred(problem.encoding)
     if wanted == "leave-one-out" and rows[0].weighted != (sums.unit != 1):
         wanted = ""  # their weights are in another unit than those of the sums
     left_out = ROWS if wanted == "leave-one-out" else 0
     problem = replace(problem, encoding=encoding, validation=validation, leave_out=left_out)
     solved, report = _solved(problem, sums)
-    answers, source, said = _answers(problem, solved, model.answers) if wanted else (model.answers, "", [])
+    answers, source, said = _answers(problem, solved, before) if wanted else (before, "", [])
+    if isinstance(encoding, Classes) and isinstance(answers, ProbabilityCalibration):
+        encoding = replace(encoding, cut=answers.cut)
     for message in (*report.get("warnings", ()), *said):
         warnings.warn(message, UserWarning, stacklevel=3)
     counts = {"added": 0 if added is None else added.base_rows, "forgotten": forgotten.base_rows if forgotten else 0}
@@ -253,7 +265,8 @@ def _solved(problem: Problem, sums: Sums) -> tuple[Solved, dict[str, Any]]:
 def _answers(problem: Problem, solved: Solved, before: Answers | None) -> tuple[Answers | None, str, list[str]]:
     """Probabilities or intervals of the solution, where they are from, and warnings; those before if classes lack."""
     outcome, said = Outcome(solved.weights, 1, len(problem.train), 0.0, 0.0, [], None, solved.left_out), list[str]()
-    made = make_answers(problem, outcome, said.append)
+    threshold = None if before is None else before.facts.get("threshold", {}).get("metric")
+    made = make_answers(problem, outcome, said.append, threshold)
     if problem.validation is not None:
         return made, "validation rows", said
     if _missing(made) and len(_missing(made)) >= len(_missing(before)):
@@ -281,11 +294,13 @@ def _centers_among(problem: Problem, rows: Dataset) -> set[int]:
     return {i for i, each in enumerate(known) if each in found}
 
 
-def _without_centers(problem: Problem, sums: Sums, centers: IntArray, drop: bool) -> tuple[Problem, Sums]:
+def _without_centers(
+    problem: Problem, sums: Sums, answers: Answers | None, centers: IntArray, drop: bool
+) -> tuple[Problem, Sums, Answers | None]:
     """The problem without centers that are forgotten rows, if they are to go; else a warning where there are some."""
     Z = problem.centers.Z
     if not len(centers):
-        return problem, sums
+        return problem, sums, answers
     if not drop:
         warnings.warn(
             f"{len(centers)} of {len(Z)} centers are forgotten rows: no weight knows their targets, and their features "
@@ -293,7 +308,7 @@ def _without_centers(problem: Problem, sums: Sums, centers: IntArray, drop: bool
             UserWarning,
             stacklevel=4,
         )
-        return problem, sums
+        return problem, sums, answers
     if sums.change is not None or len(centers) == len(Z):
         raise UnlikeChampionError(
             "No center would be left."
@@ -304,7 +319,9 @@ def _without_centers(problem: Problem, sums: Sums, centers: IntArray, drop: bool
             remedy="fit anew without these rows",
         )
     rest = np.delete(np.asarray(Z), centers, axis=0)
-    return replace(problem, centers=CenterSet(rest, None)), sums.without(centers, problem.engine)
+    if isinstance(answers, Intervals):  # scales are made of functions of the basis
+        answers = replace(answers, weights=sums.nearest(answers.weights, centers, problem.engine))
+    return replace(problem, centers=CenterSet(rest, None)), sums.without(centers, problem.engine), answers
 
 
 @dataclass(eq=False)

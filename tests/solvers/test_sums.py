@@ -300,9 +300,9 @@ def test_what_cannot_be_updated_says_why():
             sk.update_model(**({"model": model} | given))
     with pytest.raises(UsageError, match="keep_sums is 'yes'"):
         sk.Direct(keep_sums="yes")
-    with pytest.raises(UsageError, match="solver is"):
+    with pytest.raises(UsageError, match="takes the solver Direct, and this is EigenPro"):
         sk.KernelRegressor(solver=sk.EigenPro(epochs=1)).partial_fit(X, Y)
-    with pytest.raises(UsageError, match="partition"):
+    with pytest.raises(UsageError, match="takes the solver Direct, and this is one with a partition"):
         sk.KernelRegressor(partition=sk.Partition()).partial_fit(X, Y)
     with pytest.raises(UsageError, match="a solver that keeps its sums"):
         sk.KernelRegressor(partition=sk.Partition(), solver=sk.Direct(keep_sums=True)).fit(X, Y)
@@ -323,3 +323,37 @@ def test_rows_whose_features_depend_on_others_cannot_be_forgotten(tmp_path: Path
     arrays, about = load_artifact(tmp_path / "model.zarr" / "sums", "Sums")
     assert about["format"] == 1
     assert sum(array.nbytes for array in arrays.values()) == model.sums.nbytes
+
+
+def test_weights_of_classes_and_the_threshold_go_on():
+    frame, y = table(1500)
+    values = np.log1p(frame[["b"]]).assign(a=frame.a.fillna(0.0)).to_numpy()
+    rare = np.where((y == "yes") & (np.arange(1500) % 4 == 0), "yes", "no")
+    given = {"centers": sk.Given(values[:30]), "preprocess": None, "dtype": "float64"}
+    solver = sk.Direct(1e-3, keep_sums=True)
+    weights = {"yes": 5.0, "no": 0.5}
+    made = sk.KernelClassifier(sk.Laplace(2.0), solver=solver, class_weight=weights, threshold="f1", **given)
+    model = clone(made).fit(values[:700], rare[:700])
+    cut = model.model_.encoding.cut
+    with pytest.warns(UserWarning, match="centers are forgotten"):
+        model.partial_fit(values[700:], rare[700:]).forget(values[:100], rare[:100])
+    expected = clone(made).fit(values[100:], rare[100:])
+    assert far(model, expected.model_.weights[:, 0]) < 1e-6
+    assert model.model_.answers.facts["threshold"]["metric"] == "f1"
+    assert model.model_.encoding.cut == model.model_.answers.cut != cut
+    by_rows = clone(made).set_params(class_weight=None, threshold=None)
+    w = np.where(rare == "yes", 5.0, 0.5)
+    assert far(model, by_rows.fit(values[100:], rare[100:], w[100:]).model_.weights[:, 0]) < 1e-6
+
+
+def test_intervals_go_on_without_the_centers_that_went():
+    model = regressor(centers=sk.Given(X[:150])).fit(X, Y).model_
+    found = sk.update_model(model, forget=(X[140:160], Y[140:160]), drop_centers=True)
+    new, y = rows(2000, 11)
+    widths, inside = [], []
+    for each in (model, found):
+        ends = each.predict_interval(new, 0.9)
+        widths.append(np.mean(ends[:, 1] - ends[:, 0]))
+        inside.append(np.mean((ends[:, 0] <= y) & (y <= ends[:, 1])))
+    assert inside[1] == pytest.approx(inside[0], abs=0.05)
+    assert widths[1] == pytest.approx(widths[0], rel=0.1)
