@@ -642,6 +642,8 @@ solvers/estimator_inputs.py: There is no target: this estimator requir
     test_estimators.py::test_no_target_at_all_is_told
 commands/runs.py: The page cannot be served:
     report/test_browser.py::test_a_port_that_is_taken_is_told
+updates/estimators.py: partial_fit takes the solver Direct, and this i
+    solvers/test_sums.py::test_what_cannot_be_updated_says_why
 updates/estimators.py: The classes are
     solvers/test_sums.py::test_classes_may_come_later_if_they_are_named
 solvers/direct.py: keep_sums is
