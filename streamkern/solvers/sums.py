@@ -149,7 +149,7 @@ class Sums:
 
     def centred(self, encoding: Encoding) -> tuple[Sums, Encoding]:
         """The sums about the mean of the targets that these rows have, and the encoding that subtracts it."""
-        if not isinstance(encoding, Continuous):
+        if type(encoding) is not Continuous:  # nothing is subtracted from classes and labels
             return self, encoding
         away = self.targets / self.mass
         moved = replace(encoding, mean=encoding.mean + away[:, 0] * encoding.unit)

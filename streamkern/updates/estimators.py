@@ -11,12 +11,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
 from streamkern.data.dataset import Dataset
+from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
 from streamkern.execute import Scheduler, open_executor
 from streamkern.memory import limited
 from streamkern.model import KernelMachine
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.estimator_inputs import require_given_target
+from streamkern.solvers.estimator_inputs import require_given_target, require_no_target
 from streamkern.storage.convert import is_mixed
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
@@ -90,7 +91,7 @@ class _Updates:
         check_is_fitted(self)
         model = self.model_
         if isinstance(X, Dataset):
-            no_target(y, sample_weight)
+            require_no_target(y, sample_weight)
             rows: Any = X
         else:
             require_given_target(y)
@@ -114,7 +115,7 @@ class _Updates:
                 self, X, y, reset=False, ensure_all_finite=False, order="C", multi_output=True,
                 y_numeric=self._task == "regression",
             )  # fmt: skip
-        if self._task == "classification":
+        if isinstance(self.model_.encoding, Classes):
             y = column_or_1d(y, warn=True)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
@@ -187,9 +188,3 @@ class ClassifierUpdates(_Updates):
                 remedy="name all classes that may come in the first call",
             )
         return self._updated(X, y, sample_weight, "add")
-
-
-def no_target(y: Any, sample_weight: Any = None) -> None:
-    """Refuse targets beside a Dataset, which has its own."""
-    if y is not None or sample_weight is not None:
-        raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
