@@ -28,8 +28,8 @@ SETTINGS: dict[str, Any] = {"memory": "4GiB", "threads": 1, "centers": 40}
 class Recipe:
     """The part of a recipe that preprocessing looks at."""
 
-    features = validation = None
-    kernel = class_weight = None
+    features = validation = class_weight = None
+    kernel = None
     centers = sk.Uniform(10)
 
     def __init__(self, train: sk.Dataset, task: str = "regression", preprocess: Any = "auto", **given: Any) -> None:
