@@ -34,7 +34,7 @@ from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.answers import source_of
 from streamkern.solvers.auto import AUTO
-from streamkern.solvers.choice import default_centers
+from streamkern.solvers.choice import CENTERS, default_centers
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
@@ -379,7 +379,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             validation = held.plain()
         centers = self.centers
         if centers is None:
-            centers = default_centers(data.base_rows, data.n_features, self._budget(), seed)
+            budget, n = self._budget(), data.base_rows
+            whole = self.partition is None
+            centers = default_centers(n, data.n_features, budget, seed) if whole else Uniform(min(CENTERS, n), seed)
         elif isinstance(centers, int | np.integer):
             centers = Uniform(int(centers), seed)
         if isinstance(centers, Uniform) and centers.p > data.base_rows:

@@ -38,6 +38,7 @@ from streamkern.partition.memory import Projection
 from streamkern.partition.tree import Partition
 from streamkern.rng import row_hash
 from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.choice import CENTERS
 from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
 from streamkern.sweep import gathered
@@ -68,7 +69,17 @@ class _Trial(LeafRecipe):
 
 def settled(recipe: Any, budget: int) -> tuple[Any, str]:
     """As ``solvers.auto.resolved``; with a partition, each leaf chooses its solver by itself."""
-    return (recipe, "") if recipe.partition is not None else resolved(recipe, budget)
+    return (in_leaves(recipe), "") if recipe.partition is not None else resolved(recipe, budget)
+
+
+def in_leaves(recipe: Any) -> Any:
+    """A recipe of leaves with the number of centers that each has, and of rows."""
+    recipe.train.require_rows()
+    centers = recipe.centers
+    if centers is None and recipe.features is None:
+        centers = Uniform(min(CENTERS, recipe.train.base_rows), recipe.seed)
+    p = CENTERS if centers is None else centers.count(recipe.train)
+    return replace(recipe, centers=centers, partition=recipe.partition.settled(p))
 
 
 def fit_any(
@@ -136,7 +147,7 @@ def without(recipe: Any) -> Any:
 
 def single(partition: Partition, n: int) -> bool:
     """Whether n rows are no more than one leaf may have."""
-    return open_to_one(partition) and n <= partition.rows
+    return open_to_one(partition) and n <= partition.most
 
 
 def trial_recipe(recipe: LeafRecipe) -> Callable[[Dataset], LeafRecipe]:

@@ -175,7 +175,7 @@ class Ground:
         """Leaves that are cut next, ascending."""
         wanted, open_ = self.partition, ~grown.final & (grown.counts >= 2 * LEAST_ROWS)
         if wanted.leaves == "auto":
-            return np.flatnonzero(open_ & (grown.counts > wanted.rows)).tolist()
+            return np.flatnonzero(open_ & (grown.counts > wanted.most)).tolist()
         room = int(wanted.leaves) - grown.tree.leaves
         if room <= 0 or wanted.by is not None:
             return []

@@ -62,7 +62,7 @@ def expected_leaves(partition: Partition, n: int) -> tuple[int, int]:
         depth = math.floor(math.log2(leaves))
         return leaves, math.ceil(n * ((1 + partition.overlap) / 2) ** depth)
     depth, rows = 0, float(n)
-    while rows > partition.rows:
+    while rows > partition.most:
         depth, rows = depth + 1, rows * (1 + partition.overlap) / 2
     return 1 << depth, math.ceil(rows)
 

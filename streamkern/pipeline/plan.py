@@ -15,7 +15,7 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.operations import Operations
 from streamkern.engine.parallel import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes
-from streamkern.partition.choice import open_to_one, single, trial_footprint, without
+from streamkern.partition.choice import in_leaves, open_to_one, single, trial_footprint, without
 from streamkern.partition.fit import LeafRecipe, require_partition
 from streamkern.partition.grow import DIRECTION
 from streamkern.partition.memory import Projection, expected_leaves
@@ -156,6 +156,8 @@ def plan(
         DataError: the training set is empty, or has fewer rows than centers.
     """
     budget = default_budget() if memory is None else parse_bytes(memory)
+    if pipeline.partition is not None:
+        pipeline = in_leaves(pipeline)
     if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
         return _in_leaves(pipeline, pipeline.partition, budget, threads or default_threads(), prices)
     pipeline, reason = resolved(without(pipeline), budget)

@@ -17,6 +17,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 import streamkern as sk
+from streamkern.backends import NumpyBackend, get_backend
 from streamkern.data.stream import Assembly, Block, Raw
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
@@ -76,6 +77,24 @@ def test_weights_of_a_row_sum_to_one_over_two_leaves_at_most(width: float):
         weights[:, [1, 3]].sum(axis=1)[near], (t[near] + 0.2 * width) / (0.4 * width or 1), atol=1e-12
     )
     assert np.array_equal(weights[:, [1, 3]].sum(axis=1)[~near], (t >= 0)[~near])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [0.0, 0.5, 1.0])
+def test_compiled_routes_are_those_of_the_reference(width: float, dtype: type):
+    X = np.random.default_rng(0).normal(size=(3000, 2)).astype(dtype)
+    X[:50] = 0.0  # at a threshold
+    tree = grown()
+    found = [
+        each.route(X, tree.directions, tree.cuts, tree.children, width) for each in (NumpyBackend(), get_backend())
+    ]
+    assert np.array_equal(found[0][0], found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-9)
+    strided = np.asfortranarray(X)
+    assert np.array_equal(tree.routes(strided, width)[1], found[1][1])
+    one = CutTree.of(2).routes(X, width)
+    assert (one[0] == [0, -1]).all()
+    assert (one[1] == [1, 0]).all()
 
 
 @pytest.mark.parametrize("d", [2, 54, 301])
