@@ -112,7 +112,7 @@ class NumbaBackend:
     def route(
         self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
     ) -> tuple[IntArray, Array]:
-        """Return the leaves of rows and their weights; see ``Backend.route``."""
+        """Return the leaves of rows and their weights; see ``HostBackend.route``."""
         leaves, weights = np.zeros((len(X), 2), dtype=np.int64), np.empty((len(X), 2))
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)

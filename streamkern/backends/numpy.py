@@ -83,7 +83,7 @@ class NumpyBackend:
     def route(
         self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
     ) -> tuple[IntArray, Array]:
-        """Return the leaves of rows and their weights; see ``Backend.route``."""
+        """Return the leaves of rows and their weights; see ``HostBackend.route``."""
         n = len(X)
         leaves, weights = np.full((n, 2), -1, dtype=np.int64), np.zeros((n, 2))
         weights[:, 0] = 1.0

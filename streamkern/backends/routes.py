@@ -22,7 +22,7 @@ def _table(dtype: Any) -> types.Array:
     types.float64,
 )  # fmt: skip
 def routed(X: Any, directions: Any, cuts: Any, children: Any, width: Any, leaves: Any, weights: Any) -> None:
-    """The leaves of each row and their weights, shape (n, 2); see ``Backend.route``."""
+    """The leaves of each row and their weights, shape (n, 2); see ``HostBackend.route``."""
     for i in range(X.shape[0]):
         leaves[i, 0], leaves[i, 1] = 0, -1
         weights[i, 0], weights[i, 1] = 1.0, 0.0
