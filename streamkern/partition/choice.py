@@ -36,6 +36,7 @@ from streamkern.partition.fit import (
 )
 from streamkern.partition.memory import Projection
 from streamkern.partition.tree import Partition
+from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.choice import CENTERS
@@ -137,7 +138,7 @@ def _with(projected: Footprint, held: int) -> Footprint:
 
 def open_to_one(partition: Partition) -> bool:
     """Whether one model may be trained in place of leaves."""
-    return partition.leaves == "auto" and partition.by is None
+    return champion_of(partition) is None and partition.leaves == "auto" and partition.by is None
 
 
 def without(recipe: Any) -> Any:

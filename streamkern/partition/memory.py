@@ -17,7 +17,7 @@ from streamkern.memory import format_bytes
 from streamkern.partition.answers import bytes_of_answers, left_out_of_leaf
 from streamkern.partition.grow import SAMPLE_BYTES, SAMPLE_ROWS, Grown
 from streamkern.partition.rows import RUN_BYTES
-from streamkern.partition.tree import Partition
+from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.solvers.answers import AnswersFrom, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.direct import Direct
@@ -129,7 +129,7 @@ class Projection:
             answers=answers,
         )  # fmt: skip
         fits = project(agop=leaf.metric)
-        search = search_of(leaf, fits)
+        search = search_of(leaf, fits, SEARCH_SHARE)
         return (fits if search is None else project(agop=search.agop)), leaf
 
     def _project(self, data: Dataset, leaves: int, n: int) -> tuple[Footprint, int]:

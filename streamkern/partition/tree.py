@@ -28,6 +28,14 @@ MOST_LEAVES = 1 << 16
 ROWS_PER_CENTER = 3
 """Rows of a leaf for each of its centers: fewer rows cost time with p³, more of them cost accuracy."""
 
+SEARCH_SHARE = 0.6
+"""Work of choosing a leaf's kernel, at most, as a part of that of its fit.
+
+More than of one model: the fits are small, and a kernel of its own is much of what a leaf gains. On twelve leaves of
+covtype (5,100 rows, p = 2,000) errors fell from 4.8% to 3.8%; with the kernel and the metric of a sample of all rows
+on six of them from 5.9% to 5.0%, and with their own to 4.5%.
+"""
+
 LEAST_ROWS, MOST_ROWS = 6_000, 50_000
 """Rows of a leaf, where they are not given: enough to choose a kernel by, and at most."""
 

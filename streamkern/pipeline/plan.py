@@ -19,7 +19,7 @@ from streamkern.partition.choice import in_leaves, open_to_one, single, trial_fo
 from streamkern.partition.fit import LeafRecipe, require_partition
 from streamkern.partition.grow import DIRECTION
 from streamkern.partition.memory import Projection, expected_leaves
-from streamkern.partition.tree import Partition
+from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
@@ -222,7 +222,11 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
         pipeline, train=leafwise.train, centers=leafwise.centers, solver=leafwise.solver, metric=leafwise.metric,
         preprocess=(), standardise=None, test=None, validation=None, partition=None,
     )  # fmt: skip
-    each = [stage for stage in _stages(leaf, one, bill, prices, search_of(leafwise, one)) if stage.name != "evaluate"]
+    each = [
+        stage
+        for stage in _stages(leaf, one, bill, prices, search_of(leafwise, one, SEARCH_SHARE))
+        if stage.name != "evaluate"
+    ]
     whole = replace(pipeline, metric=None, partition=None, solver=leafwise.solver)
     of_all = Bill(leafwise.solver, replace(bill.size, n=len(pipeline.train)))
     around = _stages(whole, replace(one, baseline=fits.baseline, stages=one.stages | fits.stages), of_all, prices, None)
