@@ -418,7 +418,8 @@ class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # ty
             1/e whatever the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
-            uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows.
+            uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows. With a
+            partition 2,000 in each leaf.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
@@ -498,7 +499,8 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
             1/e whatever the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
-            uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows.
+            uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows. With a
+            partition 2,000 in each leaf.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.

@@ -14,6 +14,7 @@ from streamkern.kernels.radial import MEDIAN
 from streamkern.model import KernelMachine
 from streamkern.partition.choice import in_leaves
 from streamkern.partition.model import PartitionedMachine
+from streamkern.partition.tree import Partition
 from streamkern.partition.warm import from_champion, request_of
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import EigenPro
@@ -29,7 +30,7 @@ def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | N
         champion: the model in use.
     """
     if pipeline.partition is not None:
-        return _warm_leaves(pipeline, champion)
+        return _warm_leaves(pipeline, pipeline.partition, champion)
     reason = _obstacle(pipeline, champion)
     if reason is not None:
         return pipeline, reason
@@ -76,7 +77,9 @@ def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
     return None
 
 
-def _warm_leaves(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | None]:
+def _warm_leaves(
+    pipeline: Pipeline, partition: Partition, champion: KernelMachine
+) -> tuple[Pipeline, str | None]:
     """The pipeline with the champion's preprocessing and cuts, in which leaves are trained whose rows have changed."""
     if not isinstance(champion, PartitionedMachine):
         return pipeline, "the champion is one model, without leaves"
@@ -87,7 +90,7 @@ def _warm_leaves(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline,
         return pipeline, "preprocessing or partition differ from the champion's"
     if pipeline.train.source.columns != champion.columns:
         return pipeline, "the columns differ from the champion's"
-    return replace(pipeline, partition=from_champion(pipeline.partition, champion)), None
+    return replace(pipeline, partition=from_champion(partition, champion)), None
 
 
 def _comes_to(wanted: Any, found: Any) -> bool:
