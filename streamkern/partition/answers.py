@@ -17,12 +17,11 @@ import numpy as np
 from streamkern.data.targets import Classes, Continuous, as_values
 from streamkern.kernels.base import Basis
 from streamkern.model import KernelMachine
-from streamkern.solvers.answers import answers_bytes, warned_of_missing
+from streamkern.solvers.answers import answers_bytes, class_answers
 from streamkern.solvers.base import Problem
 from streamkern.solvers.intervals import FLOOR, Intervals, ranked
 from streamkern.solvers.left_out import ROWS, VALUES, LeftOut, on_validation
 from streamkern.solvers.loop import Outcome
-from streamkern.solvers.probabilities import calibrated
 from streamkern.solvers.saved import Answers
 from streamkern.types import Array
 
@@ -81,7 +80,12 @@ def of_leaf(outcome: Outcome, problem: Problem, encoding: Any, mine: Array) -> L
 
 
 def classes_answers(
-    left_out: Sequence[LeftOut | None], mass: Array, problem: Problem, basis: Basis, warn: Callable[[str], None]
+    left_out: Sequence[LeftOut | None],
+    mass: Array,
+    problem: Problem,
+    basis: Basis,
+    warn: Callable[[str], None],
+    threshold: str | None = None,
 ) -> Answers | None:
     """The calibration of probabilities; None where a leaf's solver leaves no rows out and there is no validation.
 
@@ -91,6 +95,7 @@ def classes_answers(
         problem: of all rows, without centers.
         basis: the functions of all leaves.
         warn: called with a message about classes that the rows lack.
+        threshold: the metric that a threshold between two classes is chosen for, or None.
     """
     encoding = problem.encoding
     if problem.validation is not None:
@@ -98,12 +103,11 @@ def classes_answers(
     else:
         found = [each for each in left_out if each is not None]
         if len(found) < len(left_out) or not found:
+            if threshold is not None:
+                warn("the solver of a leaf leaves no rows out to choose a threshold on: it stays in the middle")
             return None
         rows = _joined(found, mass)
-    made = calibrated(rows, problem.engine)
-    assert isinstance(encoding, Classes)
-    warned_of_missing(made, encoding, warn)
-    return made
+    return class_answers(rows, problem, warn, threshold)
 
 
 def _joined(left_out: Sequence[LeftOut], mass: Array) -> LeftOut:

@@ -38,6 +38,7 @@ from streamkern.partition.memory import Projection
 from streamkern.partition.tree import Partition
 from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
+from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.choice import CENTERS
 from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
@@ -69,8 +70,17 @@ class _Trial(LeafRecipe):
 
 
 def settled(recipe: Any, budget: int) -> tuple[Any, str]:
-    """As ``solvers.auto.resolved``; with a partition, each leaf chooses its solver by itself."""
-    return (in_leaves(recipe), "") if recipe.partition is not None else resolved(recipe, budget)
+    """As ``solvers.auto.resolved``, with rows held out where the solver that it chooses needs some for answers.
+
+    With a partition, each leaf chooses its solver by itself.
+    """
+    if recipe.partition is not None:
+        return in_leaves(recipe), ""
+    made, why = resolved(recipe, budget)
+    if recipe.solver != AUTO:
+        return made, why
+    made, held = with_held_out(made)
+    return made, f"{why}; {held}" if held else why
 
 
 def in_leaves(recipe: Any) -> Any:

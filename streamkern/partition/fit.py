@@ -25,6 +25,7 @@ import numpy as np
 from streamkern.centers import Centers, CenterSet, Given, Uniform
 from streamkern.data import from_arrays
 from streamkern.data.auto import notes
+from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
 from streamkern.data.statistics import Statistics, require_range, unlike_scales
@@ -43,13 +44,13 @@ from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
 from streamkern.partition.rows import LeafIds, LeafRows, Prints, Scattered
 from streamkern.partition.tree import SEARCH_SHARE, CutTree, Partition
 from streamkern.partition.warm import as_champion, champion_of, request_of
+from streamkern.solvers.answers import require_two
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import require_measurable
 from streamkern.solvers.fit import (
     Fitted,
     Key,
-    Recipe,
     Stages,
     check_like,
     fit,
@@ -61,6 +62,7 @@ from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.loop import Outcome, Progress
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.precision import relative
+from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.score import score
 from streamkern.storage.base import digest
@@ -130,6 +132,8 @@ class LeafRecipe:
     features: FeatureMap | None = None
     preprocess: tuple[Any, ...] = ()
     standardise: bool | None = None
+    threshold: None = None
+    class_weight: None = None  # leaves are given it in the weights of their rows
     left_out: int = 0
     encoding: Encoding | None = None
 
@@ -271,6 +275,8 @@ def fit_partition(
     done = notes(data, steps(recipe), facts)
     if message := unlike_scales(facts.variance * np.square(data.factor), data.columns):
         stages.warn(message)
+    if recipe.threshold is not None:
+        require_two(facts.encoding)
     data = _checked(recipe, data, facts, executor, stages)
     assembly = Assembly(data.plain(), facts.encoding, 0.0, np.dtype(recipe.dtype))
     if champion is None:
@@ -534,7 +540,9 @@ def _finished(
     nothing = CenterSet(np.empty((0, data.n_features), dtype=dtype), None)
     largest = next((model for model in models if model is not None), None)
     kernel = recipe.kernel or Laplace("median") if largest is None else largest.kernel
-    validation = None if recipe.validation is None else recipe.validation.prepared_like(data).final()
+    validation = recipe.validation
+    if validation is not None:
+        validation = weighted_like(validation.prepared_like(data).final(), data)
     problem = Problem(
         data, encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes, validation=validation
     )  # fmt: skip
@@ -551,7 +559,7 @@ def _finished(
         }
         blend = min(BLENDS, key=lambda width: tried[str(width)])
         stages.choice(f"leaves blend over {blend:g} of the overlap: least error on the validation rows", blend=blend)
-    answers, models = _answers(found, models, problem, functions, stages)
+    answers, models = _answers(found, models, problem, functions, stages, recipe.threshold)
     leaves = leaves_of(models, constants, sizes)
     summary = {
         "leaves": len(found),
@@ -582,13 +590,14 @@ def _answers(
     problem: Problem,
     functions: Callable[[list[KernelMachine | None]], LeafBasis],
     stages: Stages,
+    threshold: str | None,
 ) -> tuple[Answers | None, list[KernelMachine | None]]:
     """What turns the outputs of all leaves into probabilities or intervals, and the models that go with it."""
     if not stages.left_out:
         return None, models
     left_out, mass = [each["left_out"] for each in found], np.array([each["mass"] for each in found])
     if isinstance(problem.encoding, Classes):
-        return classes_answers(left_out, mass, problem, functions(models), stages.warn), models
+        return classes_answers(left_out, mass, problem, functions(models), stages.warn, threshold), models
     constant = [rows if model is None else None for rows, model in zip(left_out, models, strict=True)]
     return values_answers(models, constant, mass, problem, functions)
 

@@ -21,8 +21,9 @@ from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.solvers.answers import AnswersFrom, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import Recipe, centers_bytes, likely_outputs, planned, search_of, steps, width
+from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.solvers.recipe import Recipe
 from streamkern.storage.base import Source
 from streamkern.types import Rows, Target
 

@@ -17,7 +17,8 @@ from streamkern.data.targets import Classes, Encoding
 from streamkern.execute.base import Executor
 from streamkern.partition.model import PartitionedMachine
 from streamkern.partition.tree import Partition
-from streamkern.solvers.fit import Recipe, Stages, statistics_kept, steps
+from streamkern.solvers.fit import Stages, statistics_kept, steps
+from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.base import digest
 from streamkern.user_code import described

@@ -15,7 +15,7 @@ from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.operations import Operations
 from streamkern.engine.parallel import default_threads
 from streamkern.memory import default_budget, format_bytes, parse_bytes
-from streamkern.partition.choice import in_leaves, open_to_one, single, trial_footprint, without
+from streamkern.partition.choice import in_leaves, open_to_one, settled, single, trial_footprint, without
 from streamkern.partition.fit import LeafRecipe, require_partition
 from streamkern.partition.grow import DIRECTION
 from streamkern.partition.memory import Projection, expected_leaves
@@ -24,7 +24,6 @@ from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
 from streamkern.solvers.answers import AnswersFrom, planned_answers, source_of
-from streamkern.solvers.auto import resolved
 from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
 from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.choice import Search
@@ -160,7 +159,7 @@ def plan(
         pipeline = in_leaves(pipeline)
     if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
         return _in_leaves(pipeline, pipeline.partition, budget, threads or default_threads(), prices)
-    pipeline, reason = resolved(without(pipeline), budget)
+    pipeline, reason = settled(without(pipeline), budget)
     pipeline.train.require_rows()
     data, solver = planned(pipeline), pipeline.solver
     p, slots = width(pipeline), threads or default_threads()

@@ -77,14 +77,14 @@ def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
     return None
 
 
-def _warm_leaves(
-    pipeline: Pipeline, partition: Partition, champion: KernelMachine
-) -> tuple[Pipeline, str | None]:
+def _warm_leaves(pipeline: Pipeline, partition: Partition, champion: KernelMachine) -> tuple[Pipeline, str | None]:
     """The pipeline with the champion's preprocessing and cuts, in which leaves are trained whose rows have changed."""
     if not isinstance(champion, PartitionedMachine):
         return pipeline, "the champion is one model, without leaves"
     if any(isinstance(step, TargetEncode) for step in steps(pipeline)):
         return pipeline, "categories are encoded by means of the targets, which are those of all rows"
+    if pipeline.class_weight is not None or pipeline.threshold is not None:
+        return pipeline, "weights of classes and the threshold are those of all rows"
     wanted = in_leaves(pipeline)
     if champion.metadata.get("partition", {}).get("request") != request_of(wanted, wanted.partition):
         return pipeline, "preprocessing or partition differ from the champion's"
