@@ -31,11 +31,11 @@ from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.partition.choice import fit_any, settled
 from streamkern.partition.fit import FittedPartition, model_of
-from streamkern.partition.tree import Partition
+from streamkern.partition.tree import CENTERS, Partition
 from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
-from streamkern.solvers.choice import CENTERS, default_centers
+from streamkern.solvers.choice import default_centers
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
 from streamkern.solvers.estimator_inputs import require_given_target
 from streamkern.solvers.fit import Fitted, Stages
@@ -428,7 +428,7 @@ class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # ty
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
             uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows. With a
-            partition 2,000 in each leaf.
+            partition 3,000 in each leaf.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
@@ -509,7 +509,7 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
             uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows. With a
-            partition 2,000 in each leaf.
+            partition 3,000 in each leaf.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         class_weight: what the rows of a class weigh, times their sample weights: a number by label, 1 for labels that

@@ -35,12 +35,11 @@ from streamkern.partition.fit import (
     require_partition,
 )
 from streamkern.partition.memory import Projection
-from streamkern.partition.tree import Partition
+from streamkern.partition.tree import CENTERS, Partition
 from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.choice import CENTERS
 from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
 from streamkern.sweep import gathered

@@ -63,10 +63,13 @@ def covtype(path: str) -> Table:
 
 
 def trees(classes: bool) -> Any:
-    """LightGBM with as many leaves and trees as large tables ask for."""
+    """LightGBM with what covtype takes for 96%: with a lighter ``min_child_weight`` its losses grow again."""
     import lightgbm
 
-    options: dict[str, Any] = {"n_estimators": 1000, "num_leaves": 255, "learning_rate": 0.1, "verbose": -1}
+    options: dict[str, Any] = {
+        "n_estimators": 80, "num_leaves": 255, "learning_rate": 0.2, "min_child_weight": 5.0, "reg_lambda": 1.0,
+        "verbose": -1,
+    }  # fmt: skip
     return (lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor)(**options)
 
 
