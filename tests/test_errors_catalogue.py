@@ -869,6 +869,7 @@ MODULES = {
     "partition/model.py": "partition/test_partition.py",
     "partition/rows.py": "partition/test_partition_resume.py",
     "partition/tree.py": "partition/test_partition.py",
+    "partition/warm.py": "registry/test_retrain.py",
     "solvers/answering.py": "test_intervals.py",
     "solvers/intervals.py": "test_intervals.py",
     "solvers/left_out.py": "test_intervals.py",

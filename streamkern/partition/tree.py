@@ -25,6 +25,8 @@ LARGEST_OVERLAP = 0.5
 
 MOST_LEAVES = 1 << 16
 
+CUTS = ("gradient", "kmeans")
+
 CENTERS, ROWS_PER_CENTER = 3_000, 2
 """Centers of a leaf by default, and its rows for each of them: fewer rows cost time with p³, more cost accuracy."""
 
@@ -57,6 +59,9 @@ class Partition:
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
         by: a column: its values are cut first, each a part of its own; values of few rows share a part, which also
             predicts values that training did not see.
+        cuts: ``"gradient"``, across the direction along which the outputs change most, at the median; or ``"kmeans"``,
+            between two means of a node's rows in units of their features' standard deviations, without a look at the
+            outputs: cells of rows that are near one another.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -66,6 +71,7 @@ class Partition:
     rows: int | str = "auto"
     overlap: float = 0.05
     by: str | None = None
+    cuts: str = "gradient"
 
     def __post_init__(self) -> None:
         if not isinstance(self.rows, str):
@@ -82,6 +88,10 @@ class Partition:
         if not number or not 0 <= self.overlap <= LARGEST_OVERLAP:
             raise UsageError(
                 f"overlap is {self.overlap!r}.", where="Partition(overlap=...)", expected="a share from 0 to 0.5"
+            )
+        if self.cuts not in CUTS:
+            raise UsageError(
+                f"cuts is {self.cuts!r}.", where="Partition(cuts=...)", expected=" or ".join(map(repr, CUTS))
             )
         if self.by is not None and not isinstance(self.by, str):
             raise UsageError(f"by is {self.by!r}.", where="Partition(by=...)", expected="the name of a column, or None")

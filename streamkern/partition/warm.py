@@ -53,7 +53,7 @@ class WarmPartition(Partition):
 
 def plain(partition: Partition) -> Partition:
     """The partition without its champion."""
-    return Partition(partition.leaves, partition.rows, partition.overlap, partition.by)
+    return Partition(partition.leaves, partition.rows, partition.overlap, partition.by, partition.cuts)
 
 
 def champion_of(partition: Partition) -> PartitionedMachine | None:
@@ -64,7 +64,7 @@ def champion_of(partition: Partition) -> PartitionedMachine | None:
 
 def from_champion(partition: Partition, model: PartitionedMachine) -> WarmPartition:
     """The partition that goes on from a model."""
-    return WarmPartition(partition.leaves, partition.rows, partition.overlap, partition.by, champion=Champion(model))
+    return WarmPartition(**vars(partition), champion=Champion(model))
 
 
 def request_of(recipe: Recipe, partition: Partition) -> str:

@@ -21,7 +21,7 @@ from streamkern.backends import NumpyBackend, get_backend
 from streamkern.data.stream import Assembly, Block, Raw
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
-from streamkern.partition.grow import Axis, Counting, axis_of, cut_at, quantile_edges
+from streamkern.partition.grow import Axis, Counting, axis_of, between_means, cut_at, quantile_edges
 from streamkern.partition.memory import expected_leaves
 from streamkern.partition.rows import LeafIds, Scattered
 from streamkern.partition.tree import CutTree
@@ -160,6 +160,24 @@ def test_a_direction_is_along_the_feature_that_matters():
     assert line is not None
     direction = line.direction * X.std(axis=0)
     assert abs(direction[3]) / np.linalg.norm(direction) > 0.9
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cells_of_means_are_the_clusters_of_rows(weighted: bool):
+    rng = np.random.default_rng(0)
+    centers = np.array([[0, 0, 0], [4, 0, 0], [0, 9, 9], [4, 9, 9]], dtype=np.float64)
+    of = rng.choice(4, 4000, p=[0.1, 0.2, 0.3, 0.4])
+    X = (centers[of] + rng.normal(size=(4000, 3)) * [0.3, 0.6, 0]).astype(np.float32)
+    y = np.array([0.0, 1.0, -2.0, 3.0])[of]
+    model = sk.KernelRegressor(
+        "laplace", centers=50, preprocess=None, partition=sk.Partition(leaves=4, overlap=0.0, cuts="kmeans")
+    ).fit(X, y, sample_weight=rng.uniform(0.5, 1.5, 4000) if weighted else None)
+    assert model.report_["partition"]["constant"] == 4  # each leaf is one cluster
+    assert sorted(each["rows"] for each in model.report_["partition"]["by_leaf"]) == sorted(np.bincount(of).tolist())
+    np.testing.assert_allclose(model.predict(X), y, atol=1e-6)
+    assert between_means((0, np.ones((9, 2)), y[:9], None), sk.Laplace(), Continuous(np.zeros(1)), 0) is None
+    with pytest.raises(sk.UsageError, match="cuts is 'means'"):
+        sk.Partition(cuts="means")
 
 
 def test_rows_that_are_all_alike_have_no_direction():

@@ -521,3 +521,11 @@ def test_leaves_of_another_request_are_cut_anew(changes: dict[str, Any], reason:
     sk.run(in_leaves(lambda X: X[:, 0], partition=None), tmp_path / "run")
     one = sk.load_model(tmp_path / "run" / "model.zarr")
     assert warm(in_leaves(lambda X: X[:, 0]), one)[1] == "the champion is one model, without leaves"
+
+
+def test_leaves_of_other_classes_are_cut_anew(tmp_path: Path):
+    place, given = tmp_path / "models", {"task": "classification"}
+    sk.retrain(in_leaves(lambda X: (X[:, 0] > 0).astype(int), **given), place, gate="accuracy > 0")
+    night = sk.retrain(in_leaves(lambda X: np.digitize(X[:, 0], [-0.5, 0.5]), **given), place, gate="accuracy > 0")
+    assert night["start"] == "cold"
+    assert "classes are not those of the champion" in Registry(place).record(night["version"])["why_cold"]
