@@ -40,6 +40,7 @@ from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.choice import default_centers
 from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
 from streamkern.sweep import gathered
@@ -82,12 +83,19 @@ def settled(recipe: Any, budget: int) -> tuple[Any, str]:
     return made, f"{why}; {held}" if held else why
 
 
+def centers_for(partition: Partition | None, data: Dataset, budget: int, seed: int) -> Uniform:
+    """The centers of a fit without: of all rows, or of each leaf."""
+    if partition is not None:
+        return Uniform(min(CENTERS, data.base_rows), seed)
+    return default_centers(data.base_rows, data.n_features, budget, seed)
+
+
 def in_leaves(recipe: Any) -> Any:
     """A recipe of leaves with the number of centers that each has, and of rows."""
     recipe.train.require_rows()
     centers = recipe.centers
     if centers is None and recipe.features is None:
-        centers = Uniform(min(CENTERS, recipe.train.base_rows), recipe.seed)
+        centers = centers_for(recipe.partition, recipe.train, 0, recipe.seed)
     p = CENTERS if centers is None else centers.count(recipe.train)
     return replace(recipe, centers=centers, partition=recipe.partition.settled(p))
 

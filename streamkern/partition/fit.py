@@ -31,7 +31,7 @@ from streamkern.data.origins import Features, features_of
 from streamkern.data.statistics import Statistics, require_range, unlike_scales
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Encoding, Indicators, encoding_to_json
-from streamkern.errors import StreamkernError, UsageError
+from streamkern.errors import NumericalError, StreamkernError, UsageError
 from streamkern.execute.base import Allowance, Executor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import FeatureMap, Kernel, Laplace, kernel_from_json
@@ -48,6 +48,7 @@ from streamkern.solvers.answers import require_two
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import require_measurable
+from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import (
     Fitted,
     Key,
@@ -481,7 +482,14 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     try:
         with ThreadsExecutor(1) as executor:
             chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget)
-            fitted = fit(chosen, executor, budget, stages)
+            try:
+                fitted = fit(chosen, executor, budget, stages)
+            except NumericalError as error:
+                if recipe.solver != AUTO or isinstance(chosen.solver, Direct):
+                    raise
+                name, chosen = chosen.solver.to_json()["name"], replace(chosen, solver=Direct())
+                fitted = fit(chosen, executor, budget, stages)
+                stages.messages.append(f"{name} failed ({error.where}): Direct instead")
     except StreamkernError as error:
         error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
         raise

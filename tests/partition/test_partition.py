@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +353,18 @@ def test_leaves_without_a_closed_form_take_validation_rows_for_intervals():
     ends = held.predict_interval(X)
     assert held.model_.answers.facts["functions"] == 0
     assert 0.85 < ((ends[:, 0] <= y) & (y <= ends[:, 1])).mean() < 0.97
+
+
+def test_a_leaf_whose_steps_diverge_is_solved_directly(monkeypatch: pytest.MonkeyPatch):
+    X, y = table(3000)
+    partition = sk.Partition(leaves=2)
+    right = sk.KernelRegressor("laplace", centers=60, solver=sk.Direct(), partition=partition).fit(X, y)
+    wild = sk.EigenPro(step=1e6, epochs=2)
+    monkeypatch.setattr("streamkern.partition.fit.resolved", lambda recipe, budget: (replace(recipe, solver=wild), ""))
+    with pytest.warns(UserWarning, match="Direct instead .in 2 of 2 leaves"):
+        model = sk.KernelRegressor("laplace", centers=60, partition=partition).fit(X, y)
+    assert np.array_equal(model.predict(X), right.predict(X))
+    assert {each["solver"] for each in model.report_["partition"]["by_leaf"]} == {"Direct"}
 
 
 def test_weights_of_rows_reach_the_leaves():
