@@ -235,7 +235,7 @@ def leaves_open(recipe: Any) -> bool:
     return not (given or recipe.centers is None or isinstance(recipe.centers, Given) or recipe.train.augmentations)
 
 
-def search_for(bill: Bill, rows: int, budget: int, seed: int = 0) -> Search | None:
+def search_for(bill: Bill, rows: int, budget: int, seed: int = 0, share: float | None = None) -> Search | None:
     """The largest search that a fit allows; None where not even the smallest is.
 
     Args:
@@ -243,13 +243,14 @@ def search_for(bill: Bill, rows: int, budget: int, seed: int = 0) -> Search | No
         rows: training rows.
         budget: bytes the process may hold.
         seed: of the subsample.
+        share: work of the search at nominal prices, at most, as a part of that of the fit; ``SHARE`` by default.
     """
     d = bill.size.d
     possible = [(sample, p) for sample, p in SIZES if TELLING * d <= sample <= rows]
     if not possible:
         return None
     size = replace(bill.size, slots=THREADS, overlaps=True)
-    allowed = min(MOST_WORK, SHARE * nominal_work(bill.solver, size))
+    allowed = min(MOST_WORK, (SHARE if share is None else share) * nominal_work(bill.solver, size))
     kinds = ("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)
     for sample, p in possible:
         search = Search(sample, p, (2, 1) if d <= WIDEST_L1 else (2,), kinds, seed)

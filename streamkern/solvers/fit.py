@@ -247,6 +247,9 @@ class Stages:
     left_out = ROWS
     """Rows, at most, that probabilities or intervals are learned from; 0 for none."""
 
+    search_share: float | None = None
+    """Work of choosing a kernel, at most, as a part of that of the fit; None for the default."""
+
     def __init__(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
         self.on_step = on_step
 
@@ -385,7 +388,7 @@ def fit(
 
     guess = planned(recipe)
     projected = project(guess, likely_outputs(guess))
-    search = search_of(recipe, projected)
+    search = search_of(recipe, projected, stages.search_share)
     projected = projected if search is None else project(guess, likely_outputs(guess))
     allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
@@ -513,11 +516,11 @@ def check_like(
     )
 
 
-def search_of(recipe: Recipe, projected: Footprint) -> Search | None:
+def search_of(recipe: Recipe, projected: Footprint, share: float | None = None) -> Search | None:
     """What is tried where a recipe has no kernel; None where ``default_kernel`` is taken without a search."""
     if not leaves_open(recipe):
         return None
-    return search_for(projected.bill, recipe.train.base_rows, projected.budget, recipe.seed % (1 << 31))
+    return search_for(projected.bill, recipe.train.base_rows, projected.budget, recipe.seed % (1 << 31), share)
 
 
 def _chosen_kernel(
