@@ -41,7 +41,7 @@ from streamkern.data.targets import Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, UsageError
-from streamkern.execute.base import Allowance, Executor
+from streamkern.execute.base import Executor
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
@@ -424,7 +424,7 @@ def fit(
     search: Search | None = None
 
     def allow(projected: Footprint) -> None:
-        executor.allowed = Allowance(budget, projected.worker_bytes(1), projected.worker[1])
+        executor.allowed = projected.allowance()
         on_plan(projected)
 
     guess = planned(recipe)
