@@ -163,7 +163,9 @@ def make_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("plan", parents=[pipeline], add_help=False, help="say what a run will cost")
     command.add_argument(
-        "--worker-memory", metavar="BYTES", help='most memory of a worker of a cluster, such as "64GiB"; more is refused'
+        "--worker-memory",
+        metavar="BYTES",
+        help='most memory of a worker of a cluster, such as "64GiB"; more is refused',
     )
     command.add_argument("--worker-threads", type=_count, default=1, metavar="N", help="threads of a worker (1)")
     command.add_argument("--json", action="store_true", help="as JSON")

@@ -149,7 +149,7 @@ class Projection:
             "leaves": models + ids + (at_once * each if self.here else 0),
             "evaluate": reading.stages["evaluate"] + 3 * models,
         }
-        fits = replace(reading, stages=stages, worker=(each + scatter, each))
+        fits = replace(reading, stages=stages, worker={"scatter": scatter, "thread": each})
         if fits.peak > self.budget:
             largest = max(stages, key=lambda name: stages[name])
             enough = format_bytes(1.02 * fits.peak)

@@ -109,12 +109,13 @@ class Footprint:
         needed = _FRESH + self.worker_bytes(threads)
         if needed <= limit:
             return
+        each = self.worker.get("centers", 0) // max(1, p)
+        fewer = f"fewer centers, each of which takes {format_bytes(each)} there" if each else "smaller leaves"
         raise PlanRefusedError(
             f"A worker needs {format_bytes(needed)} and may use {format_bytes(limit)}: {self.worker_text(threads)}.",
             where=f"worker_memory={format_bytes(limit)}, worker_threads={threads}, centers={p:,}",
             expected=f"workers with at least {_rounded_up(needed)}",
-            remedy="give workers more memory; or use fewer centers, each of which takes "
-            f"{format_bytes(self.worker['centers'] // max(1, p))} there; or fewer threads a worker",
+            remedy=f"give workers more memory; or use {fewer}; or fewer threads a worker",
         )
 
     @property

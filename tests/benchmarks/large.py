@@ -148,7 +148,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=60_000)
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plan", type=int, metavar="P", help="print a plan of so many centers, of 5,000,000 rows of 512")
+    parser.add_argument(
+        "--plan", type=int, metavar="P", help="print a plan of so many centers, of 5,000,000 rows of 512"
+    )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.plan:
