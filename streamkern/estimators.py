@@ -21,9 +21,11 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 
 from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
+from streamkern.data.class_weights import ClassWeight, require_class_weight
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
+from streamkern.data.subsample import FEW, class_counts
 from streamkern.data.targets import Classes
-from streamkern.errors import DataError, PrecisionError, UsageError
+from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
@@ -32,20 +34,18 @@ from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
 from streamkern.progress import showing
 from streamkern.solvers import Solver
-from streamkern.solvers.answers import source_of
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.choice import default_centers
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
+from streamkern.solvers.estimator_inputs import require_given_target
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
+from streamkern.solvers.thresholds import require_threshold
 from streamkern.storage.convert import is_mixed, is_table
 from streamkern.storage.dask import is_dask_array
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
-
-_LEAST_HELD_OUT, _SHARE_HELD_OUT, _MOST_HELD_OUT = 20_000, 0.05, 5_000
-"""Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +67,16 @@ class _Recipe:
     metric: AGOP | None = None
     test: Dataset | None = None
     partition: Partition | None = None
+    class_weight: ClassWeight = None
+    threshold: str | None = None
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     """What both estimators do."""
 
     _task: str
+    class_weight: ClassWeight = None
+    threshold: str | None = None
 
     def __init__(
         self,
@@ -170,20 +174,22 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             plain = schema is not None and schema.plain and data.source.dtype == np.float64
             dtype = "float64" if plain else "float32"
         else:
-            _require_target(y)
+            require_given_target(y)
             data, dtype = self._validated(X, y, sample_weight)
-        seed = self._seed()
+        seed, here = self._seed(), not (isinstance(X, Dataset) or is_dask_array(X))
         reason: dict[str, str] = {}
         try:
-            fitted = self._fitted(self._recipe(data, dtype, seed))
+            fitted = self._fitted(self._recipe(data, dtype, seed, here))
         except PrecisionError as error:
             if self.dtype != "auto" or dtype == "float64":
                 raise
             reason = {"arithmetic": f"float64: {error.what}"}
-            fitted = self._fitted(self._recipe(data, "float64", seed))
+            fitted = self._fitted(self._recipe(data, "float64", seed, here))
         self.model_ = model_of(fitted, **reason)
         self.outcome_ = fitted.outcome
         self.report_ = fitted.report | {"seed": seed} | reason
+        if fitted.answers is not None and "threshold" in fitted.answers.facts:
+            self.report_ |= {"threshold": fitted.answers.facts["threshold"]}
         if fitted.choice is not None:
             self.report_ |= {"kernel": fitted.choice.summary()}
         if fitted.metric is not None and fitted.columns is not None:
@@ -219,10 +225,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
         budget = self._budget()
-        chosen = isinstance(recipe.solver, str)
         recipe, _ = settled(recipe, budget)
-        if chosen:
-            recipe = _with_held_out(recipe)
         with (
             limited(budget),
             open_executor(self.scheduler, self.threads) as executor,
@@ -349,7 +352,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         data = from_arrays(X, y, columns=names, sample_weight=sample_weight, schema=schema)
         return data, "float64" if X.dtype == np.float64 else "float32"
 
-    def _recipe(self, data: Dataset, dtype: str, seed: int) -> _Recipe:
+    def _recipe(self, data: Dataset, dtype: str, seed: int, here: bool) -> _Recipe:
         def require(right: bool, name: str, expected: str) -> None:
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=self._where(name), expected=expected)
@@ -359,6 +362,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
         require(isinstance(self.metric, AGOP | None), "metric", "sk.AGOP(), or None")
         require(isinstance(self.partition, Partition | None), "partition", "sk.Partition(), or None")
+        require_threshold(self.threshold, self._where("threshold"))
+        require_class_weight(self.class_weight, self._where("class_weight"))
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
         require_steps(self.preprocess or (), f"{type(self).__name__}(preprocess=...)")
         require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
@@ -374,7 +379,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if validation is not None and not isinstance(validation, Dataset):
             share = isinstance(validation, float | np.floating) and 0 < validation < 1
             require(share, "validation", "a fraction between 0 and 1, or a Dataset")
-            data, held = data.split(float(validation), seed)
+            here &= self._task == "classification"
+            rarest = min(class_counts(data.source, data.rules).values()) if here else 0
+            data, held = data.split(float(validation), seed, stratify=here and rarest * float(validation) < FEW)
             data.require_rows()
             validation = held.plain()
         centers = self.centers
@@ -401,6 +408,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             preprocess=self.preprocess if isinstance(self.preprocess, str) else tuple(self.preprocess or ()),
             metric=self.metric,
             partition=self.partition,
+            class_weight=self.class_weight,
+            threshold=self.threshold,
         )
 
 
@@ -499,6 +508,12 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
             uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
+        class_weight: what the rows of a class weigh, times their sample weights: a number by label, 1 for labels that
+            the dict lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities are
+            nevertheless those of the rows as they are. None: 1 for all.
+        threshold: of two classes, the metric that the cut between them is chosen for, on the rows that probabilities
+            are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``.
+            ``report_["threshold"]`` says what was found. None: the class of the larger output is predicted.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.
@@ -538,6 +553,36 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
     """
 
     _task = "classification"
+
+    def __init__(
+        self,
+        kernel: Kernel | str | None = None,
+        centers: Centers | int | None = None,
+        solver: Solver | str | None = None,
+        *,
+        class_weight: ClassWeight = None,
+        threshold: str | None = None,
+        memory: str | int | None = None,
+        metric: AGOP | None = None,
+        partition: Partition | None = None,
+        scaling: str | None = None,
+        preprocess: Sequence[Step] | str | None = AUTOMATIC,
+        validation: float | Dataset | None = None,
+        dtype: str = "auto",
+        lanes: int = 4,
+        threads: int | None = None,
+        scheduler: Scheduler = "threads",
+        random_state: int | np.random.RandomState | None = 0,
+        device: str = "auto",
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            kernel, centers, solver, memory=memory, metric=metric, partition=partition, scaling=scaling,
+            preprocess=preprocess, validation=validation, dtype=dtype, lanes=lanes, threads=threads,
+            scheduler=scheduler, random_state=random_state, device=device, verbose=verbose,
+        )  # fmt: skip
+        self.class_weight = class_weight
+        self.threshold = threshold
 
     predict_proba = available_if(has_probabilities)(ClassifierAnswers.predict_proba)
     predict_log_proba = available_if(has_probabilities)(ClassifierAnswers.predict_log_proba)
@@ -592,44 +637,9 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
         return outputs if outputs.shape[1] > 2 else np.asarray(outputs[:, 1] - outputs[:, 0])
 
 
-def _with_held_out(recipe: _Recipe) -> _Recipe:
-    """The recipe with rows held out for probabilities or intervals, where its solver needs some and rows are many."""
-    data = recipe.train
-    n = data.base_rows
-    if recipe.validation is not None or recipe.partition is not None or n < _LEAST_HELD_OUT or data.augmentations:
-        return recipe
-    drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
-    if drawn > 0.9 * n or source_of(recipe.solver, data, None) is not None:
-        return recipe
-    train, held = data.split(min(_SHARE_HELD_OUT, _MOST_HELD_OUT / n), recipe.seed)
-    return replace(recipe, train=train, validation=held.plain())
-
-
 def _no_target(y: Any, sample_weight: Any = None) -> None:
     if y is not None or sample_weight is not None:
         raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
-
-
-def _require_target(y: Any) -> None:
-    """Raises an error where targets are missing: all of them, or one that is None, NA or NaT."""
-    if y is None:
-        raise UsageError(
-            "There is no target: this estimator requires y to be passed, but the target y is None.",
-            where="fit(X, y)",
-            expected="a target for every row; or a Dataset, which has its own",
-        )
-    dtype = getattr(y, "dtype", None)
-    if isinstance(dtype, np.dtype) and dtype.kind != "O":
-        return
-    values = np.asarray(y, dtype=object)
-    for row, value in enumerate(values.ravel().tolist() if values.ndim == 1 else ()):
-        if value is None or type(value).__name__ in ("NAType", "NaTType"):
-            raise DataError(
-                f"A target is missing: {value!r}.",
-                where=f"y, row {row}",
-                expected="a label or a number for every row",
-                remedy="leave out the rows without a target: keep = pd.notna(y); model.fit(X[keep], y[keep])",
-            )
 
 
 def _is_count(value: Any) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from streamkern.backends import get_backend
 from streamkern.backends.base import wide
 from streamkern.data.alike import require_alike, require_scaled_alike, require_width
+from streamkern.data.class_weights import described_weights, without_class_weights
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
 from streamkern.data.split import runs
@@ -124,9 +125,11 @@ class KernelMachine(ModelAnswers):
         facts = {
             "rows": outcome.rows,
             "passes": outcome.passes,
-            "data": problem.train.fingerprint,
+            "data": without_class_weights(problem.train).fingerprint,
             "dtype": problem.train.source.dtype.str,
         }
+        if weights := described_weights(problem.train):
+            facts["class_weight"] = weights
         if "preprocess" in fitted.report:
             facts["preprocess"] = fitted.report["preprocess"]
         if fitted.metric is not None and fitted.columns is not None:
@@ -135,7 +138,7 @@ class KernelMachine(ModelAnswers):
             problem.kernel,
             problem.centers.Z,
             outcome.weights,
-            problem.encoding,
+            fitted.encoding,
             problem.train.factor,
             problem.train.shift,
             problem.train.source.columns,
@@ -569,7 +572,7 @@ def _predictions(
 def _decided(outputs: Array, encoding: Encoding) -> Array:
     """Codes of classes, or values, from outputs (n, c)."""
     if isinstance(encoding, Classes):
-        return np.asarray(outputs.argmax(axis=1))
+        return encoding.decided(outputs)
     assert isinstance(encoding, Continuous)
     return outputs[:, 0] if encoding.flat else outputs[:, : encoding.outputs]
 

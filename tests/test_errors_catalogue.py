@@ -623,6 +623,8 @@ backends/base.py: Cannot gather
     backends/test_rows.py::test_an_output_that_does_not_fit_is_refused
 backends/base.py: Row indices run from
     backends/test_rows.py::test_an_index_out_of_range_is_refused
+pipeline/pipeline.py: There are weights of classes, and no classes.
+    test_class_weights.py::test_unknown_labels_and_other_values_are_refused
 centers.py: A row has a value that is not finite, or too large to be s
     test_centers_kmeans.py::test_a_row_that_is_not_finite_is_refused_wherever_it_lies
 centers.py: A row has a value that is not finite.
@@ -633,9 +635,9 @@ data/alike.py: A feature is NaN or infinite.
     pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
 estimators.py: ... is given, and there is no kernel.
     test_estimators.py::test_a_grid_of_bandwidths_is_searched
-estimators.py: A target is missing:
+solvers/estimator_inputs.py: A target is missing:
     test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
-estimators.py: There is no target: this estimator requires y to be pas
+solvers/estimator_inputs.py: There is no target: this estimator requir
     test_estimators.py::test_no_target_at_all_is_told
 commands/runs.py: The page cannot be served:
     report/test_browser.py::test_a_port_that_is_taken_is_told
@@ -857,6 +859,7 @@ MODULES = {
     "backends/cupy.py": "a device",
     "backends/__init__.py": "pipeline/test_device.py",
     "data/auto.py": "data/test_automatic.py",
+    "data/class_weights.py": "test_class_weights.py",
     "data/categories.py": "data/test_automatic.py",
     "data/encoders.py": "data/test_tables_as_they_are.py",
     "solvers/placement.py": "pipeline/test_device.py",
@@ -869,6 +872,8 @@ MODULES = {
     "solvers/answering.py": "test_intervals.py",
     "solvers/intervals.py": "test_intervals.py",
     "solvers/left_out.py": "test_intervals.py",
+    "solvers/answers.py": "test_thresholds.py",
+    "solvers/thresholds.py": "test_thresholds.py",
     "solvers/probabilities.py": "test_probabilities.py",
     "pipeline/tune.py": "pipeline/test_tune.py",
     "storage/model_store.py": "registry/test_models.py",

@@ -14,8 +14,8 @@ from sklearn.metrics import classification_report, log_loss
 from sklearn.model_selection import cross_val_score
 
 import streamkern as sk
-from streamkern import estimators
 from streamkern.engine import default_engine
+from streamkern.solvers import answers, auto
 from streamkern.solvers import probabilities as module
 from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
@@ -210,7 +210,7 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
 
 
 def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_out(monkeypatch):
-    monkeypatch.setattr(estimators, "_LEAST_HELD_OUT", 3000)
+    monkeypatch.setattr(answers, "LEAST_HELD_OUT", 3000)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 3))
     share = 1 / (1 + np.exp(-4 * X[:, 0]))
@@ -226,7 +226,34 @@ def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_
 
 
 def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
-    monkeypatch.setattr(estimators, "_LEAST_HELD_OUT", 100)
+    monkeypatch.setattr(answers, "LEAST_HELD_OUT", 100)
     X = np.random.default_rng(0).normal(size=(300, 3))
     model = sk.KernelClassifier("laplace", 30, sk.EigenPro(epochs=1)).fit(X, X[:, 0] > 0)
     assert "held_out" not in model.report_
+
+
+def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):
+    monkeypatch.setattr(answers, "LEAST_HELD_OUT", 600)
+    monkeypatch.setattr(auto, "choose_solver", lambda *_, **__: auto.Choice(sk.EigenPro(epochs=2), "EigenPro: a test"))
+    X = np.random.default_rng(0).normal(size=(800, 3))
+    data = sk.from_arrays(X, X[:, 0] > 0)
+    pipeline = sk.Pipeline(data, sk.Laplace(2.0), sk.Uniform(40), "auto")
+    result = sk.run(pipeline, tmp_path / "auto", threads=1)
+    assert 20 < result["held_out"] < 70
+    assert result["n_rows"] + result["held_out"] == 800
+    assert result["probabilities"]["source"] == "validation"
+    said = f"{result['held_out']} of 800 rows are held out for probabilities"
+    assert any(said in choice for choice in sk.plan(pipeline, threads=1).choices)
+    assert any(said in event.get("reason", "") for event in map(json.loads, _lines(tmp_path / "auto/events.jsonl")))
+    for other in (
+        replace(pipeline, solver=sk.EigenPro(epochs=1)),
+        replace(pipeline, train=data.split(0.5)[0]),
+        replace(pipeline, train=data.augment(copies=2)),
+    ):
+        found = sk.run(other, tmp_path / "other", threads=1)
+        assert "held_out" not in found
+        assert found["n_rows"] == len(other.train)
+
+
+def _lines(path):
+    return path.read_text().splitlines()

@@ -19,9 +19,11 @@ from streamkern.data.preprocess import (
     column_positions,
     require_columns,
 )
+from streamkern.data.reader import reading_bytes
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import Transform
 from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_types
+from streamkern.memory import check
 from streamkern.storage.base import Source
 from streamkern.types import Array, IntArray, Parameters
 
@@ -399,9 +401,10 @@ def first_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...]:
     missing = [column for column in columns if column not in known]
     if missing:
         try:
+            check(reading_bytes(source, 1), source.where(0) if len(source.bounds) > 1 else None)
             X = source.read(0).X if len(source.bounds) > 1 else np.empty((0, source.n_features))
             known.update({column: len(np.unique(X[:, column])) for column in missing})
-        except StreamkernError:  # the run reports it, and names the damaged place
+        except StreamkernError:  # the run reports it, and names the damaged place, or what memory it takes
             known.update(dict.fromkeys(missing, 1))
     return tuple(max(1, known[column]) for column in columns)
 

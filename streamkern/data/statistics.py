@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,30 @@ MAX_CLASSES = 10_000
 
 LARGEST = 1e150
 """Size of a value from which on its square may be infinity in float64."""
+
+
+class LabelWeights(dict[Any, tuple[int, float, float]]):
+    """Rows, weight, and largest weight of a row, of each label; adds by label."""
+
+    @classmethod
+    def of(cls, labels: Array, w: Array | None) -> LabelWeights:
+        """Those of rows with labels (n,) and sample weights (n,), or None for 1."""
+        if labels.dtype == object and len(labels) and not isinstance(labels[0], str):
+            labels = np.array(labels.tolist())  # such as booleans: they stay what they are
+        values, codes = distinct(labels)
+        rows = np.bincount(codes, minlength=len(values))
+        if w is None:
+            return cls({value: (n, float(n), 1.0) for value, n in zip(values, rows.tolist(), strict=True)})
+        mass, heaviest = np.bincount(codes, weights=w, minlength=len(values)), np.zeros(len(values))
+        np.maximum.at(heaviest, codes, w)
+        return cls(zip(values, zip(rows.tolist(), mass.tolist(), heaviest.tolist(), strict=True), strict=True))
+
+    def __add__(self, other: LabelWeights) -> LabelWeights:
+        total = LabelWeights(self)
+        for label, (rows, mass, heaviest) in other.items():
+            n, m, most = total.get(label, (0, 0.0, 0.0))
+            total[label] = (n + rows, m + mass, max(most, heaviest))
+        return total
 
 
 class Extremes:
@@ -71,7 +94,7 @@ class TransformedScan(RawScan):
 
 @dataclass(eq=False)
 class Moments:
-    """Contributes rows, extremes, Σ w(x − c), Σ w(x − c)², label counts, Σ w(y − c₁), Σ w, weights and Σ w(y − c₁)².
+    """Contributes rows, extremes, Σ w(x − c), Σ w(x − c)², labels, Σ w(y − c₁), Σ w, weights and Σ w(y − c₁)².
 
     It checks stored rows, too. Without sample weights every w is 1, and Σ w the rows. Rows of weight 0 are counted, and
     tell their label at most.
@@ -105,7 +128,7 @@ class Moments:
             nothing = Extremes(np.full(d, np.inf), np.full(d, -np.inf))
             width = 0 if self.target_pivot is None else len(self.target_pivot)
             weights, zero = Extremes(np.inf, 0.0), np.zeros(width)
-            return rows, nothing, np.zeros(d), np.zeros(d), Counter[Any](), zero, 0.0, weights, zero
+            return rows, nothing, np.zeros(d), np.zeros(d), self._labels(stored, where), zero, 0.0, weights, zero
         if X.dtype.kind == "f":
             bad = self.first_bad(X)
             if bad >= 0:
@@ -122,19 +145,9 @@ class Moments:
                 )
             _require_squares(X, raw.ids, where)
         centred = X.astype(np.float64) - self.pivot
-        labels: Counter[Any] = Counter()
+        labels = self._labels(stored, where)
         total = squares = np.zeros(0)
-        if raw.y is not None and self.target_pivot is None:
-            found = _labels(stored, where)
-            if found.dtype == object and isinstance(found[0], str):
-                texts, codes = distinct(found)
-                labels.update(dict(zip(texts, np.bincount(codes).tolist(), strict=True)))
-            else:
-                values, counts = np.unique(found, return_counts=True)
-                labels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-            if len(labels) > MAX_CLASSES:
-                raise _too_many_labels(where)
-        elif raw.y is not None and self.target_pivot is not None:
+        if raw.y is not None and self.target_pivot is not None:
             y = np.asarray(raw.y, dtype=np.float64).reshape(len(raw.y), -1)
             bad = self.first_bad(y)
             if bad >= 0:
@@ -152,6 +165,15 @@ class Moments:
         weights = Extremes(0.0, heaviest)
         first, second = _summed(centred, w), _summed(np.square(centred), w)
         return rows, ranges, first, second, labels, total, mass, weights, squares
+
+    def _labels(self, stored: Raw, where: str) -> LabelWeights:
+        """Labels of rows, where they are counted: rows of weight 0 tell theirs, too."""
+        if stored.y is None or self.target_pivot is not None:
+            return LabelWeights()
+        labels = LabelWeights.of(_labels(stored, where), stored.w)
+        if len(labels) > MAX_CLASSES:
+            raise _too_many_labels(where)
+        return labels
 
 
 def _require_squares(X: Array, ids: Array, where: str, name: str = "feature") -> None:
@@ -251,6 +273,8 @@ class Statistics:
         encoding: how targets become numbers, or None without a target.
         mean_weight: mean of the sample weights, by which mean and variance are weighted; 1 without any.
         largest_weight: the largest of them, divided by their mean.
+        masses: weight of the rows of each label.
+        heaviest: largest weight of a row of each label.
     """
 
     n: int
@@ -262,6 +286,8 @@ class Statistics:
     encoding: Encoding | None
     mean_weight: float = 1.0
     largest_weight: float = 1.0
+    masses: dict[Any, float] = field(default_factory=dict)
+    heaviest: dict[Any, float] = field(default_factory=dict)
 
 
 def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: bool) -> Statistics:
@@ -277,6 +303,7 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
         DataError: every feature is constant, or there is one class only.
     """
     n, ranges, first, second, labels, total, mass, weights, squares = sums
+    counts, masses, heaviest = ({label: each[k] for label, each in labels.items()} for k in range(3))
     if not mass:
         raise DataError(
             "Every sample weight is 0.",
@@ -312,8 +339,8 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
         encoding = Continuous.of(target_mean, spread, flat)
     mean, mean_weight = moments.pivot + shift, mass / n
     return Statistics(
-        n, ranges.low, ranges.high, mean, variance, dict(labels), encoding, mean_weight,
-        float(weights.high) / mean_weight,
+        n, ranges.low, ranges.high, mean, variance, counts, encoding, mean_weight,
+        float(weights.high) / mean_weight, masses, heaviest,
     )  # fmt: skip
 
 

@@ -18,6 +18,9 @@ from streamkern.storage.base import Source
 from streamkern.storage.layout import joined, positions
 from streamkern.types import Array, IntArray, Rows
 
+FEW = 20
+"""Rows of a class among those held out, expected, below which rows are held out class by class."""
+
 _WAITING = 1 << 16  # candidates held, beyond those that are ahead, before the others are released
 
 
@@ -47,19 +50,7 @@ def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[i
             expected="a target with one label a row",
             remedy="name the target column, or leave stratify out",
         )
-    counts: Counter[Any] = Counter()
-    part = FilteredSource(source, rules)
-    for chunk in range(len(part.bounds) - 1):
-        y = part.read(chunk).y
-        assert y is not None
-        if y.dtype.kind == "f" and np.isnan(y).any():
-            raise DataError(
-                "A label is NaN.",
-                where=part.where_row(chunk, int(np.argmax(np.isnan(y)))),
-                expected="a label in every row",
-                remedy="leave out or fill the rows without a label",
-            )
-        counts.update(y.tolist())
+    counts, part = class_counts(source, rules), FilteredSource(source, rules)
     labels = np.array(sorted(counts), dtype=source.target.dtype)
     sizes = np.array([counts[label] for label in labels.tolist()], dtype=np.int64)
     quota = shares(sizes, rows)
@@ -79,6 +70,28 @@ def stratified(source: Source, rules: Sequence[Chooser], rows: int, key: tuple[i
             ids, codes, hashes, bound = _first(waiting, quota)
             waiting, count = [(ids, codes, hashes)], len(ids)
     return np.sort(_first(waiting, quota)[0])
+
+
+def class_counts(source: Source, rules: Sequence[Chooser]) -> dict[Any, int]:
+    """Rows of each label among those that rules choose: one pass over the targets.
+
+    Raises:
+        DataError: a label is NaN.
+    """
+    counts: Counter[Any] = Counter()
+    part = FilteredSource(source, rules)
+    for chunk in range(len(part.bounds) - 1):
+        y = part.read(chunk).y
+        assert y is not None
+        if y.dtype.kind == "f" and np.isnan(y).any():
+            raise DataError(
+                "A label is NaN.",
+                where=part.where_row(chunk, int(np.argmax(np.isnan(y)))),
+                expected="a label in every row",
+                remedy="leave out or fill the rows without a label",
+            )
+        counts.update(y.tolist())
+    return dict(counts)
 
 
 def shares(sizes: IntArray, rows: int) -> IntArray:

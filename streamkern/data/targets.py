@@ -63,10 +63,18 @@ class Classes:
 
     Args:
         values: the labels, sorted, shape (K,).
+        cut: of two classes the second is predicted where its output less the first's is greater than this.
     """
 
     values: Array
     kind: str = "classification"
+    cut: float = 0.0
+
+    def decided(self, F: Array) -> IntArray:
+        """Codes of the classes that outputs (n, K) stand for, shape (n,)."""
+        if self.cut:
+            return (F[:, 1] - F[:, 0] > self.cut).astype(np.int64)
+        return np.asarray(F.argmax(axis=1))
 
     @property
     def outputs(self) -> int:
@@ -108,7 +116,7 @@ class Classes:
             raise DataError(
                 f"The label {y[i : i + 1].tolist()[0]!r} was not among the classes of the training data.",
                 where=f"{where}, row {int(row_ids[i])}",
-                expected="one of " + _listing(self.values),
+                expected="one of " + labels_in_words(self.values),
                 remedy="correct the label, leave the row out, or train again on data that hold this class",
             )
         return np.asarray(codes, dtype=np.int64)
@@ -215,7 +223,9 @@ def as_values(y: Array, outputs: int) -> Array:
 def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
     """The encoding as JSON-serialisable data; None stays None."""
     if isinstance(encoding, Classes):
-        return {"kind": encoding.kind, "dtype": encoding.values.dtype.str, "values": encoding.values.tolist()}
+        cut = {"cut": encoding.cut} if encoding.cut else {}
+        values = encoding.values
+        return {"kind": encoding.kind, "dtype": values.dtype.str, "values": values.tolist(), **cut}
     if isinstance(encoding, Continuous):
         # Only where it is not the rule: the fingerprints of all other models stay as they were.
         precision = {} if encoding.precision == "float32" else {"precision": encoding.precision}
@@ -236,7 +246,10 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
         values = np.array(data["values"], dtype=dtype)
         if values.ndim != 1:
             raise ValueError(f"classes of shape {values.shape}")
-        return Classes(values)
+        cut = float(data.get("cut", 0.0))
+        if not math.isfinite(cut) or (cut and len(values) != 2):
+            raise ValueError(f"a threshold of {cut} between {len(values)} classes")
+        return Classes(values, cut=cut)
     mean = np.array(data["mean"], dtype=np.float64)
     precision = {name: name for name in ("float32", "float64")}[data.get("precision", "float32")]
     scale = np.array(data["scale"], dtype=np.float64) if "scale" in data else None
@@ -245,6 +258,7 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
     return Continuous(mean, bool(data["flat"]), precision=precision, scale=scale)
 
 
-def _listing(values: Array, limit: int = 12) -> str:
+def labels_in_words(values: Array, limit: int = 12) -> str:
+    """Labels in words, and how many where there are more."""
     shown = ", ".join(repr(v) for v in values[:limit].tolist())
     return shown if len(values) <= limit else f"{shown}, ... ({len(values)} classes)"

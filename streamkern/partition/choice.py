@@ -37,6 +37,7 @@ from streamkern.partition.fit import (
 from streamkern.partition.memory import Projection
 from streamkern.partition.tree import Partition
 from streamkern.rng import row_hash
+from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
@@ -67,8 +68,17 @@ class _Trial(LeafRecipe):
 
 
 def settled(recipe: Any, budget: int) -> tuple[Any, str]:
-    """As ``solvers.auto.resolved``; with a partition, each leaf chooses its solver by itself."""
-    return (recipe, "") if recipe.partition is not None else resolved(recipe, budget)
+    """As ``solvers.auto.resolved``, with rows held out where the solver that it chooses needs some for answers.
+
+    With a partition, each leaf chooses its solver by itself.
+    """
+    if recipe.partition is not None:
+        return recipe, ""
+    made, why = resolved(recipe, budget)
+    if recipe.solver != AUTO:
+        return made, why
+    made, held = with_held_out(made)
+    return made, f"{why}; {held}" if held else why
 
 
 def fit_any(

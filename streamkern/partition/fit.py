@@ -25,28 +25,31 @@ import numpy as np
 from streamkern.centers import Centers, CenterSet, Given, Uniform
 from streamkern.data import from_arrays
 from streamkern.data.auto import notes
+from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
 from streamkern.data.statistics import Statistics, require_range, unlike_scales
 from streamkern.data.stream import Assembly
-from streamkern.data.targets import Classes, encoding_to_json
+from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import FeatureMap, Kernel, Laplace, kernel_from_json
 from streamkern.memory import release
 from streamkern.model import KernelMachine, from_artifact
+from streamkern.partition.answers import classes_answers, left_out_of_leaf, of_constant, of_leaf, values_answers
 from streamkern.partition.grow import Ground, Grown
 from streamkern.partition.memory import Projection
 from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
 from streamkern.partition.rows import LeafIds, LeafRows, Scattered
 from streamkern.partition.tree import CutTree, Partition
+from streamkern.solvers.answers import require_two
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import require_measurable
 from streamkern.solvers.fit import (
     Fitted,
-    Recipe,
+    Key,
     Stages,
     check_like,
     fit,
@@ -58,6 +61,8 @@ from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.loop import Outcome, Progress
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.precision import relative
+from streamkern.solvers.recipe import Recipe
+from streamkern.solvers.saved import Answers
 from streamkern.solvers.score import score
 from streamkern.storage.base import digest
 from streamkern.types import Array
@@ -92,7 +97,7 @@ class FittedPartition(NamedTuple):
         metric: None.
         columns: the encoded features.
         choice: None.
-        answers: None: a partition has no probabilities and no intervals yet.
+        answers: what turns outputs into probabilities or intervals, or None.
         model: the model.
     """
 
@@ -104,7 +109,7 @@ class FittedPartition(NamedTuple):
     metric: None
     columns: Features
     choice: None
-    answers: None
+    answers: Answers | None
     model: PartitionedMachine
 
 
@@ -126,6 +131,10 @@ class LeafRecipe:
     features: FeatureMap | None = None
     preprocess: tuple[Any, ...] = ()
     standardise: bool | None = None
+    threshold: None = None
+    class_weight: None = None  # leaves are given it in the weights of their rows
+    left_out: int = 0
+    encoding: Encoding | None = None
 
     @classmethod
     def of(cls, recipe: Recipe) -> LeafRecipe:
@@ -136,6 +145,12 @@ class LeafRecipe:
             recipe.lanes, recipe.dtype,
         )  # fmt: skip
 
+    def answering(self, whole: Recipe, leaves: int, encoding: Encoding, wanted: bool) -> LeafRecipe:
+        """The recipe, with rows that each leaf leaves out where probabilities or intervals of the whole are wanted."""
+        calibrated = whole.validation is not None and self.task == "classification"
+        rows = 0 if calibrated or not wanted else left_out_of_leaf(self.task, leaves, encoding.outputs)
+        return replace(self, left_out=rows, encoding=encoding)
+
     def on(self, train: Dataset) -> LeafRecipe:
         """The recipe on a leaf's rows; where there are fewer of them than centers, each is a center."""
         centers, n = self.centers, train.base_rows
@@ -145,19 +160,27 @@ class LeafRecipe:
 
 
 class LeafStages(Stages):
-    """Stages of a leaf: warnings are kept, and the solver's alone: its rows were looked at with all others."""
+    """Stages of a leaf: warnings are kept, and the solver's alone: its rows were looked at with all others.
 
-    with_answers = False  # they would be those of one leaf
+    Args:
+        left_out: rows that are left out for the whole model's probabilities or intervals, at most.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: int = 0) -> None:
         super().__init__()
+        self.left_out = left_out
         self.messages: list[str] = []
+
+    def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
+        kept: Any = None  # one calibration of probabilities is made of all leaves' rows
+        return kept if name == "calibrate" and self.classes else compute()
 
     def warn(self, message: str) -> None:
         self.messages.append(message)
 
     def train(self, problem: Problem, solver: Solver, key: Any) -> tuple[Outcome, dict[str, Any]]:
         self.messages.clear()
+        self.classes = isinstance(problem.encoding, Classes)
         return super().train(problem, solver, key)
 
 
@@ -245,6 +268,8 @@ def fit_partition(
     done = notes(data, steps(recipe), facts)
     if message := unlike_scales(facts.variance * np.square(data.factor), data.columns):
         stages.warn(message)
+    if recipe.threshold is not None:
+        require_two(facts.encoding)
     data = _checked(recipe, data, facts, executor, stages)
     assembly = Assembly(data.plain(), facts.encoding, 0.0, np.dtype(recipe.dtype))
     grown = _grown(recipe, partition, assembly, executor, stages)
@@ -253,9 +278,10 @@ def fit_partition(
     executor.allowed = footprint.allowance()
     on_plan(footprint)
     began = time.perf_counter()
+    assert facts.encoding is not None
+    leaf_recipe = leaf_recipe.answering(recipe, grown.tree.leaves, facts.encoding, stages.left_out > 0)
     training = _Training(leaf_recipe, budget, assembly, grown, executor, stages, at_once, folder)
     found = training.leaves()
-    assert facts.encoding is not None
     return _finished(recipe, data, facts, grown, found, footprint, executor, stages, done, began)
 
 
@@ -355,7 +381,8 @@ class _Training:
         return digest(
             rows_key(data), self.grown.tree.fingerprint, encoding_to_json(self.assembly.encoding),
             described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
-            AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, platform.machine(),
+            AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, recipe.left_out,
+            platform.machine(),
         )  # fmt: skip
 
     def _rows(self, stack: ExitStack) -> LeafRows:
@@ -376,7 +403,7 @@ class _Training:
 
     def _fitted(self, pending: Sequence[int], rows: LeafRows) -> Iterator[dict[str, Any]]:
         """``fit_leaf`` of leaves, in their order."""
-        shared = (rows, self.recipe, self.budget)
+        shared = (rows, self.recipe, self.grown.tree, self.budget)
         size = len(pending) if self.at_once >= self.executor.slots else self.at_once
         for first in range(0, len(pending), size):
             yield from self.executor.imap(fit_leaf, pending[first : first + size], shared)
@@ -392,23 +419,27 @@ def _cleared(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, budget: int) -> dict[str, Any]:
+def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budget: int) -> dict[str, Any]:
     """Fit one leaf in one thread: a task.
 
     Returns:
-        ``rows``, ``seconds``, ``solver``, ``loss``, ``passes``, ``seen`` (rows of all passes), ``warnings``, and either
-        ``constant``, outputs (c,) where all rows have one target or the same features, or the model: ``arrays`` and
-        ``metadata`` of ``KernelMachine.artifact``.
+        ``rows``, ``mass`` (their weight), ``seconds``, ``solver``, ``loss``, ``passes``, ``seen`` (rows of all passes),
+        ``warnings``, ``left_out`` (outputs on rows left out), and either ``constant``, outputs (c,) where all rows have
+        one target or the same features, or the model: ``arrays`` and ``metadata`` of ``KernelMachine.artifact``.
     """
     began = time.perf_counter()
     X, y, w = rows.read(leaf)
     if w is not None and not w.all():
         X, y, w = X[w > 0], y[w > 0], w[w > 0]
-    facts: dict[str, Any] = {"rows": len(X), "solver": "", "loss": 0.0, "passes": 0, "seen": 0, "warnings": []}
+    mass = float(len(X) if w is None else w.sum())
+    facts: dict[str, Any] = {
+        "rows": len(X), "mass": mass, "solver": "", "loss": 0.0, "passes": 0, "seen": 0, "warnings": []
+    }  # fmt: skip
     constant = _constant(X, y, w)
     if constant is not None:
-        return facts | {"constant": constant, "seconds": time.perf_counter() - began}
-    stages = LeafStages()
+        left_out = of_constant(constant, y, w, recipe.encoding, recipe.left_out) if recipe.left_out else None
+        return facts | {"constant": constant, "left_out": left_out, "seconds": time.perf_counter() - began}
+    stages = LeafStages(recipe.left_out)
     try:
         with ThreadsExecutor(1) as executor:
             chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget)
@@ -418,9 +449,11 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, budget: int) -> dict
         raise
     arrays, metadata = KernelMachine.of(fitted).artifact()
     outcome = fitted.outcome
+    left_out = of_leaf(outcome, fitted.problem, recipe.encoding, tree.mine(X, leaf)) if recipe.left_out else None
     return facts | {
-        "constant": None, "arrays": arrays, "metadata": metadata, "solver": chosen.solver.to_json()["name"],
-        "loss": float(outcome.history[-1]["loss"]), "passes": outcome.passes, "seen": outcome.rows,
+        "constant": None, "left_out": left_out, "arrays": arrays, "metadata": metadata,
+        "solver": chosen.solver.to_json()["name"], "loss": float(outcome.history[-1]["loss"]), "passes": outcome.passes,
+        "seen": outcome.rows,
         "warnings": stages.messages, "seconds": time.perf_counter() - began,
     }  # fmt: skip
 
@@ -460,7 +493,6 @@ def _finished(
             constants[leaf] = np.arange(c) == each["constant"]
         else:
             constants[leaf] = each["constant"]
-    leaves = leaves_of(models, constants, [each["rows"] for each in found])
     rows = np.array([each["rows"] for each in found], dtype=np.float64)
     loss, seconds = float(rows @ [each["loss"] for each in found] / rows.sum()), time.perf_counter() - began
     outcome = Outcome(
@@ -472,18 +504,27 @@ def _finished(
     nothing = CenterSet(np.empty((0, data.n_features), dtype=dtype), None)
     largest = next((model for model in models if model is not None), None)
     kernel = recipe.kernel or Laplace("median") if largest is None else largest.kernel
-    problem = Problem(data, encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes)
-    blend, tried = 1.0, dict[str, float]()
-    if recipe.validation is not None and recipe.partition is not None and recipe.partition.overlap:
-        validation = Assembly(recipe.validation.prepared_like(data).final(), encoding, 0.0, dtype)
+    validation = recipe.validation
+    if validation is not None:
+        validation = weighted_like(validation.prepared_like(data).final(), data)
+    problem = Problem(
+        data, encoding, kernel, nothing, executor, dtype, recipe.seed, recipe.lanes, validation=validation
+    )  # fmt: skip
+    sizes, blend, tried = [each["rows"] for each in found], 1.0, dict[str, float]()
+
+    def functions(models: list[KernelMachine | None], width: float | None = None) -> LeafBasis:
+        return LeafBasis(grown.tree, leaves_of(models, constants, sizes), blend if width is None else width, dtype)
+
+    if validation is not None and recipe.partition is not None and recipe.partition.overlap:
+        held, one = Assembly(validation, encoding, 0.0, dtype), functions(models)
         tried = {
-            str(width): float(
-                score(executor, validation, LeafBasis(grown.tree, leaves, width, dtype), outcome.weights)["mse"]
-            )
+            str(width): float(score(executor, held, replace(one, blend=width), outcome.weights)["mse"])
             for width in BLENDS
         }
         blend = min(BLENDS, key=lambda width: tried[str(width)])
         stages.choice(f"leaves blend over {blend:g} of the overlap: least error on the validation rows", blend=blend)
+    answers, models = _answers(found, models, problem, functions, stages, recipe.threshold)
+    leaves = leaves_of(models, constants, sizes)
     summary = {
         "leaves": len(found),
         "depth": grown.tree.depth,
@@ -494,14 +535,32 @@ def _finished(
         "by_leaf": [{name: each[name] for name in ("rows", "seconds", "solver", "passes")} for each in found],
     }
     report = {"partition": summary, **({"preprocess": done} if done else {})}
-    base = KernelMachine.of(Fitted(problem, outcome, report, footprint))
+    base = KernelMachine.of(Fitted(problem, outcome, report, footprint, answers=answers))
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
     metadata = base.metadata | {"partition": {name: summary[name] for name in ("leaves", "depth", "blend")}}
     features = features_of(data)
     if any(model is not None and "metric" in model.metadata for model in models):
         metadata |= {"metric": _importances(models, rows, features, data.n_features)}
     model = PartitionedMachine(**given | {"metadata": metadata}, tree=grown.tree, leaves=leaves, blend=blend)
-    return FittedPartition(problem, outcome, report, footprint, None, None, features, None, None, model)
+    return FittedPartition(problem, outcome, report, footprint, None, None, features, None, answers, model)
+
+
+def _answers(
+    found: list[dict[str, Any]],
+    models: list[KernelMachine | None],
+    problem: Problem,
+    functions: Callable[[list[KernelMachine | None]], LeafBasis],
+    stages: Stages,
+    threshold: str | None,
+) -> tuple[Answers | None, list[KernelMachine | None]]:
+    """What turns the outputs of all leaves into probabilities or intervals, and the models that go with it."""
+    if not stages.left_out:
+        return None, models
+    left_out, mass = [each["left_out"] for each in found], np.array([each["mass"] for each in found])
+    if isinstance(problem.encoding, Classes):
+        return classes_answers(left_out, mass, problem, functions(models), stages.warn, threshold), models
+    constant = [rows if model is None else None for rows, model in zip(left_out, models, strict=True)]
+    return values_answers(models, constant, mass, problem, functions)
 
 
 def _counted(found: list[dict[str, Any]]) -> list[tuple[str, int]]:

@@ -14,13 +14,16 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import learning_bytes
 from streamkern.errors import PlanRefusedError
 from streamkern.memory import format_bytes
+from streamkern.partition.answers import bytes_of_answers, left_out_of_leaf
 from streamkern.partition.grow import SAMPLE_BYTES, SAMPLE_ROWS, Grown
 from streamkern.partition.rows import RUN_BYTES
 from streamkern.partition.tree import Partition
+from streamkern.solvers.answers import AnswersFrom, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import Recipe, centers_bytes, likely_outputs, planned, search_of, steps, width
+from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.solvers.recipe import Recipe
 from streamkern.storage.base import Source
 from streamkern.types import Rows, Target
 
@@ -105,8 +108,11 @@ class Projection:
         """When the rows of every leaf are known; as ``first``."""
         return self._project(data, len(grown.counts), int(grown.counts.max()))
 
-    def leaf(self, data: Dataset, n: int, baseline: int) -> tuple[Footprint, Any]:
-        """The projection of one leaf of n rows in one thread, and its recipe with its solver."""
+    def leaf(self, data: Dataset, n: int, baseline: int, leaves: int = 0) -> tuple[Footprint, Any]:
+        """The projection of one leaf of n rows in one thread, and its recipe with its solver.
+
+        With a number of ``leaves``, rows are left out for the probabilities or intervals of them all.
+        """
         itemsize, target = np.dtype(self.recipe.dtype).itemsize, data.target
         outputs = likely_outputs(data)
         shown = Target("target", np.dtype(np.int64))
@@ -114,9 +120,14 @@ class Projection:
             shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
         shapes = Dataset(ShapedRows(n, data.n_features, np.dtype(self.recipe.dtype), shown))
         leaf, _ = resolved(self.on(shapes), self.budget)
+        source = source_of(leaf.solver, shapes, None) if leaves else None
+        answers = None
+        if source is not None:
+            answers = AnswersFrom(source, leaf.task, left_out_of_leaf(leaf.task, leaves, outputs))
         project = partial(
             footprint, shapes, width(leaf, shapes), outputs, leaf.solver, budget=self.budget, baseline=baseline,
             slots=1, lanes=leaf.lanes, itemsize=itemsize, centers_bytes=centers_bytes(leaf, 1, shapes), overlaps=False,
+            answers=answers,
         )  # fmt: skip
         fits = project(agop=leaf.metric)
         search = search_of(leaf, fits)
@@ -133,7 +144,7 @@ class Projection:
         p = 0 if recipe.centers is None else min(n, recipe.centers.count(data))
         models = leaves * p * (d + outputs) * itemsize
         taken = _READING * n * row
-        one, _ = self.leaf(data, n, self.baseline + models + taken)
+        one, leaf = self.leaf(data, n, self.baseline + models + taken, leaves)
         each = max(one.stages.values()) + taken + one.baseline - self.baseline - models - taken
         scan = reading.stages["statistics"]
         ids = 0 if not recipe.train.source.in_memory else 24 * data.base_rows
@@ -147,6 +158,7 @@ class Projection:
             "levels": scan + sample,
             "scatter": scatter,
             "leaves": models + ids + (at_once * each if self.here else 0),
+            "calibrate": models + bytes_of_answers(leaf.task, leaves, outputs, row),
             "evaluate": reading.stages["evaluate"] + 3 * models,
         }
         fits = replace(reading, stages=stages, worker={"scatter": scatter, "thread": each})

@@ -25,6 +25,7 @@ from streamkern.kernels.base import Basis
 from streamkern.model import KIND as MACHINE
 from streamkern.model import KernelMachine, from_artifact, read_machine
 from streamkern.partition.tree import CutTree
+from streamkern.solvers.intervals import Intervals
 from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
 from streamkern.storage.base import digest
 from streamkern.types import Array
@@ -47,7 +48,7 @@ class Leaves:
     constants: Array
     facts: tuple[dict[str, Any], ...]
     folder: Path | None = None
-    answers: dict[int, Callable[[Array], Array]] = field(default_factory=dict)
+    answers: dict[tuple[int, int], Callable[[Array], Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,14 +86,16 @@ class Leaves:
         self.models[leaf] = model
         return model
 
-    def outputs(self, leaf: int, X: Array, c: int) -> Array:
-        """Outputs (n, c) of a leaf for encoded rows."""
+    def outputs(self, leaf: int, X: Array, width: int) -> Array:
+        """Outputs (n, c) of a leaf for encoded rows; of width 2c with what intervals' scales are made from."""
+        c = self.constants.shape[1]
         if self.constant(leaf):
-            return np.broadcast_to(self.constants[leaf], (len(X), c))
+            # Where all rows have one target, the scale is the least.
+            return np.broadcast_to(np.concatenate([self.constants[leaf], np.full(width - c, -1.0)]), (len(X), width))
         with self._lock:
-            if leaf not in self.answers:
-                self.answers[leaf] = quick(self.model(leaf))
-            answer = self.answers[leaf]
+            if (leaf, width) not in self.answers:
+                self.answers[leaf, width] = quick(self.model(leaf), scales=width > c)
+            answer = self.answers[leaf, width]
         found, encoding = answer(X), self.model(leaf).encoding
         if not isinstance(encoding, Classes):
             return found
@@ -101,22 +104,38 @@ class Leaves:
         return made
 
 
-def quick(model: KernelMachine) -> Callable[[Array], Array]:
+def quick(model: KernelMachine, scales: bool = False) -> Callable[[Array], Array]:
     """A function from encoded rows to a leaf's outputs, as ``KernelMachine.answering``, without its checks of rows.
 
     They were made before rows were routed. A leaf whose metric turns the features has a transform, which is applied as
-    anywhere else.
+    anywhere else. With ``scales``, outputs (n, c) are followed by the rows' scales less 1, shape (n, c): those of
+    the leaf's ``Intervals``, or 0 for a leaf without.
     """
+    intervals, c = model.answers if scales and isinstance(model.answers, Intervals) else None, model.weights.shape[1]
+    scaled, encoding = intervals is not None, model.encoding
+    weights = model.weights if intervals is None else intervals.widened(model.weights)
     if model.transforms or np.any(model.origin):
-        return model.answering()
-    basis, center = model.functions()
-    factor = np.asarray(model.factor, dtype=model.Z.dtype)
-    offset = np.asarray(model.shift - center, dtype=model.Z.dtype)
-    weights, encoding = model.weights, model.encoding
+        plain = model.answering(scales=scaled)
+    else:
+        basis, center = model.functions()
+        factor = np.asarray(model.factor, dtype=model.Z.dtype)
+        offset = np.asarray(model.shift - center, dtype=model.Z.dtype)
+
+        def plain(X: Array) -> Array:
+            found = basis.predict(X * factor + offset, weights)
+            if not isinstance(encoding, Continuous):
+                return found
+            if not scaled:
+                return encoding.decode(found)
+            return np.concatenate([encoding.decode(np.ascontiguousarray(found[:, :c])), found[:, c:]], axis=1)
+
+    if not scales:
+        return plain
 
     def outputs(X: Array) -> Array:
-        found = basis.predict(X * factor + offset, weights)
-        return encoding.decode(found) if isinstance(encoding, Continuous) else found
+        found = plain(X)
+        more = np.zeros(found.shape) if intervals is None else intervals.scales(found[:, c:]) - 1.0
+        return np.concatenate([found[:, :c], more], axis=1)
 
     return outputs
 
@@ -159,7 +178,10 @@ class LeafBasis(Basis):
         return np.empty((len(X), 0), dtype=self.number)
 
     def predict(self, X: Array, W: Array) -> Array:
-        """Outputs of encoded rows, shape (b, c); weights W are those of the leaves, and only their number c counts."""
+        """Outputs of encoded rows, shape (b, c); weights W are those of the leaves, and only their number counts.
+
+        With 2c columns the second half is what ``Intervals`` make scales from.
+        """
         total = np.zeros((len(X), W.shape[1]))
         for leaf, at, weights in self.tree.predicting(X, self.blend):
             total[at] += weights[:, None] * self.leaves.outputs(leaf, X[at], W.shape[1])

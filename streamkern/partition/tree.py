@@ -162,6 +162,13 @@ class CutTree:
             left, right = self.children[node].tolist()
             waiting += [(right, at[t >= low]), (left, at[t < high])]
 
+    def mine(self, X: Array, leaf: int) -> Array:
+        """Which rows lie on a leaf's side of every cut, shape (n,), boolean."""
+        found = np.zeros(len(X), dtype=bool)
+        for number, at, _ in self.predicting(X, 0.0):
+            found[at] = number == leaf
+        return found
+
     def predicting(self, X: Array, width: float) -> Iterator[tuple[int, IntArray, Array]]:
         """The leaves that predict rows: (leaf, positions of rows, weights); weights of a row sum to 1.
 

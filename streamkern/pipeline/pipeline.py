@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamkern.centers import Centers
+from streamkern.data.class_weights import ClassWeight, require_class_weight
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.errors import StreamkernError, UsageError, require_types
@@ -27,6 +28,7 @@ from streamkern.solvers import EigenPro, Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.fit import TASKS
 from streamkern.solvers.metric import AGOP
+from streamkern.solvers.thresholds import require_threshold
 from streamkern.user_code import in_words, unknown_code, users_place
 
 
@@ -54,6 +56,12 @@ class Pipeline:
         metric: what is learned about the features before the kernel, such as ``AGOP()``; None: nothing, but as
             ``kernel=None`` chooses.
         partition: ``Partition()`` cuts the rows into leaves, with a model in each; None for one model.
+        class_weight: what the rows of a class weigh, times their own weight: a number by label, 1 for labels that the
+            dict lacks; or ``"balanced"``, which gives all classes the same sum. Probabilities are nevertheless those of
+            the rows as they are.
+        threshold: of two classes, the metric that the cut between them is chosen for, on rows that the model is not
+            fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; None: the class of
+            the larger output is predicted.
         standardise: True: then scale every feature to mean 0 and variance 1 over the training rows, so that noise is in
             units of standard deviations: short for ``Standardise()`` as the last step. False: leave plain numbers as
             they are. None: as ``preprocess`` says.
@@ -89,6 +97,8 @@ class Pipeline:
     settings: Mapping[str, str] = field(default_factory=dict)
     metric: AGOP | None = None
     partition: Partition | None = None
+    class_weight: ClassWeight = None
+    threshold: str | None = None
 
     def __post_init__(self) -> None:
         if self.preprocess is None:
@@ -102,6 +112,15 @@ class Pipeline:
                 raise UsageError(
                     f"The {name} is {value!r}.", where=f"Pipeline({name}=...)", expected=" or ".join(allowed)
                 )
+        require_threshold(self.threshold, "Pipeline(threshold=...)")
+        require_class_weight(self.class_weight, "Pipeline(class_weight=...)")
+        if self.class_weight is not None and self.task != "classification":
+            raise UsageError(
+                "There are weights of classes, and no classes.",
+                where="Pipeline(class_weight=...)",
+                expected="None for regression",
+                remedy="weigh rows: sk.open_dataset(path, target=..., weight=...)",
+            )
         require_types(self, "standardise", "diagnose", "seed", "lanes", "name", "file", "settings")
         require_steps(self.preprocess, "Pipeline(preprocess=...)")
         data = "a Dataset: sk.open_dataset(path, target=...) or sk.from_arrays(X, y)"

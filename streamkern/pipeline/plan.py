@@ -16,7 +16,7 @@ from streamkern.engine.operations import Operations
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
 from streamkern.memory import default_budget, format_bytes, parse_bytes
-from streamkern.partition.choice import open_to_one, single, trial_footprint, without
+from streamkern.partition.choice import open_to_one, settled, single, trial_footprint, without
 from streamkern.partition.fit import LeafRecipe, require_partition
 from streamkern.partition.grow import DIRECTION
 from streamkern.partition.memory import Projection, expected_leaves
@@ -24,8 +24,7 @@ from streamkern.partition.tree import Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
-from streamkern.solvers.answers import planned_answers, source_of
-from streamkern.solvers.auto import resolved
+from streamkern.solvers.answers import AnswersFrom, planned_answers, source_of
 from streamkern.solvers.bandwidth import ROWS, asks_median, at_median
 from streamkern.solvers.base import HELD_OUT
 from streamkern.solvers.choice import Search
@@ -181,7 +180,7 @@ def plan(
 
 def _of_one(pipeline: Pipeline, budget: int, threads: int | None, prices: Prices | None, device: str) -> Plan:
     """The plan of one model of all rows."""
-    pipeline, reason = resolved(without(pipeline), budget)
+    pipeline, reason = settled(without(pipeline), budget)
     pipeline.train.require_rows()
     data, solver = planned(pipeline), pipeline.solver
     p, slots = width(pipeline), threads or default_threads()
@@ -196,7 +195,7 @@ def _of_one(pipeline: Pipeline, budget: int, threads: int | None, prices: Prices
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
-        answers=None if source is None else (source, pipeline.task),
+        answers=None if source is None else AnswersFrom(source, pipeline.task),
     )  # fmt: skip
     fits = project(agop=pipeline.metric)
     search = search_of(pipeline, fits)
@@ -236,7 +235,8 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     project = Projection(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held)
     fits, at_once = project.first()
     leaves, rows = expected_leaves(partition, pipeline.train.base_rows)
-    one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline)
+    one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline, leaves)
+    source = source_of(leafwise.solver, pipeline.train, pipeline.validation)
     bill = Bill(leafwise.solver, replace(one.bill.size, outputs=_outputs(pipeline), slots=slots))
     leaf = replace(
         pipeline, train=leafwise.train, centers=leafwise.centers, solver=leafwise.solver, metric=leafwise.metric,
@@ -277,6 +277,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
         f"partition: about {leaves:,} leaves of up to {rows:,} rows, {min(at_once, slots)} at a time",
         *(["one model instead, where leaves are no better on held-out rows of a sample"] if trials else []),
         f"solver of a leaf: {leafwise.solver.to_json()['name']}, {bill.effort.passes} pass(es) at most",
+        planned_answers(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline)),
         *planned_note(pipeline.train, steps(pipeline)),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         *([] if doubt is None else [f"warning: {doubt}"]),

@@ -244,6 +244,7 @@ def _train(
 
     ``trained`` gets what the result says of the model, once it is saved; an evaluation that fails leaves that.
     """
+    held_out = pipeline.validation is None
     pipeline, reason = settled(pipeline, budget)
     if reason:
         events.emit("choice", reason=reason, solver=pipeline.solver.to_json())
@@ -286,6 +287,8 @@ def _train(
             **median_facts,
             **({"metric": model.metadata["metric"]} if "metric" in model.metadata else {}),
             **({} if fitted.choice is None else {"kernel_choice": fitted.choice.summary()}),
+            **({"held_out": len(problem.validation)} if held_out and problem.validation is not None else {}),
+            **({"class_weight": model.metadata["class_weight"]} if "class_weight" in model.metadata else {}),
             **described_answers(fitted.answers),
             "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json()["name"],
             "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
@@ -370,6 +373,8 @@ def _manifest(
         "metric": None if pipeline.metric is None else pipeline.metric.to_json(),
         "partition": None if pipeline.partition is None else pipeline.partition.to_json(),
         "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
+        "class_weight": pipeline.class_weight if pipeline.class_weight is None else str(pipeline.class_weight),
+        "threshold": pipeline.threshold,
         "preprocess": [step.to_json() for step in steps(pipeline)],
         "code": {
             name: [identity.digest for identity in users_code(getattr(pipeline, name))]
@@ -396,6 +401,7 @@ _TRAINING = (
     "metric",
     "partition",
     "solver",
+    "class_weight",
     "preprocess",
     "code",
     "seed",

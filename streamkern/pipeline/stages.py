@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from streamkern.data.class_weights import without_class_weights
 from streamkern.data.dataset import Dataset
 from streamkern.data.targets import encoding_to_json
 from streamkern.defaults import CHECKPOINT_SECONDS
@@ -208,7 +209,7 @@ def evaluate_stage(
         test = test.prepared_like(train_set).final()
 
     def compute() -> dict[str, Any]:
-        plain = train_set.plain()
+        plain = without_class_weights(train_set.plain())
         few = plain if plain.base_rows <= TRAIN_SAMPLE else plain.sample(TRAIN_SAMPLE)
         scored = {"train": model.score_in_detail(few, executor)}
         if test is not None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from streamkern.centers import CenterSet, Uniform
 from streamkern.data import from_arrays
+from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.preprocess import AUTOMATIC, Step
 from streamkern.data.subsample import rows_of
@@ -345,7 +346,7 @@ class _Bench:
         recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=bool(pipeline.standardise))
         scaled, facts = prepare(recipe, executor, Stages())
         scaled = relative(scaled, facts, invariant, dtype)
-        fit, held = fit.prepared_like(scaled), held.prepared_like(scaled)
+        fit, held = (weighted_like(rows.prepared_like(scaled), scaled) for rows in (fit, held))
         assert facts.encoding is not None
         chosen = Uniform(p, seed).choose(fit, executor, dtype)
         return cls(fit, held, Problem(fit, facts.encoding, AUTO_KERNEL, chosen, executor, dtype, lanes=pipeline.lanes))

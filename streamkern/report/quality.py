@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -151,7 +151,7 @@ def stream_ratio(
         y = source.read(chunk).y
         ids = chosen(dataset.rules, int(bounds[chunk]), int(bounds[chunk + 1]))
         assert y is not None
-        parts.append(y if ids is None else y[ids - int(bounds[chunk])])
+        parts.append(_labels_of(y if ids is None else y[ids - int(bounds[chunk])]))
     means, sizes, total = _label_means(parts)
     if total <= 0:
         return 1.0
@@ -190,17 +190,45 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | 
     )
 
 
-def _label_means(parts: list[Array]) -> tuple[Array, Array, float]:
-    """Mean label of each part, shape (k, c); rows of each; variance of all. One-hot where labels are classes."""
-    sizes = np.array([len(part) for part in parts])
-    y = np.concatenate(parts)
-    if y.ndim == 1 and (y.dtype.kind in "OU" or y.dtype.kind in "biu"):
+class _Labels(NamedTuple):
+    """What is kept of the labels of a chunk.
+
+    Attributes:
+        rows: how many.
+        counts: rows of each label where they may be classes, else None.
+        mean: of labels that are numbers, shape (c,).
+        spread: Σ ‖y − mean‖² over these.
+    """
+
+    rows: int
+    counts: dict[Any, int] | None
+    mean: Array
+    spread: float
+
+
+def _labels_of(y: Array) -> _Labels:
+    """Labels of one chunk, shape (n,) or (n, c)."""
+    counts, numbers = None, np.zeros((len(y), 1))
+    if y.ndim == 1 and y.dtype.kind in "OUbiu":
         values, codes = distinct(y)
-        if y.dtype == object or len(values) <= MAX_CLASSES:
-            cells = np.repeat(np.arange(len(parts)), sizes) * len(values) + codes
-            counts = np.bincount(cells, minlength=len(parts) * len(values)).reshape(len(parts), -1)
-            shares = counts.sum(axis=0) / len(y)
+        if y.dtype.kind in "OU" or len(values) <= MAX_CLASSES:
+            counts = dict(zip(values, np.bincount(codes).tolist(), strict=True))
+    if y.dtype.kind not in "OU":
+        numbers = np.where(np.isfinite(y), y, 0).astype(np.float64).reshape(len(y), -1)
+    mean = numbers.mean(axis=0)
+    return _Labels(len(y), counts, mean, float(np.square(numbers - mean).sum()))
+
+
+def _label_means(parts: list[_Labels]) -> tuple[Array, Array, float]:
+    """Mean label of each part, shape (k, c); rows of each; variance of all. One-hot where labels are classes."""
+    sizes = np.array([part.rows for part in parts])
+    known = [part.counts for part in parts if part.counts is not None]
+    if len(known) == len(parts):
+        values = sorted(set().union(*known))
+        if len(values) <= MAX_CLASSES or isinstance(values[0], str):
+            counts = np.array([[found.get(value, 0) for value in values] for found in known], dtype=np.float64)
+            shares = counts.sum(axis=0) / sizes.sum()
             return counts / sizes[:, None], sizes, float(1 - np.square(shares).sum())
-    rows = np.where(np.isfinite(y), y, 0).astype(np.float64).reshape(len(y), -1)
-    means = np.add.reduceat(rows, np.append(0, np.cumsum(sizes)[:-1]), axis=0) / sizes[:, None]
-    return means, sizes, float(rows.var(axis=0).sum())
+    means = np.stack([part.mean for part in parts])
+    apart = np.square(means - np.average(means, axis=0, weights=sizes)).sum(axis=1)
+    return means, sizes, float((sum(part.spread for part in parts) + sizes @ apart) / sizes.sum())

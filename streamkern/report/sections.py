@@ -101,6 +101,14 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
         else:
             note = f"{metrics['n']:,} rows" + ("" if base is None else f"; mean alone {base:.4g}")
             numbers.append((f"RMSE, {word}", f"{math.sqrt(metrics['mse']):.4g}", note))
+    if cut := (result.get("probabilities") or {}).get("threshold"):
+        note = f"the score from which on the second class is predicted; {cut['metric']} {cut['score']:.3f} on rows "
+        note += f"left out, {cut['score_without']:.3f} at 0"
+        numbers.append(("threshold", f"{cut['value']:.3f}", note))
+    if weights := result.get("class_weight"):
+        rarest = sorted(weights.items(), key=lambda pair: -pair[1])[:3]
+        note = "weight of its rows" + ("; largest of all classes" if len(weights) > len(rarest) else "")
+        numbers += [(f"class {label}", f"{weight:.4g}", note) for label, weight in rarest]
     if "fraction" in found and record.state != "done":
         numbers.append(("training", f"{found['fraction']:.0%}", f"pass {found['pass']}"))
         numbers.append(("loss", f"{found['loss']:.4g}", "mean squared residual"))

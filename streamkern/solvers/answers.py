@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from streamkern.centers import Uniform
+from streamkern.data.class_weights import class_factors
 from streamkern.data.dataset import Dataset
-from streamkern.data.targets import Classes
+from streamkern.data.targets import Classes, Encoding
+from streamkern.errors import UsageError
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.intervals import FUNCTIONS, LEARNED, Intervals, made_intervals
-from streamkern.solvers.left_out import on_validation, rows_left_out
+from streamkern.solvers.left_out import ROWS, LeftOut, on_validation, rows_left_out
 from streamkern.solvers.loop import Outcome
-from streamkern.solvers.probabilities import calibrated
+from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
 from streamkern.solvers.saved import Answers
+from streamkern.solvers.thresholds import cut_for
 
 VALUES_HELD = 12
 """Numbers in float64 for each output of a row that is left out, while answers are made from them."""
+
+LEAST_HELD_OUT, SHARE_HELD_OUT, MOST_HELD_OUT = 20_000, 0.05, 5_000
+"""Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
+
+
+class AnswersFrom(NamedTuple):
+    """Outputs that answers are made from.
+
+    Attributes:
+        source: see ``source_of``.
+        task: ``classification`` or ``regression``.
+        rows: that are left out, at most.
+    """
+
+    source: str
+    task: str
+    rows: int = ROWS
 
 
 def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
@@ -31,6 +55,27 @@ def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str
     return "leave-one-out" if isinstance(solver, Direct) and whole else None
 
 
+def with_held_out(recipe: Any) -> tuple[Any, str]:
+    """The recipe with rows held out for probabilities or intervals, and what is held out; "" where nothing is.
+
+    Where its solver needs some, and rows are many: by a hash of the row, so that no row is read.
+
+    Args:
+        recipe: a frozen dataclass that is a ``Recipe``.
+    """
+    data = recipe.train
+    n = data.base_rows
+    if recipe.validation is not None or n < LEAST_HELD_OUT or data.augmentations or len(data) != n:
+        return recipe, ""
+    drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
+    if drawn > 0.9 * n or source_of(recipe.solver, data, None) is not None:
+        return recipe, ""
+    train, held = data.split(min(SHARE_HELD_OUT, MOST_HELD_OUT / n), recipe.seed)
+    what = "probabilities" if recipe.task == "classification" else "intervals"
+    why = f"{len(held):,} of {n:,} rows are held out for {what} (a solver that is given takes all rows)"
+    return replace(recipe, train=train, validation=held.plain()), why
+
+
 def answers_bytes(task: str, rows: int, outputs: int, row: int) -> int:
     """Bytes that making answers takes, of so many rows and outputs, and bytes of a row."""
     count, parameters = rows_left_out(rows, outputs), 3 * outputs + 2
@@ -40,13 +85,47 @@ def answers_bytes(task: str, rows: int, outputs: int, row: int) -> int:
     return count * (3 * row + 8 * VALUES_HELD * outputs) + 8 * functions * (6 * learned + 8 * functions)
 
 
-def make_answers(problem: Problem, outcome: Outcome, warn: Callable[[str], None]) -> Answers | None:
+def require_left_out(source: str | None) -> None:
+    """Refuse a threshold where there are no rows to choose it on.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if source is None:
+        raise UsageError(
+            "There is a threshold to choose, and no rows that the model is not fitted to.",
+            where="threshold",
+            expected="validation rows, or the solver Direct without augmentation",
+            remedy="give validation=0.1 (Pipeline(validation=...)), or solver=sk.Direct()",
+        )
+
+
+def require_two(encoding: Encoding | None) -> None:
+    """Refuse a threshold where there are not two classes.
+
+    Raises:
+        UsageError: there are more, or values.
+    """
+    if not isinstance(encoding, Classes) or encoding.outputs != 2:
+        found = f"{encoding.outputs} classes" if isinstance(encoding, Classes) else "no classes"
+        raise UsageError(
+            f"There is a threshold to choose, and {found}.",
+            where="threshold",
+            expected="two classes",
+            remedy='leave it out; class_weight="balanced" finds more of rare classes',
+        )
+
+
+def make_answers(
+    problem: Problem, outcome: Outcome, warn: Callable[[str], None], threshold: str | None = None
+) -> Answers | None:
     """What the model says besides its outputs; None where there are no rows to learn it from.
 
     Args:
         problem: as it was solved.
         outcome: the weights, and outputs on rows that were left out.
         warn: called with a message about classes that those rows lack.
+        threshold: the metric that a threshold between two classes is chosen for, or None.
     """
     encoding = problem.encoding
     left_out = outcome.left_out if problem.validation is None else on_validation(problem, outcome.weights)
@@ -55,7 +134,30 @@ def make_answers(problem: Problem, outcome: Outcome, warn: Callable[[str], None]
     if not isinstance(encoding, Classes):
         X, _, _ = problem.full_rows(left_out.ids, problem.validation)
         return made_intervals(left_out, X, problem.predictor(), problem.engine)
+    return class_answers(left_out, problem, warn, threshold)
+
+
+def class_answers(
+    left_out: LeftOut, problem: Problem, warn: Callable[[str], None], threshold: str | None = None
+) -> ProbabilityCalibration:
+    """Probabilities of classes, and a threshold between two.
+
+    They are those of the rows as they are, whatever classes weighed in the fit.
+
+    Args:
+        left_out: outputs on rows.
+        problem: as it was solved.
+        warn: as for ``make_answers``.
+        threshold: as for ``make_answers``.
+    """
+    encoding, factors = problem.encoding, class_factors(problem.train)
+    assert isinstance(encoding, Classes)
+    if factors is not None and left_out.w is not None:
+        weights = np.where(factors > 0, factors, 1.0)[left_out.y]
+        left_out = replace(left_out, w=left_out.w / weights)
     made = calibrated(left_out, problem.engine)
+    if threshold is not None:
+        made = _with_cut(made, left_out, threshold, warn)
     missing = [str(encoding.values[code]) for code in made.facts["missing"]]
     if missing:
         shown = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
@@ -64,6 +166,26 @@ def make_answers(problem: Problem, outcome: Outcome, warn: Callable[[str], None]
             f"probabilities are fitted to ({shown}): they have the parameters that all classes share"
         )
     return made
+
+
+def _with_cut(
+    made: ProbabilityCalibration, left_out: LeftOut, metric: str, warn: Callable[[str], None]
+) -> ProbabilityCalibration:
+    """Probabilities with the threshold that is best for a metric."""
+    F = left_out.outputs
+    cut = cut_for(metric, F[:, 1] - F[:, 0], left_out.y == 1, left_out.w)
+    if cut is None:
+        warn(f"a class is not among the {len(F):,} rows that the threshold would be chosen on: it stays in the middle")
+        return made
+    half = np.array([[-cut.value / 2, cut.value / 2]]) + 0.5
+    found = {
+        "metric": metric,
+        "value": cut.value,
+        "probability": float(made.probabilities(half)[0, 1]),
+        "score": cut.best,
+        "score_without": cut.plain,
+    }
+    return replace(made, cut=cut.value, facts=made.facts | {"threshold": found})
 
 
 def planned_answers(task: str, source: str | None, train: Dataset, validation: Dataset | None, outputs: int) -> str:

@@ -73,8 +73,8 @@ class Problem:
         mean_weight: mean of the training rows' sample weights, which solvers see divided by it.
         largest_weight: the largest of them, divided by it.
         engine: where heavy arithmetic runs, bound to the executor; by default the one of the CPU.
-        leave_out: whether outputs on training rows that are left out one at a time are wanted of solvers that have
-            them in closed form.
+        leave_out: training rows, at most, whose outputs, each row left out, are wanted of solvers that have them in
+            closed form; 0 for none.
     """
 
     train: Dataset
@@ -93,7 +93,7 @@ class Problem:
     mean_weight: float = 1.0
     largest_weight: float = 1.0
     engine: Engine = field(default_factory=default_engine)
-    leave_out: bool = False
+    leave_out: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", self.engine.bound(self.executor))

@@ -193,6 +193,20 @@ def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
     return Laplace(float(np.sqrt(spread)) if spread > 0 else 1.0)
 
 
+def ridge_under_weights(given: Solver, rows: int) -> Solver:
+    """The solver with the ridge 1/n, where it has one that is its default: for weights of classes.
+
+    A model that passes through every row has the same outputs whatever rows weigh.
+
+    Args:
+        given: the solver.
+        rows: training rows n.
+    """
+    if isinstance(given, Direct | Falkon) and given.ridge == type(given)().ridge:
+        return replace(given, ridge=float(f"{1 / rows:.2g}"))
+    return given
+
+
 def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
     """The centers of a fit without: 2,000 or, of rows up to ``WIDEST_L1`` wide, an eighth of them, at most 8,000.
 

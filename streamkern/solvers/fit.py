@@ -7,16 +7,17 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.device import Device
-from streamkern.centers import Centers, CenterSet, Given
+from streamkern.centers import CenterSet, Given
 from streamkern.data.alike import require_alike, require_scaled_alike
 from streamkern.data.auto import Auto, AutoScale, automatic, notes
 from streamkern.data.categories import TargetEncode, require_encoded
+from streamkern.data.class_weights import described_weights, planned_weights, weighted_by_class, weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
 from streamkern.data.preprocess import (
@@ -37,23 +38,32 @@ from streamkern.data.statistics import (
     unlike_scales,
 )
 from streamkern.data.stream import Assembly, Scan
-from streamkern.data.targets import Encoding, encoding_to_json
+from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor
-from streamkern.kernels import FeatureMap, Kernel
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
-from streamkern.solvers.answers import make_answers, source_of
+from streamkern.solvers.answers import AnswersFrom, make_answers, require_left_out, require_two, source_of
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
-from streamkern.solvers.choice import KernelChoice, Search, choose_kernel, default_kernel, search_for
+from streamkern.solvers.choice import (
+    KernelChoice,
+    Search,
+    choose_kernel,
+    default_kernel,
+    ridge_under_weights,
+    search_for,
+)
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
+from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.loop import Outcome, Progress, train
-from streamkern.solvers.metric import AGOP, Metric, learn_metric, require_metric
+from streamkern.solvers.metric import Metric, learn_metric, require_metric
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
+from streamkern.solvers.probabilities import ProbabilityCalibration
+from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.saved import Answers
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
@@ -153,7 +163,8 @@ def statistics_kept(rows: Dataset, recipe: Recipe, executor: Executor, stages: S
 def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset, Statistics]:
     """The training rows after preprocessing, and their statistics before the scaling that is left at the end.
 
-    Scaling needs statistics only, which are taken once after the last step that learns anything else.
+    Scaling needs statistics only, which are taken once after the last step that learns anything else. Weights of
+    classes count from here on: preprocessing is that of the rows as they are.
     """
 
     def learnt(rows: Dataset, step: Learning) -> tuple[Transform, ...]:
@@ -179,7 +190,7 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
             if isinstance(step, Auto) and not recipe.standardise:
                 waiting[:0] = step.rest(data)
         release()
-    return data, facts or statistics_kept(data, recipe, executor, stages)
+    return weighted_by_class(data, facts or statistics_kept(data, recipe, executor, stages), recipe.class_weight)
 
 
 def with_median(recipe: R, dataset: Dataset, executor: Executor, stages: Stages) -> tuple[R, float | None]:
@@ -213,7 +224,7 @@ def steps(recipe: Recipe) -> tuple[Step, ...]:
 
 def planned(recipe: Recipe) -> Dataset:
     """The training rows as wide as preprocessing is expected to make them: for projections, not for reading."""
-    return expected(recipe.train, steps(recipe))
+    return expected(planned_weights(recipe.train, recipe.class_weight), steps(recipe))
 
 
 def require_success(outcome: Outcome) -> None:
@@ -231,66 +242,6 @@ def require_success(outcome: Outcome) -> None:
         )
 
 
-class Recipe(Protocol):
-    """The parameters of a fit. A ``Pipeline`` is one, and an estimator makes one."""
-
-    @property
-    def train(self) -> Dataset:
-        """Training rows with a target."""
-
-    @property
-    def validation(self) -> Dataset | None:
-        """Rows to stop early on, or None."""
-
-    @property
-    def test(self) -> Dataset | None:
-        """Rows that the trained model is scored on, or None."""
-
-    @property
-    def kernel(self) -> Kernel | None:
-        """The kernel; None for the one that ``choose_kernel`` chooses."""
-
-    @property
-    def centers(self) -> Centers | None:
-        """Where centers come from; None for features that need none."""
-
-    @property
-    def features(self) -> FeatureMap | None:
-        """The feature map; None for kernel values at centers."""
-
-    @property
-    def solver(self) -> Solver:
-        """How weights are found."""
-
-    @property
-    def task(self) -> str:
-        """``classification`` or ``regression``."""
-
-    @property
-    def preprocess(self) -> tuple[Step, ...] | str | None:
-        """Steps of preprocessing, in order; ``auto``; or None."""
-
-    @property
-    def metric(self) -> AGOP | None:
-        """What is learned about the features before the kernel; None for nothing."""
-
-    @property
-    def standardise(self) -> bool | None:
-        """Whether every feature is then scaled to mean 0 and variance 1 over the training rows; None: not said."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of the order of rows."""
-
-    @property
-    def lanes(self) -> int:
-        """Blocks of a step."""
-
-    @property
-    def dtype(self) -> str:
-        """``float32`` or ``float64``."""
-
-
 class Stages:
     """How the stages of a fit are carried out: here each is computed, and nothing is kept.
 
@@ -298,8 +249,8 @@ class Stages:
         on_step: called after every step of training.
     """
 
-    with_answers = True
-    """Whether probabilities or intervals are learned."""
+    left_out = ROWS
+    """Rows, at most, that probabilities or intervals are learned from; 0 for none."""
 
     def __init__(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
         self.on_step = on_step
@@ -368,6 +319,14 @@ class Fitted(NamedTuple):
     choice: KernelChoice | None = None
     answers: Answers | None = None
 
+    @property
+    def encoding(self) -> Encoding:
+        """How targets became numbers, and outputs become predictions: with the threshold, where one was chosen."""
+        encoding, answers = self.problem.encoding, self.answers
+        if isinstance(encoding, Classes) and isinstance(answers, ProbabilityCalibration) and answers.cut:
+            return replace(encoding, cut=answers.cut)
+        return encoding
+
 
 def fit(
     recipe: Recipe,
@@ -416,10 +375,12 @@ def fit(
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
             agop=recipe.metric if search is None else search.agop,
-            answers=None if source is None else (source, recipe.task),
+            answers=None if source is None else AnswersFrom(source, recipe.task, stages.left_out),
         )  # fmt: skip
 
-    source = source_of(recipe.solver, data, recipe.validation) if stages.with_answers else None
+    source = source_of(recipe.solver, data, recipe.validation) if stages.left_out else None
+    if recipe.threshold is not None:
+        require_left_out(source)
     require_metric(recipe)
     search: Search | None = None
 
@@ -436,6 +397,8 @@ def fit(
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = prepare(recipe, executor, stages)
     done = notes(scaled, steps(recipe), facts)
+    if weights := described_weights(scaled):
+        stages.choice(f"weights of classes: {weights}", class_weight=weights)
     if message := unlike_scales(facts.variance * np.square(scaled.factor), scaled.columns):
         stages.warn(message)
     learned, columns, chosen = None, features_of(scaled), None
@@ -444,6 +407,8 @@ def fit(
         recipe, learned = _with(recipe, chosen, search), chosen.metric
     elif recipe.metric is not None:
         learned = _learned_metric(recipe, scaled, facts, stages, executor, device)
+    if search is None and weights:
+        recipe = cast(Any, replace(cast(Any, recipe), solver=ridge_under_weights(recipe.solver, scaled.base_rows)))
     if learned is not None:
         scaled = learned.applied(scaled)
         # A scale of features is part of how statistics are read; a turn makes other features.
@@ -452,6 +417,8 @@ def fit(
     basis = recipe.features or recipe.kernel
     scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
+    if recipe.threshold is not None:
+        require_two(facts.encoding)
     basis = recipe.features or recipe.kernel
     require_range(scaled, facts, np.dtype(recipe.dtype), centred=basis is None or basis.translation_invariant)
     release()
@@ -462,7 +429,9 @@ def fit(
     for name, rows in measured.items():
         if rows is not None:
             check_like(rows, name, recipe, scaled, facts.encoding, executor, stages)
-    validation = None if recipe.validation is None else recipe.validation.prepared_like(scaled).final()
+    validation = recipe.validation
+    if validation is not None:
+        validation = weighted_like(validation.prepared_like(scaled).final(), scaled)
     recipe, median = with_median(recipe, scaled, executor, stages)
     kernel = recipe.kernel or default_kernel(facts, scaled)
     stored = recipe.centers is not None and recipe.centers.stored  # where the rows are: they are not kept twice
@@ -490,7 +459,7 @@ def fit(
         mean_weight=facts.mean_weight,
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
-        leave_out=source == "leave-one-out",
+        leave_out=stages.left_out if source == "leave-one-out" else 0,
     )
 
     def key() -> tuple[Any, ...]:
@@ -513,7 +482,11 @@ def fit(
     release()
     answers = None
     if source is not None:
-        answers = stages.keep("calibrate", key, lambda: make_answers(problem, outcome, stages.warn))
+        answers = stages.keep(
+            "calibrate",
+            lambda: (*key(), *([] if recipe.threshold is None else [recipe.threshold])),
+            lambda: make_answers(problem, outcome, stages.warn, recipe.threshold),
+        )
     return Fitted(problem, outcome, report, projected.after(report), median, learned, columns, chosen, answers)
 
 

@@ -18,7 +18,7 @@ from streamkern.execute.base import Allowance
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
-from streamkern.solvers.answers import answers_bytes
+from streamkern.solvers.answers import AnswersFrom, answers_bytes
 from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
 from streamkern.solvers.metered import SCAN_ROWS, Bill, Size, sums_held
 from streamkern.solvers.metric import AGOP, metric_bill
@@ -149,7 +149,7 @@ def footprint(
     features: FeatureMap | None = None,
     overlaps: bool | None = None,
     agop: AGOP | None = None,
-    answers: tuple[str, str] | None = None,
+    answers: AnswersFrom | None = None,
     better: bool = False,
 ) -> Footprint:
     """Project the memory of a fit.
@@ -175,7 +175,7 @@ def footprint(
         features: the feature map, or None.
         overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
         agop: the metric to learn, or None.
-        answers: where outputs on rows that are left out come from, see ``answers.source_of``, and the task; or None.
+        answers: where outputs on rows that are left out come from; None where there are none.
         better: whether the peak is that of a fit whose data need the better solve.
 
     Raises:
@@ -261,7 +261,7 @@ def _project(
     overlaps: bool | None,
     most_rows: int | None = None,
     agop: AGOP | None,
-    answers: tuple[str, str] | None,
+    answers: AnswersFrom | None,
     better: bool,
     spare: bool = False,
 ) -> Footprint:
@@ -288,7 +288,7 @@ def _project(
     room = solver_memory(budget, dataset, p, itemsize, slots if stored_centers else None)
     blocks = len(dataset) // max(1, dataset.base_rows) * int(np.sum(-(-sizes // SCAN_ROWS))) or 1
     size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks)
-    size = replace(size, leave_out=answers is not None and answers[0] == "leave-one-out")
+    size = replace(size, leave_out=0 if answers is None or answers.source != "leave-one-out" else answers.rows)
     bill = Bill(solver, replace(size, better=better), model_rows)
     takes = bill.memory
     extra = max(0, Bill(solver, replace(size, better=True), model_rows).memory.training - takes.training)
@@ -327,7 +327,7 @@ def _project(
     if agop is not None:
         stages["metric"] = gather + ids + metric_bill(agop, size, dataset.base_rows).memory
     if answers is not None:
-        held = answers_bytes(answers[1], stored_rows, outputs, d * itemsize)
+        held = answers_bytes(answers.task, min(stored_rows, answers.rows), outputs, d * itemsize)
         stages["calibrate"] = takes.centers + weights + max(gather, evaluation) + held
     if validate:
         stages["train"] += evaluation + takes.centers + weights

@@ -135,14 +135,23 @@ def made_intervals(left_out: LeftOut, X: Array, basis: Basis, engine: Engine) ->
         for rows in cuts(len(rest)):
             found[rows] = engine.product(engine.values(head, X[rest[rows]]).astype(np.float64), weights)
     scores = missed[rest] / made.scales(found)
-    order = np.argsort(scores, axis=0, kind="stable")
-    mass = w[rest]
-    # One row more, the one that is predicted, of the mean weight: it may be the worst of all.
-    total = mass.sum() + (mass.mean() if mass.sum() > 0 else 1.0)
     facts = {"source": left_out.source, "rows": len(rest), "functions": functions}
-    return Intervals(
-        np.take_along_axis(scores, order, axis=0), np.cumsum(mass[order], axis=0) / total, mean, weights, facts
-    )
+    return Intervals(*ranked(scores, w[rest]), mean, weights, facts)
+
+
+def ranked(scores: Array, w: Array) -> tuple[Array, Array]:
+    """Scores of rows ascending, shape (m, c), and the share of the weight up to each: what ``Intervals`` hold.
+
+    Args:
+        scores: shape (m, c).
+        w: weights of the rows, shape (m,), or (m, c) where they differ by output.
+    """
+    order = np.argsort(scores, axis=0, kind="stable")
+    mass = w[order] if w.ndim == 1 else np.take_along_axis(w, order, axis=0)
+    # One row more, the one that is predicted, of the mean weight: it may be the worst of all.
+    total = mass.sum(axis=0)
+    total = total + np.where(total > 0, total / max(1, len(mass)), 1.0)
+    return np.take_along_axis(scores, order, axis=0), np.cumsum(mass, axis=0) / total
 
 
 def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Array:

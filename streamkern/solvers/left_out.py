@@ -39,9 +39,9 @@ _SURE = 1e-6  # least 1 − h: below, rounding decides
 _DRAW = 0x6C656674  # keeps the draw apart from others
 
 
-def rows_left_out(rows: int, outputs: int) -> int:
-    """How many rows are left out of so many."""
-    return max(1, min(ROWS, VALUES // max(1, outputs), rows))
+def rows_left_out(rows: int, outputs: int, most: int = ROWS) -> int:
+    """How many rows are left out of so many: at most ``most``."""
+    return max(1, min(ROWS, most, VALUES // max(1, outputs), rows))
 
 
 def require_coverage(coverage: float) -> None:
@@ -91,7 +91,7 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
         n: rows that G is a mean over.
     """
     engine, outputs = problem.engine, weights.shape[1]
-    ids = problem.draw(rows_left_out(problem.train.base_rows, outputs), _DRAW)
+    ids = problem.draw(rows_left_out(problem.train.base_rows, outputs, problem.leave_out), _DRAW)
     X, y, w = problem.full_rows(ids)
     wanted, mass, codes = problem.by_features(X, as_values(y, outputs), w)
     share, centers = mass / n, _centers(problem, ids, codes)
@@ -155,18 +155,19 @@ class _Outputs:
         return (Stack(((self.basis.predict(block.X, state).astype(np.float64), block.y, block.ids, block.w),)),)
 
 
-def on_validation(problem: Problem, weights: Array) -> LeftOut:
+def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) -> LeftOut:
     """Outputs on a sample of the validation rows: one sweep.
 
     Args:
         problem: which has validation rows.
         weights: shape (p, c).
+        basis: the functions of the model; by default those of the problem.
     """
     held: Dataset | None = problem.validation
     assert held is not None
     held = held.plain()
-    held = held.sample(rows_left_out(held.base_rows, weights.shape[1]))
-    work = ScanWork(Scan(problem.assembly(held), 1024), _Outputs(problem.predictor()))
+    held = held.sample(rows_left_out(held.base_rows, problem.encoding.outputs))
+    work = ScanWork(Scan(problem.assembly(held), 1024), _Outputs(basis or problem.predictor()))
     (pieces,) = sweep(problem.executor, work, weights)
     F, y, ids = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1, 2))
     w = None if pieces[0][3] is None else np.concatenate([piece[3] for piece in pieces])

@@ -72,7 +72,7 @@ class Size:
         features: the feature map; None for kernel values at centers.
         stored: whether the centers stay where the rows are stored.
         blocks: of a sweep over all rows; None where it is not known.
-        leave_out: whether outputs on rows that are left out one at a time are wanted.
+        leave_out: rows, at most, whose outputs are wanted, each row left out; 0 for none.
         better: whether data may make a solver try a better solve: see ``Problem.better_budget``.
     """
 
@@ -88,7 +88,7 @@ class Size:
     features: FeatureMap | None = field(default=None, compare=False)
     stored: bool = False
     blocks: int | None = None
-    leave_out: bool = False
+    leave_out: int = 0
     better: bool = False
 
     @property

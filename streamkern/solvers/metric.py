@@ -315,7 +315,8 @@ class Rounds:
         assert y is not None
         c = problem.encoding.outputs
         encoding: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
-        base = from_arrays(X, y, sample_weight=w)
+        # Of mean 1: only the ratios of weights matter, and a ridge is added to sums that are divided by rows.
+        base = from_arrays(X, y, sample_weight=None if w is None or not w.any() else w / w.mean())
         train, held = base.split(HELD_OUT, agop.seed)
         if rows < LEAST or held.base_rows < 2 or train.base_rows < p:
             raise UsageError(

@@ -149,7 +149,7 @@ def measured(
         inside: whether targets lie in their 90% intervals, shape (n, c), or None where the model has none.
     """
     if isinstance(encoding, Classes):
-        return _measured_classes(F, y, w, P)
+        return _measured_classes(encoding, F, y, w, P)
     miss = np.abs(np.subtract(F, y, dtype=np.float64))
     mass = float(len(y)) if w is None else float(w.sum())
     sums = {"mass": mass, "absolute": miss.sum(axis=0) if w is None else w @ miss}
@@ -158,10 +158,10 @@ def measured(
     return Measured(sums)
 
 
-def _measured_classes(F: Array, y: Array, w: Array | None, P: Array | None) -> Measured:
+def _measured_classes(encoding: Classes, F: Array, y: Array, w: Array | None, P: Array | None) -> Measured:
     n, k = F.shape
     weight = np.ones(n) if w is None else np.asarray(w, dtype=np.float64)
-    taken, known = F.argmax(axis=1), y >= 0
+    taken, known = encoding.decided(F), y >= 0
     code = np.where(known, y, k)
     right = known & (taken == y)
     sums: dict[str, Any] = {

@@ -90,6 +90,7 @@ class ProbabilityCalibration:
         above: c, shape (K,).
         bias: b, shape (K,).
         sets: what sets of classes are made from, or None.
+        cut: of two classes the second is predicted where its output less the first's is greater.
         facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` classes among them, as codes.
     """
 
@@ -98,6 +99,7 @@ class ProbabilityCalibration:
     bias: Array
     facts: dict[str, Any]
     sets: ClassScores | None = None
+    cut: float = 0.0
 
     def probabilities(self, outputs: Array) -> Array:
         """Probabilities of the classes, shape (n, K), float64, of outputs of that shape; rows sum to 1."""
@@ -161,8 +163,9 @@ def calibrated(left_out: LeftOut, engine: Engine) -> ProbabilityCalibration:
     """
     F, y, w = left_out.outputs, left_out.y, left_out.w
     K = F.shape[1]
-    if w is not None and not w.any():
-        w = None
+    if w is not None:
+        counted = w > 0 if w.any() else np.ones(len(w), dtype=bool)
+        F, y, w = F[counted], y[counted], w[counted] if w.any() else None
     mass = np.bincount(y, weights=w, minlength=K)
     present = np.flatnonzero(mass > 0)
     code = np.searchsorted(present, y)

@@ -16,7 +16,7 @@ from streamkern.solvers.intervals import Intervals, covered
 from streamkern.solvers.metrics import measured, metrics_of
 from streamkern.solvers.saved import Answers
 from streamkern.sweep import ScanWork, sweep
-from streamkern.types import Array
+from streamkern.types import Array, IntArray
 
 CONFUSED = 100
 """Classes, at most, that are counted against one another."""
@@ -81,7 +81,7 @@ class SquaredError:
         correct, details = 0.0, self._details(block, y, F)
         more = 0 if self.encoding is None else measured(self.encoding, F, y, w, P, inside)
         if self.classify:
-            right = F.argmax(axis=1) == y
+            right = self._decided(F) == y
             correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
         residual(F, y)
         error, mass = np.square(F, dtype=np.float64), n if w is None else float(w.sum())
@@ -90,12 +90,16 @@ class SquaredError:
             return n, mass, _total(error, w), correct, none, none, details, more
         return n, mass, _total(error, w), correct, _total(y, w), _total(np.square(y), w), details, more
 
+    def _decided(self, F: Array) -> IntArray:
+        encoding = self.encoding
+        return encoding.decided(F) if isinstance(encoding, Classes) else np.asarray(F.argmax(axis=1))
+
     def _details(self, block: Block, y: Array, F: Array) -> Any:
         if self.sample is None:
             return 0
         if self.classify:
             K = F.shape[1]
-            return np.bincount(y * K + F.argmax(axis=1), minlength=K * K).reshape(K, K) if K <= CONFUSED else 0
+            return np.bincount(y * K + self._decided(F), minlength=K * K).reshape(K, K) if K <= CONFUSED else 0
         keep = self.sample.keep(block.ids)
         return Stack(((y[keep], np.asarray(F[keep], dtype=np.float64)),))
 

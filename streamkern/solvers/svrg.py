@@ -19,7 +19,7 @@ preconditioner, was ahead from about ten epochs on at λ = 1e-8, and behind in a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem,
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.importance import WeightedProduct, preconditioned_norms, weights
+from streamkern.solvers.residual import FAR, relative_residual, said
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -47,6 +48,9 @@ _LEAST_STEPS = 8  # of a pass: the last half is averaged
 @dataclass(frozen=True)
 class SVRG(ChoosesNothing):
     """Stochastic variance-reduced gradients, with the preconditioner of block Lanczos or without.
+
+    The report has ``residual``: ‖P^{−1/2} ∇L(w̃)‖ at the last snapshot, which is what the pass before the last has
+    reached, relative to its value at w = 0. A warning says where it is too large.
 
     Args:
         epochs: outer loops; each evaluates every row twice, once for the full gradient and once in a step.
@@ -162,6 +166,8 @@ class SVRGState:
     Attributes:
         snapshot: w̃, exact in the arithmetic's dtype.
         gradient: ∇L(w̃).
+        first: P^{−1/2} ∇L(0).
+        residual: largest norm of a column of P^{−1/2} ∇L(w̃), relative to that of ``first``.
         w: the iterate.
         mean: of the iterates of the last half of the pass.
         averaged: how many they are.
@@ -169,6 +175,8 @@ class SVRGState:
 
     snapshot: Array
     gradient: Array
+    first: Array
+    residual: float
     w: Array
     mean: Array
     averaged: int
@@ -212,14 +220,23 @@ class SVRGIteration(OneByOne):
     def init(self) -> SVRGState:
         """W = 0."""
         zero = self.basis.engine.zeros((self.basis.width, self.outputs))
-        return SVRGState(zero, zero, zero, zero, 0)
+        return SVRGState(zero, zero, zero, 1.0, zero, zero, 0)
 
     def begin(self, state: SVRGState, pass_: int, sweep: Sweep) -> SVRGState:
         shared = self.weights(state)
         g, _, n = sweep(self.gradient, shared)
         snapshot = shared.astype(np.float64)
         gradient = g.astype(np.float64) / n + self.solver.ridge * snapshot
-        return SVRGState(snapshot, gradient, snapshot, np.zeros_like(snapshot), 0)
+        reached = self.P.inverse_root(gradient.T).T
+        first = state.first if pass_ else reached
+        residual = relative_residual(reached, first)
+        return SVRGState(snapshot, gradient, first, residual, snapshot, np.zeros_like(snapshot), 0)
+
+    def settle(self, state: SVRGState) -> SVRGState:
+        """Report what was reached, and warn where it is too little."""
+        causes, remedies = ["before the last pass"], ["more epochs", "a larger ridge", "a larger k"]
+        said(self.report, "SVRG", state.residual, causes, remedies, far=state.residual > FAR and self.epochs > 1)
+        return state
 
     def broadcast(self, state: SVRGState) -> tuple[Array, Array]:
         """W less the snapshot, and W."""
@@ -232,9 +249,10 @@ class SVRGIteration(OneByOne):
         g = product.astype(np.float64) / rows + self.solver.ridge * (state.w - state.snapshot) + state.gradient
         w = state.w - self.rate(rows) * self.P.inverse(g)
         if position[1] < self.stream.steps // 2:
-            return SVRGState(state.snapshot, state.gradient, w, state.mean, 0)
+            return replace(state, w=w, averaged=0)
         averaged = state.averaged + 1
-        return SVRGState(state.snapshot, state.gradient, w, state.mean + (w - state.mean) / averaged, averaged)
+        mean = state.mean + (w - state.mean) / averaged
+        return replace(state, w=w, mean=mean, averaged=averaged)
 
     def weights(self, state: SVRGState) -> Array:
         """The mean of the last half of a pass, or the iterate before there is one."""

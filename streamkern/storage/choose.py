@@ -141,12 +141,16 @@ class Roles:
         """Every column that is read, once."""
         return list(dict.fromkeys((*self.features, *self.targets, *([self.weight] if self.weight else []))))
 
+    @property
+    def kinds(self) -> list[Any]:
+        """The kinds of the columns, where some are no plain numbers: for fingerprints."""
+        return [] if self.schema is None or self.schema.plain else [self.schema.kinds]
+
     def identity(self) -> list[Any]:
         """JSON-serialisable, for fingerprints."""
         inside = [self.width] if self.wide else []
         names = [self.columns, self.pick] if self.wide else []
-        kinds = [] if self.schema is None or self.schema.plain else [self.schema.kinds]
-        features = [self.features[0] if self.wide else self.features, *inside, self.dtype.str, *names, *kinds]
+        features = [self.features[0] if self.wide else self.features, *inside, self.dtype.str, *names, *self.kinds]
         return [features, self.targets, self.target, *([self.weight] if self.weight else [])]
 
 

@@ -72,6 +72,36 @@ def kind_of_type(kind: pa.DataType) -> tuple[str, bool] | None:
     return ("number", False) if is_type.is_null(kind) else None
 
 
+def kind_of_array(dtype: np.dtype[Any]) -> tuple[str, bool] | None:
+    """The kind of a column that an array of this dtype holds, as ``kind_of_type`` says it."""
+    kind = _arrow_type(dtype)
+    return None if kind is None else kind_of_type(kind)
+
+
+def _arrow_type(dtype: np.dtype[Any]) -> pa.DataType | None:
+    """The type of a column that holds these values, or None."""
+    if dtype.kind in "OTU":
+        return pa.large_string()
+    if dtype.kind == "M" and np.datetime_data(dtype)[0] not in ("D", "s", "ms", "us", "ns"):
+        return pa.timestamp("s")
+    return pa.from_numpy_dtype(dtype) if dtype.kind in "biufM" and dtype.itemsize <= 8 else None
+
+
+def table_of_arrays(arrays: Mapping[str, Array]) -> pa.Table:
+    """A table of arrays as a file stores them, shape (n,) each: in any order of bytes, dates in any unit."""
+    columns = {}
+    for name, values in arrays.items():
+        kind = _arrow_type(values.dtype)
+        if values.dtype.kind in "OTU":
+            made = np.dtype(object)
+        elif kind is not None and pa.types.is_timestamp(kind):
+            made = np.dtype(f"M8[{kind.unit}]")
+        else:
+            made = values.dtype.newbyteorder("=")
+        columns[name] = pa.array(values.astype(made, copy=False), kind)
+    return pa.table(columns)
+
+
 def without_dictionary(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Values without their dictionary, and texts in a type that Arrow computes on."""
     kind = values.type

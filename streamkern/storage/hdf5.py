@@ -88,10 +88,10 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
         opened.visititems(visit)
     if not arrays:
         raise StorageError(
-            "there are no arrays of numbers in this file",
+            "there are no arrays of numbers or text in this file",
             where=file.path,
-            expected="data sets of numbers of shape (n, ...)",
+            expected="data sets of shape (n, ...)",
             remedy="check the file",
         )
     roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True)
-    return NamedArrays(arrays, roles, file.identity(), remote=file.remote)
+    return NamedArrays(arrays, roles, request, file.identity(), remote=file.remote)

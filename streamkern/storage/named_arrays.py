@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from streamkern.storage.arrow import TableSource
 from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
-from streamkern.storage.choose import ChosenSource, Field, Request, Roles, choose_columns
+from streamkern.storage.choose import Field, Request, Roles, choose_columns
+from streamkern.storage.convert import kind_of_array, table_of_arrays
 from streamkern.storage.layout import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.types import Array, IntArray, Rows
 
@@ -78,7 +80,7 @@ def roles_of(
     """Give arrays their roles.
 
     The features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are several),
-    else all one-dimensional arrays, one column a feature, sorted by name.
+    else all one-dimensional arrays, sorted by name: the columns of a table, which may hold text, dates and times.
 
     Args:
         arrays: by name.
@@ -95,11 +97,8 @@ def roles_of(
     several = [name for name, array in arrays.items() if len(array.shape) > 1 and name not in request.targets]
     known = [name for name in FEATURE_NAMES if name in several][:1] or several
     fields = {
-        name: Field(
-            where(name),
-            f"{arrays[name].dtype}{list(arrays[name].shape)}",
-            np.dtype(arrays[name].dtype),
-            tuple(arrays[name].shape[1:]),
+        name: replace(
+            _field(where(name), arrays[name]),
             rows=arrays[name].shape[0],
             by_name_only=bool(several) and name not in known,
         )
@@ -109,15 +108,28 @@ def roles_of(
     columns = request.columns
     if nameable and columns is not None and len(known) == 1 and not set(columns) <= set(arrays):
         names, columns = list(columns), None
-    return choose_columns(fields, replace(request, columns=columns, lenient=False), path, names=names)
+    request = replace(request, columns=columns, lenient=request.lenient and not several)
+    return choose_columns(fields, request, path, names=names)
 
 
-class NamedArrays(ChosenSource):
+def _field(where: str, array: Declared) -> Field:
+    """An array for the chooser: with one axis it is a column of a table."""
+    dtype = np.dtype(array.dtype)
+    field = Field(where, f"{dtype}{list(array.shape)}", dtype, tuple(array.shape[1:]))
+    kind = None if field.wide else kind_of_array(dtype)
+    if kind is None:
+        return field
+    made = dtype if dtype.kind in "biuf" else np.dtype(np.float64 if dtype.kind == "M" else object)
+    return replace(field, dtype=made, inferred=kind, encoded=dtype.kind not in "biuf")
+
+
+class NamedArrays(TableSource):
     """Rows of arrays that are read by row numbers.
 
     Args:
-        arrays: by name: those that have a role.
+        arrays: by name: those that have a role, and those that a lenient request passes over.
         roles: of the arrays.
+        request: the user's choice.
         identity: of the file, for the fingerprint.
         bounds: of the chunks; about 4 MiB each by default.
         facets: see ``ChosenSource``.
@@ -127,35 +139,45 @@ class NamedArrays(ChosenSource):
         self,
         arrays: Mapping[str, StoredRows],
         roles: Roles,
+        request: Request,
         identity: list[Any],
         bounds: IntArray | None = None,
         **facets: Any,
     ) -> None:
-        self._arrays = {name: arrays[name] for name in roles.stored}
+        self._arrays = {name: arrays[name] for name in read_of(roles)}
         self._first = self._arrays[roles.features[0]]
         self._identity = identity
         n, rows = self._first.shape[0], rows_per_chunk(roles.row_bytes)
         if bounds is None:
             bounds = np.append(np.arange(0, n, rows, dtype=np.int64), np.int64(n))
-        super().__init__(roles, bounds, **facets)
+        super().__init__(roles, request, np.diff(bounds).tolist(), **facets)
 
     @property
     def fingerprint(self) -> str:
         roles = self._roles
         weight = [] if roles.weight is None else [roles.weight]
-        return digest("arrays", [self._identity, roles.features], self.columns, self.target, *weight)
+        return digest("arrays", [self._identity, roles.features], self.columns, self.target, *weight, *roles.kinds)
 
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes; see ``Source.reading``."""
-        roles, rows, text = self._roles, self._most_rows(), TEXT_BYTES
-        if self.target is not None and self.target.dtype == object and rows:
-            texts = self._arrays[roles.targets[0]].read(0, min(rows, _SAMPLE)).reshape(-1)
-            text = text_bytes(texts.tolist())
-        found = [array.holding(rows, text, name not in roles.features) for name, array in self._arrays.items()]
-        decoding = max(holds for holds, _ in found)  # one after another
+        roles, rows = self._roles, self._most_rows()
+        texts = {name: self._text_bytes(name) for name, array in self._arrays.items() if array.dtype.kind in "OTU"}
+        text = max((texts.get(name, TEXT_BYTES) for name in roles.targets), default=TEXT_BYTES)
+        found = {
+            name: array.holding(rows, texts.get(name, TEXT_BYTES), name not in roles.features)
+            for name, array in self._arrays.items()
+        }
+        decoding = max(holds for holds, _ in found.values())  # one after another
         decoding += rows * roles.row_bytes if roles.pick is not None else 0
+        # A column becomes an Arrow column by way of objects, of text, and then numbers.
+        decoding += 0 if roles.wide else 2 * rows * max(texts.get(name, 8) for name in roles.features)
         y = 0 if self.target is None else rows * (self._row_bytes(text) - self.n_features * self.dtype.itemsize)
-        return Reading(self._row_bytes(text), decoding + y, sum(kept for _, kept in found))
+        return Reading(self._row_bytes(text), decoding + y, sum(kept for _, kept in found.values()))
+
+    def _text_bytes(self, name: str) -> int:
+        """Bytes of a text of an array as an object, of a sample."""
+        found = self._arrays[name].read(0, min(self._most_rows(), _SAMPLE)).reshape(-1)
+        return text_bytes(found.tolist()) if len(found) else TEXT_BYTES
 
     def read(self, chunk: int) -> Rows:
         a, b = check_chunk(chunk, self.bounds)
@@ -164,9 +186,7 @@ class NamedArrays(ChosenSource):
             X = as_rows(self._first.read(a, b))
             X = X if roles.pick is None else np.ascontiguousarray(X[:, list(roles.pick)])
         else:
-            X = np.empty((b - a, self.n_features), dtype=self.dtype)
-            for j, name in enumerate(roles.features):
-                X[:, j] = self._arrays[name].read(a, b)
+            X = self._narrow(chunk, self._table(chunk, roles.features))
         if self.target is not None:
             values = [self._arrays[name].read_kept(a, b) for name in roles.targets]
             y = as_target(values[0] if len(values) == 1 else np.stack(values, axis=1), self.target)
@@ -174,6 +194,15 @@ class NamedArrays(ChosenSource):
             w = self._weights(self._arrays[roles.weight].read_kept(a, b), chunk)
         return Rows(X, y, w)
 
+    def _table(self, chunk: int, names: Sequence[str]) -> Any:
+        a, b = check_chunk(chunk, self.bounds)
+        return table_of_arrays({name: self._arrays[name].read(a, b) for name in names})
+
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._first.where}, chunk {chunk}, rows {a} to {b - 1}"
+
+
+def read_of(roles: Roles) -> list[str]:
+    """Names of the arrays that are read: those with a role, and those that are looked at alone."""
+    return [*roles.stored, *(name for name, _ in roles.non_features)]

@@ -124,4 +124,4 @@ def open_npz(file: TableFile, request: Request) -> NamedArrays:
 
 def _source(file: TableFile, arrays: dict[str, NumpyArray], request: Request, identity: list[Any]) -> NamedArrays:
     roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True)
-    return NamedArrays(arrays, roles, identity)
+    return NamedArrays(arrays, roles, request, identity)

@@ -32,7 +32,7 @@ from streamkern.storage.layout import (
     rows_per_chunk,
     target_of,
 )
-from streamkern.storage.named_arrays import FEATURE_NAMES, NamedArrays, roles_of
+from streamkern.storage.named_arrays import FEATURE_NAMES, NamedArrays, read_of, roles_of
 from streamkern.storage.remote import Remote, Retry, is_remote, reread
 from streamkern.storage.zarr_array import StoredArray
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore
@@ -56,7 +56,8 @@ def open_zarr(
     """Open a zarr array (features only) or group as rows.
 
     In a group the features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are
-    several; rows are flattened), else all one-dimensional arrays of numbers, one column a feature, sorted by name.
+    several; rows are flattened), else all one-dimensional arrays, sorted by name: the columns of a table, which may
+    hold text, dates and times. NaN, NaT and an empty text are missing values.
 
     Args:
         url: a local path, or any fsspec URL (``s3://``, ``gs://``, ``memory://``, ...).
@@ -115,7 +116,7 @@ def zarr_source(
     roles = roles_of(arrays, request, url, where, marks.get("columns"))
     record = marks.get("ingest") or {}
     return ZarrSource(
-        {name: stored(name) for name in roles.stored}, roles, shuffled=record.get("shuffle") == "global",
+        {name: stored(name) for name in read_of(roles)}, roles, request, shuffled=record.get("shuffle") == "global",
         schema=recorded_schema(record, roles.columns), words=record.get("words"),
     )  # fmt: skip
 
@@ -127,12 +128,12 @@ class ZarrSource(NamedArrays):
     neighbours where they are small.
     """
 
-    def __init__(self, arrays: dict[str, StoredArray], roles: Roles, **facets: Any) -> None:
+    def __init__(self, arrays: dict[str, StoredArray], roles: Roles, request: Request, **facets: Any) -> None:
         self._stored = arrays
         features = [arrays[name].array for name in roles.features]
         bounds = _read_bounds(max(features, key=lambda array: array.chunks[0]), roles.row_bytes)
         remote = arrays[roles.features[0]].remote
-        super().__init__(arrays, roles, [], bounds, remote=remote, **facets)
+        super().__init__(arrays, roles, request, [], bounds, remote=remote, **facets)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -143,6 +144,7 @@ class ZarrSource(NamedArrays):
             self._roles.pick,
             self.columns,
             self.target,
+            *self._roles.kinds,
         )
 
     def where(self, chunk: int) -> str:

@@ -114,6 +114,20 @@ def labels_in_one_chunk(folder: Path, n: int, d: int = 1) -> str:
     return str(folder / "d.zarr")
 
 
+def table_in_zarr(folder: Path, n: int, d: int, text: int) -> str:
+    """An array a column: numbers, a text of ``text`` letters with some hundreds of values, and a label that is text."""
+    import zarr as zarr_python
+
+    group, rng = zarr_python.create_group(str(folder / "d.zarr")), np.random.default_rng(0)
+    numbers = {f"f{j}": rng.random(n, dtype=np.float32) for j in range(d)}
+    towns = np.char.ljust(np.char.add("town ", rng.integers(0, 300, n).astype(str)), text, "x").astype(object)
+    labels = np.where(numbers["f0"] > 0.5, "high", "low").astype(object)
+    for name, values in {**numbers, "town": towns, "y": labels}.items():
+        kind = str if values.dtype == object else values.dtype
+        group.create_array(name, shape=(n,), chunks=(100_000,), dtype=kind)[:] = values
+    return str(folder / "d.zarr")
+
+
 def csv(folder: Path, n: int, d: int, fault: str = "") -> str:
     """A text table, with a fault after its first rows: a quote that is not closed, or one long field."""
     path = folder / "d.csv"
@@ -248,6 +262,15 @@ CASES: dict[str, Case] = {
         ("parquet", {"n": 200_000, "d": 4, "text": 4000}), "ingest", 400, {"columns": ["f0", "text"]}, outcome="any"
     ),
     "long texts, inspect": Case(("parquet", {"n": 200_000, "d": 4, "text": 4000}), "inspect", 400, outcome="any"),
+    "table in zarr, run": Case(
+        ("table_in_zarr", {"n": 400_000, "d": 4, "text": 40}), "run", 500,
+        {"task": "classification", "preprocess": "[sk.OneHot(['town'])]"},
+    ),
+    "table in zarr, ingest": Case(("table_in_zarr", {"n": 400_000, "d": 4, "text": 40}), "ingest", 400),
+    "table in zarr, long texts": Case(
+        ("table_in_zarr", {"n": 200_000, "d": 4, "text": 1000}), "run", 400,
+        {"task": "classification", "preprocess": "[sk.OneHot(['town'])]"}, outcome="any",
+    ),
     "long labels, run": Case(
         ("parquet", {"n": 200_000, "d": 4, "text": 1000}), "run", 400,
         {"columns": ["f0", "f1"], "target": "text", "task": "classification"}, outcome="any",

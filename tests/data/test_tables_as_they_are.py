@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import dask.dataframe
+import h5py
 import numpy as np
 import pandas as pd
 import polars
 import pyarrow as pa
 import pytest
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
@@ -52,6 +54,36 @@ def fitted() -> sk.KernelRegressor:
     return sk.KernelRegressor(**SETTINGS).fit(table, target(table))
 
 
+def arrays(table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return the columns as NumPy stores them: a gap is NaN, NaT or an empty text."""
+    columns = {name: table[name] for name in table.columns}
+    return {
+        name: values.fillna("").to_numpy(dtype=str)
+        if pd.api.types.is_string_dtype(values.dtype)
+        else values.to_numpy(dtype="M8[s]")
+        if values.dtype.kind == "M"
+        else values.to_numpy(dtype=float, na_value=np.nan)
+        for name, values in columns.items()
+    }
+
+
+def write_arrays(table: pd.DataFrame, folder: Path) -> None:
+    """Write an array a column: a zarr group, an HDF5 file (which has no dates: text), an archive of NumPy's."""
+    columns = arrays(table)
+    np.savez(folder / "rows.npz", **columns)
+    group = zarr.create_group(folder / "rows.zarr", overwrite=True)
+    with h5py.File(folder / "rows.h5", "w") as file:
+        for name, values in columns.items():
+            text = values.dtype.kind == "U"
+            group.create_array(
+                name, shape=values.shape, chunks=(7,), dtype=str if text else values.dtype,
+                config={"write_empty_chunks": True},
+            )[:] = values  # fmt: skip
+            dated = np.where(np.isnat(values), "", values.astype(str)) if values.dtype.kind == "M" else values
+            written = dated.astype(object) if dated.dtype.kind == "U" else dated
+            file.create_dataset(name, data=written, dtype=h5py.string_dtype() if written.dtype == object else None)
+
+
 def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
     """Return the same rows through every door."""
     arrow = pa.Table.from_pandas(table, preserve_index=False)
@@ -62,6 +94,7 @@ def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
         {name: None if pd.isna(value) else value for name, value in row.items()} for row in table.to_dict("records")
     ]
     text = json.dumps(as_json, default=str)
+    write_arrays(table, folder)
     return {
         "shuffled columns": table[sorted(table.columns)].assign(more="left out"),
         "categorical": table.astype({"town": "category", "zip": "category"}),
@@ -77,6 +110,9 @@ def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
         "csv": folder / "rows.csv",
         "parquet": folder / "rows.parquet",
         "feather": folder / "rows.feather",
+        "zarr": folder / "rows.zarr",
+        "hdf5": folder / "rows.h5",
+        "npz": folder / "rows.npz",
         "dataset": sk.open_dataset(folder / "rows.parquet", columns=list(table.columns)),
     }
 
@@ -174,3 +210,37 @@ def test_a_data_set_with_its_columns_in_another_order_is_said_to_have_other_colu
     model = sk.KernelClassifier(centers=20).fit(sk.from_arrays(rows[["a", "b"]], np.arange(80) % 2))
     with pytest.raises(sk.DataError, match=f"columns differ from those of training: '{columns[0]}' is where 'a' was"):
         model.score(sk.from_arrays(rows[columns], np.arange(80) % 2))
+
+
+@pytest.mark.parametrize("name", ["rows.zarr", "rows.h5", "rows.npz"])
+def test_arrays_of_columns_are_a_table_for_every_command(tmp_path, name):
+    table = generated(6, 400).assign(late=lambda rows: np.where(rows["tail"] > 1, "late", "in time"))
+    write_arrays(table, tmp_path)
+    table.to_parquet(tmp_path / "rows.parquet")
+    options = {"target": "late", "exclude": ["day"], "schema": {"zip": "category", "when": "datetime"}}
+    found = sk.inspect(tmp_path / name, **options)
+    assert "category  town, zip" in found.text()
+    data = sk.open_dataset(tmp_path / name, **options)
+    like = sk.open_dataset(tmp_path / "rows.parquet", columns=list(data.columns), **options)
+    assert pickle.loads(pickle.dumps(data)).fingerprint == data.fingerprint
+    other = sk.open_dataset(tmp_path / name, **options | {"schema": {"size": "category", "when": "datetime"}})
+    assert data.fingerprint != other.fingerprint
+    sk.ingest(tmp_path / name, tmp_path / "made.zarr", **options)
+    stored = sk.open_dataset(tmp_path / "made.zarr")
+    assert set(stored.source.words(stored.columns.index("zip")).values()) == {"0123", "0200", "9"}
+    sk.run(sk.Pipeline(data, centers=sk.Uniform(30)), tmp_path / "run", memory="4GiB")
+    model = sk.load_model(tmp_path / "run" / "model.zarr")
+    predictions = [model.decision_function(rows) for rows in (data, like, stored)]
+    np.testing.assert_array_equal(predictions[0], predictions[1])
+    np.testing.assert_array_equal(predictions[0], predictions[2])
+    sk.predict(model, tmp_path / name, tmp_path / "out.parquet")
+    np.testing.assert_array_equal(pd.read_parquet(tmp_path / "out.parquet")["prediction"], model.predict(data))
+
+
+def test_a_lost_chunk_of_text_is_no_column_of_gaps(tmp_path):
+    write_arrays(generated(7), tmp_path)
+    data = sk.open_dataset(tmp_path / "rows.zarr")
+    (tmp_path / "rows.zarr" / "town" / "c" / "3").unlink()
+    chunks = range(len(data.source.bounds) - 1)
+    with pytest.raises(sk.CorruptChunkError, match="town/c/3"):
+        [data.source.read(chunk) for chunk in chunks]

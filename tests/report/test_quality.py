@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -117,3 +119,15 @@ def test_a_recorded_shuffle_is_trusted_and_nothing_is_read(tmp_path, monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr(type(made.source), "read", lambda self, chunk: pytest.fail("read"))
             assert shuffle_warning(made, mix_chunks=2, lanes=4, batch=400) is None
+
+
+def test_labels_of_one_chunk_are_held_at_a_time():
+    rows, chunks = 5000, 64
+    labels = np.array(["late", "in time"], dtype=object)[np.arange(rows * chunks) % 2]
+    data = dataset(labels, rows)
+    tracemalloc.start()
+    try:
+        assert stream_ratio(data, 2, 4, 256) == pytest.approx(1.0, abs=0.1)
+        assert tracemalloc.get_traced_memory()[1] < 16 * rows * 8  # of 64 chunks of pointers
+    finally:
+        tracemalloc.stop()

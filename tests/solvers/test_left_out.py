@@ -10,7 +10,7 @@ from streamkern.centers import CenterSet
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers import Problem, train
-from streamkern.solvers.left_out import leave_one_out, on_validation, rows_left_out
+from streamkern.solvers.left_out import ROWS, leave_one_out, on_validation, rows_left_out
 
 
 def _problem(executor, task="regression", weighted=False, n=60, p=12, features=None, **changes):
@@ -24,7 +24,7 @@ def _problem(executor, task="regression", weighted=False, n=60, p=12, features=N
     data = sk.from_arrays(X, y, sample_weight=w)
     return Problem(
         data, encoding, sk.Gaussian(1.5), CenterSet(X[:p].copy(), None), executor, np.dtype(np.float64),
-        features=features, leave_out=True, mean_weight=1.0 if w is None else float(w.mean()), **changes,
+        features=features, leave_out=ROWS, mean_weight=1.0 if w is None else float(w.mean()), **changes,
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_they_are_so_where_the_equations_are_ill_conditioned_too():
         y = np.sin(X[:, :1]) + 0.1 * rng.standard_normal((200, 1))
         problem = Problem(
             sk.from_arrays(X, y), Continuous(np.zeros(1), flat=False), sk.Gaussian(6.0), CenterSet(X[:80].copy(), None),
-            executor, np.dtype(np.float64), leave_out=True,
+            executor, np.dtype(np.float64), leave_out=ROWS,
         )  # fmt: skip
         iteration = sk.Direct(ridge=1e-9).setup(problem)
         found = train(problem, iteration).left_out
@@ -132,7 +132,7 @@ def test_equal_rows_are_left_out_together():
             data = sk.from_arrays(np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), sample_weight=weight)
             problem = Problem(
                 data, Continuous(np.zeros(1), flat=False), sk.Gaussian(1.5), CenterSet(X[:9].copy(), None), executor,
-                np.dtype(np.float64), leave_out=True, mean_weight=1.0 if weight is None else float(w.mean()),
+                np.dtype(np.float64), leave_out=ROWS, mean_weight=1.0 if weight is None else float(w.mean()),
             )  # fmt: skip
             left_out = train(problem, sk.Direct(ridge=1e-2).setup(problem)).left_out
             rows = np.repeat(np.arange(40), copies)[left_out.ids]

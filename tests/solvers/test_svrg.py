@@ -75,6 +75,24 @@ def test_preconditioned_reaches_the_closed_form_in_few_epochs_and_plain_does_not
     np.testing.assert_allclose(more.weights, closed_form(X, y), rtol=1e-8, atol=1e-8)
 
 
+def test_the_residual_is_that_of_the_pass_before_the_last_and_a_large_one_is_said():
+    X, y = rows(outputs=2)
+    ridge, epochs = 0.1, 5
+    before, _ = fit(SVRG(epochs=epochs - 1, ridge=ridge, preconditioner=None), X, y)
+    _, report = fit(SVRG(epochs=epochs, ridge=ridge, preconditioner=None), X, y)
+
+    def gradient(w):
+        return X.T @ (X @ w - y) / len(X) + ridge * w
+
+    sizes = [np.linalg.norm(gradient(w), axis=0) for w in (before.weights, np.zeros((M, 2)))]
+    assert report["residual"] == pytest.approx(np.max(sizes[0] / sizes[1]), rel=1e-6)
+    assert "warnings" not in report
+    _, far = fit(SVRG(epochs=epochs, ridge=RIDGE, preconditioner=None), X, y)
+    assert far["residual"] > 0.05
+    assert "SVRG has not reached the exact solution" in far["warnings"][0]
+    assert "more epochs" in far["warnings"][0]
+
+
 def test_plain_converges_where_the_condition_number_is_small():
     X, y = rows(np.linspace(1.0, 2.0, 20))
     plain, _ = fit(SVRG(epochs=15, ridge=0.1, preconditioner=None), X, y)

@@ -1,0 +1,31 @@
+"""What estimators are given, checked before anything is made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from streamkern.errors import DataError, UsageError
+
+
+def require_given_target(y: Any) -> None:
+    """Raises an error where targets are missing: all of them, or one that is None, NA or NaT."""
+    if y is None:
+        raise UsageError(
+            "There is no target: this estimator requires y to be passed, but the target y is None.",
+            where="fit(X, y)",
+            expected="a target for every row; or a Dataset, which has its own",
+        )
+    dtype = getattr(y, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":
+        return
+    values = np.asarray(y, dtype=object)
+    for row, value in enumerate(values.ravel().tolist() if values.ndim == 1 else ()):
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+            raise DataError(
+                f"A target is missing: {value!r}.",
+                where=f"y, row {row}",
+                expected="a label or a number for every row",
+                remedy="leave out the rows without a target: keep = pd.notna(y); model.fit(X[keep], y[keep])",
+            )

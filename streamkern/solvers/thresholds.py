@@ -1,0 +1,112 @@
+"""Where two classes are cut apart: the score from which on the second is predicted, best for a metric on rows left out.
+
+Of rows ordered by their score every cut is looked at: the counts above it are a running sum. The rows are those that
+probabilities are fitted to, at most 10,000, in memory; so the cut is exact on them. (As scikit-learn's
+``TunedThresholdClassifierCV``, which looks at 100 cuts.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.errors import UsageError
+from streamkern.types import Array
+
+
+class Counts(NamedTuple):
+    """Weight of rows above each of k cuts.
+
+    Attributes:
+        found: of the second class, shape (k,).
+        wrong: of the first class, shape (k,).
+        second: of the second class in all.
+        first: of the first class in all.
+    """
+
+    found: Array
+    wrong: Array
+    second: float
+    first: float
+
+
+def _accuracy(c: Counts) -> Array:
+    return (c.found + c.first - c.wrong) / (c.first + c.second)
+
+
+def _balanced_accuracy(c: Counts) -> Array:
+    return (c.found / c.second + (c.first - c.wrong) / c.first) / 2
+
+
+def _f1(c: Counts) -> Array:
+    return 2 * c.found / (c.found + c.wrong + c.second)
+
+
+def _matthews(c: Counts) -> Array:
+    above, below = c.found + c.wrong, c.second - c.found + c.first - c.wrong
+    size = np.sqrt(above * below * c.second * c.first)
+    return np.asarray(np.where(size > 0, (c.found * c.first - c.wrong * c.second) / np.where(size > 0, size, 1.0), 0.0))
+
+
+METRICS: dict[str, Callable[[Counts], Array]] = {
+    "accuracy": _accuracy,
+    "balanced_accuracy": _balanced_accuracy,
+    "f1": _f1,
+    "matthews_corrcoef": _matthews,
+}
+"""Metrics that a threshold is chosen for, by scikit-learn's names."""
+
+
+class ChosenCut(NamedTuple):
+    """A threshold.
+
+    Attributes:
+        value: the second class is predicted where the score is greater; between two scores of the rows.
+        best: the metric of it on them.
+        plain: the metric of 0.
+    """
+
+    value: float
+    best: float
+    plain: float
+
+
+def require_threshold(threshold: Any, where: str) -> None:
+    """Refuse what no threshold is chosen for.
+
+    Raises:
+        UsageError: it is neither None nor the name of a metric.
+    """
+    if threshold is not None and not (isinstance(threshold, str) and threshold in METRICS):
+        names = ", ".join(f'"{name}"' for name in METRICS)
+        raise UsageError(f"threshold is {threshold!r}.", where=where, expected=f"one of {names}; or None")
+
+
+def cut_for(metric: str, scores: Array, second: Array, w: Array | None = None) -> ChosenCut | None:
+    """The threshold with the best metric; of equally good ones that nearest to 0. None where a class is missing.
+
+    Args:
+        metric: a name of ``METRICS``.
+        scores: the second class's output less the first's, shape (m,), float64.
+        second: whether rows are of the second class, shape (m,).
+        w: sample weights, shape (m,), or None.
+    """
+    order = np.argsort(scores, kind="stable")[::-1]
+    s, weight = scores[order], (np.ones(len(scores)) if w is None else np.asarray(w, dtype=np.float64)[order])
+    hits = np.concatenate([[0.0], np.cumsum(weight * second[order])])
+    others = np.concatenate([[0.0], np.cumsum(weight * ~second[order])])
+    if not (hits[-1] > 0 and others[-1] > 0):
+        return None
+    # Equal scores fall on one side.
+    apart = np.flatnonzero(np.concatenate([[True], s[1:] < s[:-1], [True]]))
+    counts = Counts(hits[apart], others[apart], float(hits[-1]), float(others[-1]))
+    values = METRICS[metric](counts)
+    ends = np.concatenate([[s[0] + 2.0], s, [s[-1] - 2.0]])
+    cuts = (ends[apart] + ends[apart + 1]) / 2
+    plain = int(np.count_nonzero(s[apart[1:] - 1] > 0))
+    cuts[plain] = 0.0
+    best = np.flatnonzero(values >= values.max() - 1e-12)
+    chosen = int(best[np.argmin(np.abs(cuts[best]))])
+    return ChosenCut(float(cuts[chosen]), float(values[chosen]), float(values[plain]))

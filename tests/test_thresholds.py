@@ -1,0 +1,127 @@
+"""Thresholds between two classes: the best of all cuts, kept in the model, used wherever something is decided."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+import streamkern as sk
+from streamkern.serving.predict import evaluate
+from streamkern.solvers.thresholds import METRICS, cut_for
+
+SCORES = {name: getattr(metrics, name if name == "matthews_corrcoef" else f"{name}_score") for name in METRICS}
+
+
+def _rare(n, seed=0):
+    rng = np.random.default_rng(seed)
+    y = (rng.random(n) < 0.08).astype(int)
+    return rng.standard_normal((n, 3)) + 1.1 * y[:, None], y
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("metric", METRICS)
+def test_no_cut_is_better(metric, weighted):
+    rng = np.random.default_rng(3)
+    y = rng.random(300) < 0.2
+    s = np.round(rng.standard_normal(300) + 1.2 * y - 1.0, 1)  # with ties
+    w = rng.random(300) if weighted else None
+    cut = cut_for(metric, s, y, w)
+    every = [SCORES[metric](y, s > c, sample_weight=w) for c in [*(np.unique(s) - 0.05), 9.0]]
+    assert cut.best == pytest.approx(max(every), abs=1e-12)
+    assert SCORES[metric](y, s > cut.value, sample_weight=w) == pytest.approx(cut.best, abs=1e-12)
+    assert cut.plain == pytest.approx(SCORES[metric](y, s > 0, sample_weight=w), abs=1e-12)
+
+
+def test_a_class_that_is_missing_and_a_cut_that_is_best_already():
+    assert cut_for("f1", np.arange(3.0), np.zeros(3, dtype=bool)) is None
+    assert cut_for("f1", np.array([-1.0, -0.5, 0.5, 2.0]), np.array([0, 0, 1, 1], dtype=bool)).value == 0.0
+    assert cut_for("accuracy", np.array([-1.0, -0.5, -3.0]), np.array([1, 1, 0], dtype=bool)).value == -2.0
+
+
+@pytest.mark.parametrize("given", [{}, {"validation": 0.3}, {"partition": sk.Partition(leaves=2)}])
+def test_every_door_decides_by_it(given, tmp_path):
+    X, y = _rare(1500)
+    X_test, y_test = _rare(1500, 1)
+    named = np.array(["no", "yes"])
+    model = sk.KernelClassifier(
+        "gaussian", centers=60, solver=sk.Direct(ridge=1e-3), threshold="balanced_accuracy", threads=1, **given
+    ).fit(X, named[y])
+    found = model.report_["threshold"]
+    expected = named[(model.decision_function(X_test) > found["value"]).astype(int)]
+    assert found["value"] < 0
+    np.testing.assert_array_equal(model.predict(X_test), expected)
+    plain = metrics.balanced_accuracy_score(y_test, model.decision_function(X_test) > 0)
+    balanced = metrics.balanced_accuracy_score(named[y_test], expected)
+    assert balanced > plain + 0.05
+    assert found["score"] > found["score_without"]
+    # The probability at the threshold parts the same rows.
+    P = model.predict_proba(X_test)[:, 1]
+    assert P[expected == "yes"].min() >= found["probability"] - 1e-6 >= P[expected == "no"].max() - 2e-6
+    model.save(tmp_path / "model.zarr")
+    loaded = sk.load_model(tmp_path / "model.zarr")
+    assert loaded.fingerprint == model.model_.fingerprint
+    np.testing.assert_array_equal(loaded.predict(X_test), expected)
+    np.testing.assert_array_equal(sk.Predictor(loaded)(X_test).predictions, expected)
+    scored = evaluate(loaded, _stored(tmp_path, X_test, named[y_test]), "target", threads=1)
+    assert scored["balanced_accuracy"] == pytest.approx(balanced, abs=1e-6)
+    assert scored["accuracy"] == pytest.approx(np.mean(expected == named[y_test]), abs=1e-6)
+    made = sk.predict(loaded, X_test, tmp_path / "made.parquet", threads=1)
+    import pyarrow.parquet as pq
+
+    np.testing.assert_array_equal(pq.read_table(made.path)["prediction"].to_numpy(), expected)
+
+
+def _stored(folder, X, y):
+    import pandas as pd
+
+    path = folder / "rows.parquet"
+    frame = pd.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
+    frame["target"] = y
+    frame.to_parquet(path)
+    return path
+
+
+def test_runs_keep_it_and_workers_find_the_same(tmp_path):
+    X, y = _rare(1200)
+    train, held = sk.from_arrays(X, y).split(0.3)
+    pipeline = sk.Pipeline(
+        train, sk.Gaussian(2.0), sk.Uniform(60), sk.EigenPro(epochs=4), test=held, validation=held, threshold="f1",
+        class_weight={1: 2.0},
+    )  # fmt: skip
+    results = [
+        sk.run(pipeline, tmp_path / name, scheduler=name, threads=1 if name == "threads" else None)
+        for name in ("threads", "processes:2")
+    ]
+    found = [result["probabilities"]["threshold"] for result in results]
+    assert found[0] == found[1]
+    assert found[0]["metric"] == "f1"
+    # The rows that it was chosen on, as they are.
+    assert results[0].metrics["test"]["f1"] == pytest.approx(found[0]["score"], abs=1e-6)
+    assert json.loads((tmp_path / "threads" / "manifest.json").read_text())["threshold"] == "f1"
+    assert sk.load_model(results[0].model_path).encoding.cut == found[0]["value"]
+    other = sk.run(sk.Pipeline(**{**vars(pipeline), "threshold": "accuracy"}), tmp_path / "threads", threads=1)
+    assert other["probabilities"]["threshold"]["metric"] == "accuracy"
+    assert other.weights_sha256 == results[0].weights_sha256
+
+
+def test_what_it_cannot_do_is_said():
+    X, y = _rare(400)
+    for given, text in (
+        ({"threshold": "recall"}, "'recall'"),
+        ({"threshold": "f1", "solver": sk.EigenPro(epochs=1)}, "no rows that the model is not fitted to"),
+    ):
+        with pytest.raises(sk.UsageError) as error:
+            sk.KernelClassifier("gaussian", centers=20, threads=1, **given).fit(X, y)
+        assert text in str(error.value)
+    with pytest.raises(sk.UsageError, match="3 classes"):
+        sk.KernelClassifier("gaussian", centers=20, threads=1, threshold="f1").fit(X, np.arange(400) % 3)
+    with pytest.raises(sk.UsageError, match="no classes"):
+        sk.run(sk.Pipeline(sk.from_arrays(X, X[:, 0]), solver=sk.Direct(), task="regression", threshold="f1"))
+    held = sk.from_arrays(X[:20], np.zeros(20, dtype=int))
+    model = sk.KernelClassifier("gaussian", centers=20, threads=1, threshold="f1", validation=held)
+    with (
+        pytest.warns(UserWarning, match="stays in the middle"),
+        pytest.warns(UserWarning, match="are not among the 20"),
+    ):
+        model.fit(X, y)
