@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
 from streamkern.centers import Centers, Uniform
@@ -24,7 +24,7 @@ from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight, require_class_weight
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.data.subsample import FEW, class_counts
-from streamkern.data.targets import Classes
+from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
@@ -37,7 +37,7 @@ from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.choice import default_centers
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
-from streamkern.solvers.estimator_inputs import require_given_target
+from streamkern.solvers.estimator_inputs import is_count, require_given_target, require_no_target
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
@@ -294,14 +294,14 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _score(self, data: Dataset, y: Any, sample_weight: Any, metric: str) -> float:
         """One metric over a dataset, in a stream."""
         check_is_fitted(self)
-        _no_target(y, sample_weight)
+        require_no_target(y, sample_weight)
         with open_executor(self.scheduler, self.threads) as executor:
             return float(self.model_.score(data, executor=executor)[metric])
 
     def _streamed(self, X: Any, y: Any, sample_weight: Any = None) -> Dataset:
         """A dataset, or one over Dask arrays: nothing is read yet."""
         if isinstance(X, Dataset):
-            _no_target(y, sample_weight)
+            require_no_target(y, sample_weight)
             data = X
         else:
             data = from_arrays(X, y, sample_weight=sample_weight)
@@ -318,8 +318,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         if self._task == "classification":
-            check_classification_targets(y)
-            y = column_or_1d(y, warn=True)
+            y = classification_targets(y)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
         data = from_arrays(X, y, sample_weight=sample_weight)
@@ -337,8 +336,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             self, X, y, ensure_all_finite=False, order="C", multi_output=True, y_numeric=self._task == "regression"
         )
         if self._task == "classification":
-            check_classification_targets(y)
-            y = column_or_1d(y, warn=True)
+            y = classification_targets(y)
         columns = getattr(self, "feature_names_in_", None)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -367,10 +365,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
         require_steps(self.preprocess or (), f"{type(self).__name__}(preprocess=...)")
         require(self.dtype in ("auto", "float32", "float64"), "dtype", '"auto", "float32" or "float64"')
-        require(_is_count(self.lanes), "lanes", "at least 1")
-        require(self.threads is None or _is_count(self.threads), "threads", "at least 1")
+        require(is_count(self.lanes), "lanes", "at least 1")
+        require(self.threads is None or is_count(self.threads), "threads", "at least 1")
         require(
-            self.centers is None or _is_count(self.centers) or hasattr(self.centers, "choose"),
+            self.centers is None or is_count(self.centers) or hasattr(self.centers, "choose"),
             "centers",
             "a number of rows to draw, at least 1, or a choice such as sk.Uniform(1000) or sk.Given(Z)",
         )
@@ -379,7 +377,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if validation is not None and not isinstance(validation, Dataset):
             share = isinstance(validation, float | np.floating) and 0 < validation < 1
             require(share, "validation", "a fraction between 0 and 1, or a Dataset")
-            here &= self._task == "classification"
+            here &= self._task == "classification" and data.target is not None and not data.target.outputs
             rarest = min(class_counts(data.source, data.rules).values()) if here else 0
             data, held = data.split(float(validation), seed, stratify=here and rarest * float(validation) < FEW)
             data.require_rows()
@@ -543,7 +541,7 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
     Attributes:
-        classes_: the labels, sorted, shape (K,).
+        classes_: the labels, sorted, shape (K,); of several labels a row their numbers, shape (L,).
         model_: the ``KernelMachine``.
         n_features_in_: width d of a row.
         feature_names_in_: names of the features, shape (d,), where the rows had names.
@@ -592,7 +590,7 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
 
         Args:
             X: rows, shape (n, d): NumPy, pandas, polars or Dask; or a ``Dataset`` with a target.
-            y: labels, shape (n,); None with a ``Dataset``.
+            y: labels, shape (n,); or several labels a row, zeros and ones of shape (n, L); None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
                 and only the weights' ratios matter. None with a ``Dataset``, which has its own.
 
@@ -605,8 +603,7 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
         """
         super().fit(X, y, sample_weight)
         encoding = self.model_.encoding
-        assert isinstance(encoding, Classes)
-        self.classes_ = encoding.values
+        self.classes_ = encoding.values if isinstance(encoding, Classes) else np.arange(encoding.outputs)
         return self
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -624,8 +621,15 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
             return self._score(X, y, sample_weight, "accuracy")
         return float(super().score(X, y, sample_weight))
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
     def decision_function(self, X: Any) -> Array:
         """A score for each class, shape (n, K); for two classes the second's less the first's, shape (n,).
+
+        Of several labels a row, each label's output less 1/2: shape (n, L).
 
         Args:
             X: as in ``predict``.
@@ -634,13 +638,12 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
             DataError: as ``predict``.
         """
         outputs = self._outputs(X)
+        if isinstance(self.model_.encoding, Indicators):
+            return np.asarray(outputs - np.asarray(0.5, dtype=outputs.dtype))
         return outputs if outputs.shape[1] > 2 else np.asarray(outputs[:, 1] - outputs[:, 0])
 
 
-def _no_target(y: Any, sample_weight: Any = None) -> None:
-    if y is not None or sample_weight is not None:
-        raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+def classification_targets(y: Any) -> Any:
+    """Labels of rows, shape (n,); or zeros and ones of several labels a row, shape (n, L)."""
+    check_classification_targets(y)
+    return y if type_of_target(y) == "multilabel-indicator" else column_or_1d(y, warn=True)

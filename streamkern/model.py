@@ -19,7 +19,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
 from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
-from streamkern.data.targets import Classes, Continuous, Encoding, encoding_from_json, encoding_to_json
+from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Transform, dump, final, load
 from streamkern.engine.base import ROW_TILE
 from streamkern.errors import DataError, ModelFormatError, StreamkernError, UsageError
@@ -114,7 +114,8 @@ class KernelMachine(ModelAnswers):
     def __repr__(self) -> str:
         basis = repr(self.kernel) if self.features is None else f"{type(self.features).__name__} features"
         outputs = self.encoding.outputs
-        answers = f"{outputs} classes" if isinstance(self.encoding, Classes) else f"{outputs} output(s)"
+        what = {"classification": "classes", "multilabel": "labels"}.get(self.encoding.kind, "output(s)")
+        answers = f"{outputs} {what}"
         basis = basis if len(basis) <= 50 else f"{type(self.features or self.kernel).__name__}(...)"
         return f"KernelMachine({basis}, {len(self.Z):,} centers, {self.n_features:,} features, {answers})"
 
@@ -571,8 +572,8 @@ def _predictions(
 
 def _decided(outputs: Array, encoding: Encoding) -> Array:
     """Codes of classes, or values, from outputs (n, c)."""
-    if isinstance(encoding, Classes):
-        return encoding.decided(outputs)
+    if isinstance(encoding, Classes | Indicators):
+        return encoding.decided(outputs[:, : encoding.outputs])
     assert isinstance(encoding, Continuous)
     return outputs[:, 0] if encoding.flat else outputs[:, : encoding.outputs]
 

@@ -334,7 +334,7 @@ VALUES: list[tuple[str, str]] = [
     ("run(f, train=sk.from_arrays(X, np.ones(60)))", "one class"),
     ("run(f, train=sk.from_arrays(np.eye(2)[np.arange(10_001) % 2], np.arange(10_001) * 0.5))", "different values"),
     ("run(f, train=sk.from_arrays(X, Y.astype(str)), task='regression')", "type"),
-    ("run(f, train=sk.from_arrays(X, np.stack([Y, Y], axis=1)))", "2 values"),
+    ("run(f, train=sk.from_arrays(X, np.stack([Y, Y + 1], axis=1)))", "A label is 2 in a target"),
     ("run(f, train=sk.from_arrays(X, None))", "no target"),
     ("run(f, train=data.split(test=0.5)[0].sample(1), centers=sk.Uniform(1))", ""),
     ("plan(train=sk.from_arrays(X[:0], Y[:0]))", "0 rows"),

@@ -94,8 +94,15 @@ def weighted_by_class(data: Dataset, facts: Statistics, class_weight: ClassWeigh
         UsageError: a label of the dict is not among the classes, or all classes have the weight 0.
     """
     encoding = facts.encoding
-    if class_weight is None or not isinstance(encoding, Classes):
+    if class_weight is None:
         return data, facts
+    if not isinstance(encoding, Classes):
+        raise UsageError(
+            "There are weights of classes, and several labels a row.",
+            where="class_weight",
+            expected="one label a row",
+            remedy="leave class_weight out, or weigh rows by sample_weight",
+        )
     labels = encoding.values.tolist()
     mass = np.array([facts.masses.get(label, 0.0) for label in labels])
     if isinstance(class_weight, str):

@@ -10,7 +10,7 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Assembly, Raw, Scan
-from streamkern.data.targets import Classes, Continuous, Encoding, distinct
+from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, distinct, require_binary
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -104,12 +104,14 @@ class Moments:
         target_pivot: c₁, shape (c,), for regression; None counts labels.
         first_bad: index of the first row of an array that is not finite, or -1.
         names: of the features, for messages; None where they have none.
+        labels: name of a target of several labels a row, each 0 or 1; None of any other.
     """
 
     pivot: Array
     target_pivot: Array | None
     first_bad: Callable[[Array], int]
     names: tuple[str, ...] | None = None
+    labels: str | None = None
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
         """Sums over one block.
@@ -158,6 +160,8 @@ class Moments:
                     remedy="leave out or fill the rows without a target",
                 )
             _require_squares(y, raw.ids, where, "target")
+            if self.labels is not None:
+                require_binary(y, raw.ids, where)
             total = _summed(y - self.target_pivot, w)
             squares = _summed(np.square(y - self.target_pivot), w)
         ranges = Extremes(X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64))
@@ -337,6 +341,8 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
         spread = np.sqrt(np.maximum(squares / mass - (total / mass) ** 2, 0.0))
         target_mean = moments.target_pivot + total / mass
         encoding = Continuous.of(target_mean, spread, flat)
+        if moments.labels is not None:
+            encoding = Indicators.named(len(target_mean), moments.labels)
     mean, mean_weight = moments.pivot + shift, mass / n
     return Statistics(
         n, ranges.low, ranges.high, mean, variance, counts, encoding, mean_weight,

@@ -211,6 +211,56 @@ class Continuous:
         return np.add(outputs, self.mean, out=out, dtype=np.float64, casting="same_kind")
 
 
+@serializable
+@dataclass(frozen=True, eq=False)
+class Indicators(Continuous):
+    """Several labels a row, each there or not: an output a label with targets in {0, 1}.
+
+    A label is predicted where its output is greater than 1/2.
+
+    Args:
+        mean: zeros, shape (L,): nothing is subtracted.
+        names: of the labels; numbers where the target has no names for them.
+    """
+
+    flat: bool = False
+    kind: str = "multilabel"
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def named(cls, outputs: int, name: str) -> Indicators:
+        """The encoding of so many labels of a target with a name: that of its columns, or of an array."""
+        columns = tuple(name.split(","))
+        return cls(np.zeros(outputs), names=columns if len(columns) == outputs else tuple(map(str, range(outputs))))
+
+    def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
+        """Zeros and ones, shape (n, L), float64."""
+        values = super().encode(y, row_ids, where)
+        require_binary(values, row_ids, where)
+        return values
+
+    def decided(self, F: Array) -> IntArray:
+        """Zeros and ones that outputs (n, L) stand for, shape (n, L)."""
+        return (F > 0.5).astype(np.int64)
+
+
+def require_binary(y: Array, row_ids: IntArray, where: str) -> None:
+    """Refuse labels that are neither 0 nor 1.
+
+    Raises:
+        DataError: one is; names its row and column.
+    """
+    wrong = (y != 0) & (y != 1)
+    if wrong.any():
+        row, column = (int(i) for i in np.argwhere(wrong)[0])
+        raise DataError(
+            f"A label is {y[row, column]:g} in a target of several columns.",
+            where=f"{where}, row {int(row_ids[row])}, label {column}",
+            expected="0 or 1 in every column of the target of a classifier",
+            remedy="name one target column; or use a regressor for values",
+        )
+
+
 def as_values(y: Array, outputs: int) -> Array:
     """Encoded targets as values (n, c), float64: class codes (n,) become indicators, values stay."""
     if y.ndim > 1:
@@ -226,6 +276,8 @@ def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
         cut = {"cut": encoding.cut} if encoding.cut else {}
         values = encoding.values
         return {"kind": encoding.kind, "dtype": values.dtype.str, "values": values.tolist(), **cut}
+    if isinstance(encoding, Indicators):
+        return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "names": list(encoding.names)}
     if isinstance(encoding, Continuous):
         # Only where it is not the rule: the fingerprints of all other models stay as they were.
         precision = {} if encoding.precision == "float32" else {"precision": encoding.precision}
@@ -251,6 +303,10 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
             raise ValueError(f"a threshold of {cut} between {len(values)} classes")
         return Classes(values, cut=cut)
     mean = np.array(data["mean"], dtype=np.float64)
+    if data["kind"] == "multilabel":
+        if np.any(mean) or mean.ndim != 1 or len(data["names"]) != len(mean):
+            raise ValueError(f"{len(data['names'])} names for labels of shape {mean.shape}")
+        return Indicators(mean, names=tuple(map(str, data["names"])))
     precision = {name: name for name in ("float32", "float64")}[data.get("precision", "float32")]
     scale = np.array(data["scale"], dtype=np.float64) if "scale" in data else None
     if scale is not None and (scale.shape != mean.shape or not np.all(scale > 0)):

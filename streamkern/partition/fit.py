@@ -30,7 +30,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
 from streamkern.data.statistics import Statistics, require_range, unlike_scales
 from streamkern.data.stream import Assembly
-from streamkern.data.targets import Classes, Encoding, encoding_to_json
+from streamkern.data.targets import Classes, Encoding, Indicators, encoding_to_json
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
@@ -270,6 +270,8 @@ def fit_partition(
         stages.warn(message)
     if recipe.threshold is not None:
         require_two(facts.encoding)
+    if isinstance(facts.encoding, Indicators):
+        raise refused("several labels a row", "name one target column")
     data = _checked(recipe, data, facts, executor, stages)
     assembly = Assembly(data.plain(), facts.encoding, 0.0, np.dtype(recipe.dtype))
     grown = _grown(recipe, partition, assembly, executor, stages)

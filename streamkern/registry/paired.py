@@ -17,7 +17,7 @@ from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
 from streamkern.solvers.intervals import Intervals, covered
 from streamkern.solvers.metrics import Measured, flat, measured, metrics_of
-from streamkern.solvers.probabilities import ProbabilityCalibration
+from streamkern.solvers.probabilities import LabelCalibration, ProbabilityCalibration
 from streamkern.types import Array
 
 SCORES = 8192
@@ -153,7 +153,8 @@ class _Tally:
             self.scores.append(F[keep, 0])
             answers, units = self.model.answers, (F / encoding.unit, wanted / encoding.unit)
             inside = covered(answers, units[0], scales, units[1]) if isinstance(answers, Intervals) else None
-            found = measured(encoding, *units, None, inside=inside)
+            P = answers.probabilities(F) if isinstance(answers, LabelCalibration) else None
+            found = measured(encoding, *units, None, P, inside)
         self.more = found if self.more is None else self.more + found
         squared = np.square(F - wanted)
         self.errors += squared.sum(axis=0)

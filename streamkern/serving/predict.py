@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data import Dataset
-from streamkern.data.targets import Classes
+from streamkern.data.targets import Classes, Indicators
 from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.errors import DataError, StorageError, UsageError
@@ -412,6 +412,15 @@ def _columns(
             model.probabilities(np.zeros((0, len(labels))))  # an error before a row is read, where it has none
             fields = tuple(f"probability_{label}" for label in labels.tolist())
             columns.append(OutputColumn("probabilities", np.dtype(np.float64), fields))
+    elif isinstance(model.encoding, Indicators):
+        names = model.encoding.names
+        columns.append(OutputColumn("prediction", np.dtype(np.int64), tuple(f"prediction_{name}" for name in names)))
+        if scores:
+            columns.append(OutputColumn("scores", dtype, tuple(f"score_{name}" for name in names)))
+        if probabilities:
+            model.probabilities(np.zeros((0, len(names))))
+            fields = tuple(f"probability_{name}" for name in names)
+            columns.append(OutputColumn("probabilities", np.dtype(np.float64), fields))
     elif scores or probabilities:
         raise UsageError(
             f"The model predicts values, and has no {'scores' if scores else 'probabilities'} of classes.",
@@ -429,8 +438,8 @@ def _columns(
         places = [""] if getattr(model.encoding, "flat", True) else [f"_{j}" for j in range(c)]
         fields = tuple(f"{end}{place}" for place in places for end in ("lower", "upper"))
         columns.append(OutputColumn("interval", np.dtype(np.float64), fields))
-    names = [name for column in columns for name in {column.name, *column.fields}]
-    if id is not None and (names.count(id) > 1 or "/" in id or id.startswith(".")):
+    taken = [name for column in columns for name in {column.name, *column.fields}]
+    if id is not None and (taken.count(id) > 1 or "/" in id or id.startswith(".")):
         raise UsageError(
             f"An id column cannot be called {id!r} here.",
             where="id",

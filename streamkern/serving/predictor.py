@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.data.targets import Classes
+from streamkern.data.targets import Classes, Indicators
 from streamkern.errors import DataError, UsageError
 from streamkern.model import KernelMachine
 from streamkern.registry.models import Registry, open_model
@@ -73,8 +73,10 @@ class Predictor:
 
     @property
     def labels(self) -> list[Any] | None:
-        """The classes, in the order of their scores; None for values."""
+        """The classes, or labels, in the order of their scores; None for values."""
         encoding = self.model.encoding
+        if isinstance(encoding, Indicators):
+            return list(encoding.names)
         return encoding.values.tolist() if isinstance(encoding, Classes) else None
 
     def __call__(self, X: Any, columns: Sequence[str] | None = None) -> Answer:

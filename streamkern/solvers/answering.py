@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
 from streamkern.solvers.intervals import Intervals
-from streamkern.solvers.probabilities import ProbabilityCalibration
+from streamkern.solvers.probabilities import LabelCalibration, ProbabilityCalibration
 from streamkern.solvers.saved import Answers
 from streamkern.types import Array
 
@@ -26,6 +26,8 @@ class ModelAnswers:
 
     def predict_proba(self, X: Any, *, executor: Executor | None = None) -> Array:
         """Probabilities of the classes, in the order of ``encoding.values``, shape (n, K), float64.
+
+        Of several labels a row that of each, in the order of ``encoding.names``: shape (n, L).
 
         Args:
             X: as in ``decision_function``.
@@ -77,13 +79,20 @@ class ModelAnswers:
         Raises:
             UsageError: as ``prediction_set``.
         """
-        scores = self._calibration().sets
-        assert scores is not None
+        calibration = self._calibration()
+        if isinstance(calibration, LabelCalibration) or calibration.sets is None:
+            raise UsageError(
+                "The model has several labels a row, and no sets of classes.",
+                where="prediction_set",
+                expected="a classifier of one label a row",
+                remedy="predict_proba gives the probability of each label",
+            )
+        scores = calibration.sets
         return np.asarray(self.probabilities(outputs) >= scores.least(coverage))
 
-    def _calibration(self) -> ProbabilityCalibration:
-        if not isinstance(self.answers, ProbabilityCalibration):
-            classes = isinstance(self.encoding, Classes)
+    def _calibration(self) -> ProbabilityCalibration | LabelCalibration:
+        if not isinstance(self.answers, ProbabilityCalibration | LabelCalibration):
+            classes = isinstance(self.encoding, Classes | Indicators)
             raise UsageError(
                 "The model has no probabilities."
                 if classes
@@ -126,7 +135,7 @@ class ModelAnswers:
 
     def _intervals(self) -> Intervals:
         if not isinstance(self.answers, Intervals):
-            classes = ": it is a classifier" if isinstance(self.encoding, Classes) else ""
+            classes = ": it is a classifier" if isinstance(self.encoding, Classes | Indicators) else ""
             raise UsageError(
                 f"The model has no intervals{classes}.",
                 where="predict_interval",

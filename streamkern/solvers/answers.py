@@ -11,14 +11,14 @@ import numpy as np
 from streamkern.centers import Uniform
 from streamkern.data.class_weights import class_factors
 from streamkern.data.dataset import Dataset
-from streamkern.data.targets import Classes, Encoding
+from streamkern.data.targets import Classes, Encoding, Indicators
 from streamkern.errors import UsageError
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.intervals import FUNCTIONS, LEARNED, Intervals, made_intervals
 from streamkern.solvers.left_out import ROWS, LeftOut, on_validation, rows_left_out
 from streamkern.solvers.loop import Outcome
-from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
+from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated, calibrated_labels
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.thresholds import cut_for
 
@@ -131,6 +131,8 @@ def make_answers(
     left_out = outcome.left_out if problem.validation is None else on_validation(problem, outcome.weights)
     if left_out is None:
         return None
+    if isinstance(encoding, Indicators):
+        return calibrated_labels(left_out, problem.engine)
     if not isinstance(encoding, Classes):
         X, _, _ = problem.full_rows(left_out.ids, problem.validation)
         return made_intervals(left_out, X, problem.predictor(), problem.engine)

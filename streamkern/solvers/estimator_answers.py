@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamkern.solvers.answering import ModelAnswers
-from streamkern.solvers.probabilities import ProbabilityCalibration
+from streamkern.solvers.probabilities import LabelCalibration, ProbabilityCalibration
 from streamkern.types import Array
 
 
@@ -33,6 +33,8 @@ class ClassifierAnswers:
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, in the order of ``classes_``: shape (n, K), float64; rows sum to 1.
 
+        Of several labels a row, the probability of each: shape (n, L), whose rows need not sum to 1.
+
         Args:
             X: as in ``predict``.
 
@@ -54,7 +56,7 @@ class ClassifierAnswers:
             DataError: as ``predict``.
         """
         outputs = self._outputs(X)
-        assert isinstance(self.model_.answers, ProbabilityCalibration)
+        assert isinstance(self.model_.answers, ProbabilityCalibration | LabelCalibration)
         return self.model_.answers.log_probabilities(outputs)
 
     def prediction_set(self, X: Any, coverage: float = 0.9) -> Array:

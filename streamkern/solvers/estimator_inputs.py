@@ -29,3 +29,18 @@ def require_given_target(y: Any) -> None:
                 expected="a label or a number for every row",
                 remedy="leave out the rows without a target: keep = pd.notna(y); model.fit(X[keep], y[keep])",
             )
+
+
+def require_no_target(y: Any, sample_weight: Any = None) -> None:
+    """Refuse targets or weights with a ``Dataset``, which has its own.
+
+    Raises:
+        UsageError: there are some.
+    """
+    if y is not None or sample_weight is not None:
+        raise UsageError("A Dataset and y are both given.", where="y", expected="None: the Dataset has its own target")
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value is a whole number, at least 1."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)

@@ -106,25 +106,19 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     pivot = np.asarray(first.X[0], dtype=np.float64)
     pivot = np.where(np.isfinite(pivot), pivot, 0.0)
     target_pivot: Array | None = None
-    if task == "regression":
-        assert first.y is not None
+    assert first.y is not None
+    several = task == "classification" and first.y.ndim > 1
+    if task == "regression" or several:
         if first.y.dtype.kind not in "fiub":
             raise DataError(
                 f"The target {target.name!r} has type {first.y.dtype}.",
                 where="the target",
-                expected="numbers for regression",
-                remedy="use a classifier for labels, or convert the column",
+                expected="0 or 1 in each of several columns" if several else "numbers for regression",
+                remedy="name one target column" if several else "use a classifier for labels, or convert the column",
             )
         values = np.asarray(first.y[0], dtype=np.float64).reshape(-1)
         target_pivot = np.where(np.isfinite(values), values, 0.0)
-    elif first.y is not None and first.y.ndim > 1:
-        raise DataError(
-            f"The target {target.name!r} has {first.y.shape[1]} values a row.",
-            where="the target",
-            expected="one label a row for classification",
-            remedy="use a regressor for several outputs",
-        )
-    moments = Moments(pivot, target_pivot, get_backend().finite_rows, plain.columns)
+    moments = Moments(pivot, target_pivot, get_backend().finite_rows, plain.columns, target.name if several else None)
     sums = sweep(executor, ScanWork(scan, moments))
     return summarise(sums, moments, flat=not target.outputs, has_target=True)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.types import Array
 
 RANKED = 100
@@ -61,11 +61,22 @@ class Ranks:
             codes: class of each row, shape (n,); -1 for none of them.
             w: sample weights, shape (n,), or None.
         """
+        k = scores.shape[1]
+        classes = np.arange(k) if k > 1 else np.ones(1, dtype=np.int64)
+        return cls.of_hits(scores, codes[:, None] == classes, w)
+
+    @classmethod
+    def of_hits(cls, scores: Array, hit: Array, w: Array | None) -> Ranks:
+        """Ranks of rows, of which several classes, or none, may be right.
+
+        Args:
+            scores: shape (n, k).
+            hit: which are right, shape (n, k), booleans.
+            w: sample weights, shape (n,), or None.
+        """
         n, k = scores.shape
         half = 1 << (_PLACE - 1)
         units = np.clip(np.floor(scores.astype(np.float64) * _UNIT), -half, half - 1).astype(np.int64) + half
-        classes = np.arange(k) if k > 1 else np.ones(1, dtype=np.int64)
-        hit = codes[:, None] == classes
         keys = (units + (np.arange(k, dtype=np.int64) << _PLACE)).ravel()
         weight = np.ones((n, k)) if w is None else np.repeat(np.asarray(w, dtype=np.float64)[:, None], k, axis=1)
         return cls(((keys, np.where(hit, weight, 0.0).ravel(), np.where(hit, 0.0, weight).ravel()),)).compact(False)
@@ -150,6 +161,8 @@ def measured(
     """
     if isinstance(encoding, Classes):
         return _measured_classes(encoding, F, y, w, P)
+    if isinstance(encoding, Indicators):
+        return _measured_labels(encoding, F, y > 0.5, w, P)
     miss = np.abs(np.subtract(F, y, dtype=np.float64))
     mass = float(len(y)) if w is None else float(w.sum())
     sums = {"mass": mass, "absolute": miss.sum(axis=0) if w is None else w @ miss}
@@ -193,6 +206,59 @@ def _measured_classes(encoding: Classes, F: Array, y: Array, w: Array | None, P:
     return Measured(sums, Ranks.of(F if P is None else P, y, w))
 
 
+def _measured_labels(encoding: Indicators, F: Array, y: Array, w: Array | None, P: Array | None) -> Measured:
+    n, k = F.shape
+    weight = np.ones(n) if w is None else np.asarray(w, dtype=np.float64)
+    taken = encoding.decided(F) > 0
+    sums: dict[str, Any] = {
+        "mass": float(weight.sum()),
+        "all_right": float(weight @ (taken == y).all(axis=1)),
+        "wrong": weight @ (taken != y),
+        "actual": weight @ y,
+        "predicted": weight @ taken,
+        "right": weight @ (taken & y),
+    }
+    if P is not None:
+        eps = float(np.finfo(P.dtype).eps)
+        sums |= {
+            "log": weight @ -np.log(np.clip(np.where(y, P, 1 - P), eps, 1 - eps)),
+            "squares": weight @ np.square(P - y),
+        }
+    return Measured(sums, Ranks.of_hits(F if P is None else P, y, w) if k <= RANKED else None)
+
+
+def _label_metrics(encoding: Indicators, found: Measured) -> dict[str, Any]:
+    k, sums, mass = encoding.outputs, found.sums, found.sums["mass"] or np.nan
+    actual, predicted, right = (sums[name] for name in ("actual", "predicted", "right"))
+    scores = {
+        "precision": _ratio(right, predicted), "recall": _ratio(right, actual),
+        "f1": _ratio(2 * right, actual + predicted),
+    }  # fmt: skip
+    total = 2 * right.sum(), (actual + predicted).sum()
+    metrics: dict[str, Any] = {
+        "accuracy": _number(sums["all_right"] / mass),
+        "hamming_loss": _number(sums["wrong"].mean() / mass),
+        "f1_micro": float(total[0] / total[1]) if total[1] > 0 else 0.0,
+        "f1_macro": float(scores["f1"].mean()),
+    }
+    if "log" in sums:
+        scores |= {"log_loss": sums["log"] / mass, "brier": sums["squares"] / mass}
+        metrics |= {name: _number(scores[name].mean()) for name in ("log_loss", "brier")}
+    if found.ranks is not None:
+        ranked = found.ranks.metrics(k)
+        error = ranked.pop("auc_error")
+        for name, values in ranked.items():
+            metrics[name], scores[name] = _mean(values, np.isfinite(values)), values
+        if np.any(error > 0):
+            metrics["auc_error"] = _number(np.nanmax(error))
+    of = {name: values.tolist() for name, values in scores.items()} | {"support": actual.tolist()}
+    metrics["by_class"] = {
+        label: {name: _number(values[j]) for name, values in of.items() if np.isfinite(values[j])}
+        for j, label in enumerate(encoding.names)
+    }
+    return metrics
+
+
 def metrics_of(encoding: Encoding, found: Measured) -> dict[str, Any]:
     """Metrics from sums.
 
@@ -202,10 +268,14 @@ def metrics_of(encoding: Encoding, found: Measured) -> dict[str, Any]:
         more, summed over the classes) and ``ece``; ``auc_error``, where scores were tied to bound the memory. By label,
         ``by_class``: ``precision``, ``recall``, ``f1``, ``auc``, ``average_precision`` and ``support``, the weight of
         the rows. For values ``mae`` and, where the model has intervals, ``coverage_90``, the share of the rows inside
-        those of 90%. A number that the rows do not define is None.
+        those of 90%. For several labels a row ``accuracy``, the share of rows with all of them right, ``hamming_loss``,
+        ``f1_micro``, ``f1_macro``, and the means over the labels of ``auc``, ``average_precision``, ``log_loss`` and
+        ``brier``; ``by_class``, by label. A number that the rows do not define is None.
     """
     if isinstance(encoding, Classes):
         return _class_metrics(encoding, found)
+    if isinstance(encoding, Indicators):
+        return _label_metrics(encoding, found)
     assert isinstance(encoding, Continuous)
     mass = found.sums["mass"] or np.nan
     several = {"mae": found.sums["absolute"] * encoding.unit / mass}

@@ -137,6 +137,72 @@ class ProbabilityCalibration:
                 )
 
 
+@serializable
+@dataclass(frozen=True, eq=False)
+class LabelCalibration:
+    """What turns outputs of several labels a row into a probability of each: as of two classes, label by label.
+
+    Attributes:
+        below: a of the label's absence and presence, shape (L, 2).
+        above: c, shape (L, 2).
+        bias: b, shape (L, 2).
+        facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` labels, which all rows or none
+            have.
+    """
+
+    below: Array
+    above: Array
+    bias: Array
+    facts: dict[str, Any]
+
+    def probabilities(self, outputs: Array) -> Array:
+        """Probabilities of the labels, shape (n, L), float64, of outputs of that shape."""
+        return np.asarray(np.exp(self.log_probabilities(outputs)))
+
+    def log_probabilities(self, outputs: Array) -> Array:
+        """Their logarithms, shape (n, L)."""
+        pairs = (np.column_stack([1.0 - f, f]) for f in outputs.astype(np.float64).T)
+        made = [self.label(j).log_probabilities(pair)[:, 1] for j, pair in enumerate(pairs)]
+        return np.column_stack(made)
+
+    def label(self, j: int) -> ProbabilityCalibration:
+        """That of one label."""
+        return ProbabilityCalibration(self.below[j], self.above[j], self.bias[j], {})
+
+    def require(self, labels: int) -> None:
+        """Refuse a calibration of other labels.
+
+        Raises:
+            ModelFormatError: an array has another shape, or a number is not finite.
+        """
+        if any(np.shape(each) != (labels, 2) for each in (self.below, self.above, self.bias)):
+            raise ModelFormatError(
+                f"The probabilities' parameters have shape {np.shape(self.below)}.",
+                where="answers",
+                expected=f"shape ({labels}, 2)",
+                remedy="restore the model from a copy",
+            )
+        for j in range(labels):
+            self.label(j).require(2)
+
+
+def calibrated_labels(left_out: LeftOut, engine: Engine) -> LabelCalibration:
+    """The calibration that outputs on rows of several labels teach.
+
+    Args:
+        left_out: outputs and targets, shape (m, L).
+        engine: sums in a fixed order.
+    """
+    made, missing = [], []
+    for j, (f, y) in enumerate(zip(left_out.outputs.T, left_out.y.T, strict=True)):
+        pair = replace(left_out, outputs=np.column_stack([1.0 - f, f]), y=(y > 0.5).astype(np.int64))
+        made.append(calibrated(pair, engine))
+        missing += [j] if made[-1].facts["missing"] else []
+    facts = {"source": left_out.source, "rows": len(left_out.y), "missing": missing}
+    below, above, bias = (np.stack([getattr(each, name) for each in made]) for name in ("below", "above", "bias"))
+    return LabelCalibration(below, above, bias, facts)
+
+
 def _features(outputs: Array) -> tuple[Array, Array]:
     """Log s(f) and −log s(1 − f). Of two classes f is (f_1 − f_0 + 1)/2, so that its order is that of the score."""
     F = outputs.astype(np.float64)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamkern.data.targets import Classes, Encoding
+from streamkern.data.targets import Encoding
 from streamkern.solvers.intervals import Intervals
-from streamkern.solvers.probabilities import ProbabilityCalibration
+from streamkern.solvers.probabilities import LabelCalibration, ProbabilityCalibration
 from streamkern.storage.artifact import sha256
 from streamkern.storage.serialize import flatten, unflatten
 from streamkern.types import Array
 
-Answers = ProbabilityCalibration | Intervals
+Answers = ProbabilityCalibration | LabelCalibration | Intervals
 
 _NAME = "answers_"
 
@@ -32,8 +32,8 @@ def loaded_answers(tree: Any, arrays: dict[str, Any], encoding: Encoding) -> Ans
         return None
     own = {name.removeprefix(_NAME): array for name, array in arrays.items() if name.startswith(_NAME)}
     answers = unflatten(tree, own)
-    wanted = ProbabilityCalibration if isinstance(encoding, Classes) else Intervals
-    if not isinstance(answers, wanted):
+    wanted = {"classification": ProbabilityCalibration, "multilabel": LabelCalibration}.get(encoding.kind, Intervals)
+    if not isinstance(answers, ProbabilityCalibration | LabelCalibration | Intervals) or type(answers) is not wanted:
         raise KeyError("answers")
     answers.require(encoding.outputs)
     return answers

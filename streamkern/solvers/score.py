@@ -9,7 +9,7 @@ import numpy as np
 
 from streamkern.data.split import Chooser
 from streamkern.data.stream import Assembly, Block, Scan
-from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
 from streamkern.solvers.intervals import Intervals, covered
@@ -195,6 +195,8 @@ def _metrics(encoding: Encoding | None, sums: Parts) -> dict[str, Any]:
     metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(errors))}
     if isinstance(encoding, Classes):
         metrics["accuracy"] = correct / mass
+        return metrics | (metrics_of(encoding, more) if more else {})
+    if isinstance(encoding, Indicators):
         return metrics | (metrics_of(encoding, more) if more else {})
     spread = squares - total**2 / mass
     varies = spread > 0
