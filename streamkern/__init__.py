@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from streamkern.storage import Retry, write_parquet, write_zarr
     from streamkern.storage.ingest import Ingested, ingest
     from streamkern.storage.schema import Schema
+    from streamkern.updates.rows import update_model
 
 __version__ = version("streamkern")
 
@@ -186,6 +187,7 @@ __all__ = [
     "retrain",
     "run",
     "tune",
+    "update_model",
     "write_parquet",
     "write_zarr",
 ]
@@ -263,6 +265,7 @@ _NAMES = {
     "streamkern.storage": ("Retry", "write_parquet", "write_zarr"),
     "streamkern.storage.ingest": ("Ingested", "ingest"),
     "streamkern.storage.schema": ("Schema",),
+    "streamkern.updates.rows": ("update_model",),
 }
 """Public names by module, which is imported when one of them is first used; the same as for type checkers above."""
 

@@ -148,6 +148,9 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--keep", type=_count, default=VERSIONS_KEPT, metavar="N", help=f"versions that stay ({VERSIONS_KEPT})"
     )
+    command.add_argument(
+        "--forget", type=_path, metavar="ROWS", help="rows of the champion's that are no longer there, as they were"
+    )
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
     command.add_argument("--quiet", action="store_true", help="say nothing but errors, and the last line")
     command.set_defaults(command=_with_settings(command, "models.retrain_command"))

@@ -46,6 +46,7 @@ from streamkern.storage.convert import is_mixed, is_table
 from streamkern.storage.dask import is_dask_array
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
+from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, keeping_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +156,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         Args:
             X: rows, shape (n, d): NumPy, pandas, polars, Arrow or Dask, a dict of columns, a list of dicts; columns may
                 be text, dates, booleans and categories, and values may be missing. Or a ``Dataset`` with a target.
-            y: targets, shape (n,), or (n, c) for a regressor; None with a ``Dataset``.
+            y: targets or labels, shape (n,), or (n, c) for a regressor; or of a classifier zeros and ones of several
+                labels a row, shape (n, L); None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
                 and only the weights' ratios matter. None with a ``Dataset``, which has its own.
 
@@ -166,6 +168,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             DataError: rows or targets that cannot be used.
             NumericalError: training diverged or stagnated.
         """
+        return self._trained(X, y, sample_weight)
+
+    def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
+        """As ``fit``; with ``kept`` by ``Direct``, whose sums stay, and for ``classes`` beyond those of the rows."""
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         elif is_mixed(X):
@@ -176,17 +182,19 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             require_given_target(y)
             data, dtype = self._validated(X, y, sample_weight)
+        if classes is not None:
+            data = replace(data, labels=tuple(np.unique(classes).tolist()))
         seed, here = self._seed(), not (isinstance(X, Dataset) or is_dask_array(X))
         reason: dict[str, str] = {}
         try:
-            fitted = self._fitted(self._recipe(data, dtype, seed, here))
+            fitted = self._fitted(self._recipe(data, dtype, seed, here, kept))
         except PrecisionError as error:
             if self.dtype != "auto" or dtype == "float64":
                 raise
             reason = {"arithmetic": f"float64: {error.what}"}
-            fitted = self._fitted(self._recipe(data, "float64", seed, here))
+            fitted = self._fitted(self._recipe(data, "float64", seed, here, kept))
         self.model_ = model_of(fitted, **reason)
-        self.outcome_ = fitted.outcome
+        self.outcome_ = replace(fitted.outcome, sums=None)  # they are the model's
         self.report_ = fitted.report | {"seed": seed} | reason
         if fitted.answers is not None and "threshold" in fitted.answers.facts:
             self.report_ |= {"threshold": fitted.answers.facts["threshold"]}
@@ -350,7 +358,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         data = from_arrays(X, y, columns=names, sample_weight=sample_weight, schema=schema)
         return data, "float64" if X.dtype == np.float64 else "float32"
 
-    def _recipe(self, data: Dataset, dtype: str, seed: int, here: bool) -> _Recipe:
+    def _recipe(self, data: Dataset, dtype: str, seed: int, here: bool, kept: bool = False) -> _Recipe:
         def require(right: bool, name: str, expected: str) -> None:
             if not right:
                 raise UsageError(f"{name} is {getattr(self, name)!r}.", where=self._where(name), expected=expected)
@@ -392,6 +400,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             warnings.warn(message, UserWarning, stacklevel=3)
             centers = replace(centers, p=data.base_rows)
         solver: Any = AUTO if self.solver is None else self.solver
+        if kept:
+            solver = keeping_sums(solver, self.partition, self._where("solver"))
         return _Recipe(
             data,
             validation,
@@ -411,7 +421,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
 
-class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
     Args:
@@ -486,7 +496,7 @@ class KernelRegressor(RegressorAnswers, RegressorMixin, _KernelEstimator):  # ty
         return tags
 
 
-class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
+class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classification by least squares on class indicators: the class of the largest output is the prediction.
 
     ``predict_proba`` has probabilities where there are rows to learn them from that the model was not fitted to: with
@@ -585,23 +595,8 @@ class KernelClassifier(ClassifierAnswers, ClassifierMixin, _KernelEstimator):  #
     predict_proba = available_if(has_probabilities)(ClassifierAnswers.predict_proba)
     predict_log_proba = available_if(has_probabilities)(ClassifierAnswers.predict_log_proba)
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train.
-
-        Args:
-            X: rows, shape (n, d): NumPy, pandas, polars or Dask; or a ``Dataset`` with a target.
-            y: labels, shape (n,); or several labels a row, zeros and ones of shape (n, L); None with a ``Dataset``.
-            sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
-                and only the weights' ratios matter. None with a ``Dataset``, which has its own.
-
-        Raises:
-            UsageError: a parameter is out of range.
-            PlanRefusedError: it would not fit the memory; said before a row is read.
-            PrecisionError: ``dtype`` cannot represent the kernel on these rows.
-            DataError: rows or labels that cannot be used.
-            NumericalError: training diverged or stagnated.
-        """
-        super().fit(X, y, sample_weight)
+    def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
+        super()._trained(X, y, sample_weight, kept, classes)
         encoding = self.model_.encoding
         self.classes_ = encoding.values if isinstance(encoding, Classes) else np.arange(encoding.outputs)
         return self

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,6 +41,7 @@ from streamkern.solvers.answering import ModelAnswers
 from streamkern.solvers.fit import Fitted
 from streamkern.solvers.saved import Answers, described_arrays, loaded_answers, saved_answers
 from streamkern.solvers.score import Scored, score, score_in_detail
+from streamkern.solvers.sums import MEMBER, StoredSums, Sums, kept_of
 from streamkern.storage import Source, array_source, open_source, table_source
 from streamkern.storage.artifact import load_artifact, save_artifact, sha256
 from streamkern.storage.base import digest
@@ -95,6 +97,7 @@ class KernelMachine(ModelAnswers):
             shape (d,).
         schema: names and kinds of the columns of a table, by which rows are read; None for arrays of numbers.
         answers: what turns outputs into probabilities or intervals; None where there were no rows to learn it from.
+        sums: what rows are added to and taken from, see ``update_model``; None where the solver did not keep them.
     """
 
     kernel: Kernel
@@ -110,6 +113,7 @@ class KernelMachine(ModelAnswers):
     origin: float | Array = 0.0
     schema: Schema | None = None
     answers: Answers | None = None
+    sums: Sums | StoredSums | None = None
 
     def __repr__(self) -> str:
         basis = repr(self.kernel) if self.features is None else f"{type(self.features).__name__} features"
@@ -149,6 +153,7 @@ class KernelMachine(ModelAnswers):
             problem.train.origin,
             problem.train.source.schema,
             fitted.answers,
+            kept_of(outcome.sums, problem.train),
         )
 
     @property
@@ -193,6 +198,8 @@ class KernelMachine(ModelAnswers):
     @property
     def on_disk(self) -> object | None:
         """What reads from the folder of the saved model after it was loaded; None where nothing does."""
+        if isinstance(self.sums, StoredSums):
+            return self.sums
         return None if isinstance(self.Z, np.ndarray) else self.Z
 
     @property
@@ -231,7 +238,7 @@ class KernelMachine(ModelAnswers):
         self, X: Any, *, executor: Executor | None = None, threads: int | None = None, scales: bool = False
     ) -> Iterator[Array]:
         """Outputs block by block, in the order of the rows; memory does not grow with their number."""
-        scan = self._scan(self._dataset(X))
+        scan = self._scan(self.dataset(X))
         weights = self._intervals().widened(self.weights) if scales else None
         yield from self._swept(_outputs, scan, [(i,) for i in range(len(scan))], executor, threads, weights)
 
@@ -258,7 +265,7 @@ class KernelMachine(ModelAnswers):
         Raises:
             DataError: as in ``decision_function``.
         """
-        dataset = self._dataset(X)
+        dataset = self.dataset(X)
         if dataset.rules or dataset.virtual_rows is not None:
             raise UsageError(
                 "The data set is a choice of rows, or augmented.", where="dataset", expected="every stored row once"
@@ -295,7 +302,7 @@ class KernelMachine(ModelAnswers):
 
     def blocks(self, X: Any) -> tuple[Scan, Basis]:
         """Rows of X, as in ``decision_function``, in blocks that the basis takes; and the basis."""
-        return self._scan(self._dataset(X)), self._basis()
+        return self._scan(self.dataset(X)), self._basis()
 
     def rows_of(self, X: Any) -> Array:
         """Rows in memory as they are stored, shape (n, d): what ``answering`` takes.
@@ -364,7 +371,7 @@ class KernelMachine(ModelAnswers):
         Raises:
             DataError: as in ``decision_function``, or a label that training did not see.
         """
-        assembly = self._with_target(self._dataset(X, y))
+        assembly = self._with_target(self.dataset(X, y))
         if executor is not None:
             return score(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True, answers=self.answers)
         with ThreadsExecutor() as threads:
@@ -372,7 +379,7 @@ class KernelMachine(ModelAnswers):
 
     def score_in_detail(self, dataset: Dataset, executor: Executor) -> Scored:
         """As ``score``, and what a report shows of it, in the same sweep over the rows."""
-        assembly = self._with_target(self._dataset(dataset))
+        assembly = self._with_target(self.dataset(dataset))
         return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, self.answers)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -381,7 +388,12 @@ class KernelMachine(ModelAnswers):
         Raises:
             StorageError: the disk is full or not writable; an earlier model is still there.
         """
-        save_artifact(path, KIND, *self.artifact())
+        arrays, metadata = self.artifact()
+        sums = self.sums.load() if isinstance(self.sums, StoredSums) else self.sums
+        members = {} if sums is None else {MEMBER: partial(sums.contents, self.weights_sha256)}
+        if sums is not None:
+            metadata |= {MEMBER: {"bytes": sums.nbytes, "rows": sums.rows}}
+        save_artifact(path, KIND, arrays, metadata, members)
         return Path(path)
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -442,8 +454,8 @@ class KernelMachine(ModelAnswers):
     def _assembly(self, dataset: Dataset, encoding: Encoding | None) -> Assembly:
         return Assembly(dataset, encoding, self._center(), self.Z.dtype)
 
-    def _dataset(self, X: Any, y: Array | None = None) -> Dataset:
-        """Rows of X as training saw them: the model's own scaling on stored columns."""
+    def dataset(self, X: Any, y: Array | None = None) -> Dataset:
+        """Return rows of X, as in ``decision_function``, as training saw them: with the model's own preprocessing."""
         if isinstance(X, Dataset):
             dataset = replace(X, source=X.source.conformed(self.schema))
         else:
@@ -536,6 +548,7 @@ def from_artifact(
             _number_or_array(arrays["origin"]) if "origin" in arrays else 0.0,
             None if metadata.get("schema") is None else Schema.from_json(metadata["schema"]),
             loaded_answers(metadata.get("answers"), arrays, encoding),
+            _stored_sums(metadata, where),
         )
         if model.schema is not None and model.schema.names != model.columns:
             raise KeyError("schema")
@@ -550,6 +563,12 @@ def from_artifact(
             expected="a description as this release writes it",
             remedy="restore it from a copy",
         ) from error
+
+
+def _stored_sums(metadata: dict[str, Any], where: str) -> StoredSums | None:
+    if (about := metadata.get(MEMBER)) is None:
+        return None
+    return StoredSums(Path(where).absolute(), str(metadata["weights_sha256"]), int(about["bytes"]), int(about["rows"]))
 
 
 def _number_or_array(value: Array) -> float | Array:

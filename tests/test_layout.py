@@ -41,7 +41,7 @@ DOORS = {
         "storage/predictions.py",
     },
     "rich": {"progress.py"},
-    "sklearn": {"estimators.py"},
+    "sklearn": {"estimators.py", "updates/estimators.py"},
     "zarr": {
         "storage/frames.py",
         "storage/predictions.py",

@@ -37,6 +37,8 @@ class Recipe:
     test: sk.Dataset | None = None
     features: None = None
     metric: None = None
+    class_weight: None = None
+    threshold: None = None
     task: str = "classification"
     standardise: bool = False
     preprocess: tuple[Any, ...] = ()

@@ -12,8 +12,9 @@ from typing import Any
 
 from streamkern.backends import get_device
 from streamkern.commands.output import say
+from streamkern.data import Dataset, open_dataset
 from streamkern.errors import StreamkernError, UsageError
-from streamkern.pipeline import load_pipeline
+from streamkern.pipeline import Pipeline, load_pipeline
 from streamkern.progress import Display
 from streamkern.registry import Registry, retrain
 from streamkern.registry.retrain import listing
@@ -33,9 +34,10 @@ def retrain_command(args: Namespace, settings: dict[str, str]) -> None:
                 expected="a directory",
                 remedy="streamkern retrain PIPELINE --registry DIR",
             )
+        pipeline = load_pipeline(args.pipeline, settings)
         reply = retrain(
-            load_pipeline(args.pipeline, settings), args.registry, gate=args.gate, cold=args.cold, keep=args.keep,
-            memory=args.memory, threads=args.threads, scheduler=args.scheduler, device=args.device,
+            pipeline, args.registry, forget=_forgotten(args.forget, pipeline), gate=args.gate, cold=args.cold,
+            keep=args.keep, memory=args.memory, threads=args.threads, scheduler=args.scheduler, device=args.device,
             listeners=() if args.quiet else (display,), report=_page if find_spec("bokeh") else None,
         ) | {"exit_status": 0}  # fmt: skip
     except StreamkernError as error:
@@ -50,6 +52,15 @@ def retrain_command(args: Namespace, settings: dict[str, str]) -> None:
     finally:
         display.close()
         say(json.dumps(reply) + "\n")
+
+
+def _forgotten(path: str | None, pipeline: Pipeline) -> Dataset | None:
+    """Rows at a path, with the columns and the target of a pipeline's training rows."""
+    source = pipeline.train.source
+    if path is None or source.target is None:
+        return None
+    columns = None if path.rstrip("/").endswith(".zarr") else source.columns
+    return open_dataset(path, source.target.name, columns=columns, weight=source.weight)
 
 
 def _page(folder: Path) -> Path:

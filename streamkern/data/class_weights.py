@@ -137,6 +137,11 @@ def weighted_like(data: Dataset, train: Dataset) -> Dataset:
     return _over(data, source.encoding, source.factors)
 
 
+def weighted_by(data: Dataset, encoding: Any, factors: Array | None) -> Dataset:
+    """Rows with weights of classes, shape (K,), that are known; as they are for None."""
+    return data if factors is None else _over(data, encoding, factors)
+
+
 def planned_weights(data: Dataset, class_weight: ClassWeight) -> Dataset:
     """Rows that take what reading takes with weights of classes: for projections, not for reading."""
     return data if class_weight is None else _over(data, None, None)

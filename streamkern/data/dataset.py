@@ -44,6 +44,7 @@ class Dataset:
             shape (d,). A fit sets it for kernels of differences, where rows lie far from 0.
         wide: whether stored values are taken in float64 until they are scaled; None where the source's dtype says so.
             Rows that a model predicts are taken as its training rows were, in whatever dtype they come.
+        labels: the classes, where rows that are yet to come may have others than these; None for those of these rows.
     """
 
     source: Source
@@ -57,6 +58,7 @@ class Dataset:
     quarantine: tuple[Quarantined, ...] = ()
     origin: float | Array = 0.0
     wide: bool | None = None
+    labels: tuple[Any, ...] | None = None
 
     def __repr__(self) -> str:
         parts = [f"{self.base_rows:,} rows", f"{self.n_features:,} features"]
@@ -135,6 +137,7 @@ class Dataset:
             self.virtual_rows,
             self.seed,
             *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
+            *([] if self.labels is None else [["labels", *self.labels]]),
             *(identity.digest for identity in users_code((self.augmentations, self.rules, self.transforms))),
         )
 

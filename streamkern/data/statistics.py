@@ -294,7 +294,9 @@ class Statistics:
     heaviest: dict[Any, float] = field(default_factory=dict)
 
 
-def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: bool) -> Statistics:
+def summarise(
+    sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: bool, known: Sequence[Any] | None = None
+) -> Statistics:
     """Finish the sums of ``Moments``.
 
     Args:
@@ -302,6 +304,7 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
         moments: the contribution it summed.
         flat: whether stored targets have shape (n,).
         has_target: whether there are targets.
+        known: the classes, where they are not those of the rows alone.
 
     Raises:
         DataError: every feature is constant, or there is one class only.
@@ -326,7 +329,7 @@ def summarise(sums: tuple[Any, ...], moments: Moments, flat: bool, has_target: b
         )
     encoding: Encoding | None = None
     if has_target and moments.target_pivot is None:
-        values = sorted(labels)
+        values = sorted(labels if known is None else known)
         if len(values) < 2:
             raise DataError(
                 f"The target has one class only: {values[0]!r}.",

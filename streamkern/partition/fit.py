@@ -47,6 +47,7 @@ from streamkern.solvers.answers import require_two
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import require_measurable
+from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import (
     Fitted,
     Key,
@@ -205,6 +206,8 @@ def require_partition(recipe: Recipe) -> None:
         (isinstance(centers, Given), "given centers", "draw centers, such as sk.Uniform(1000): each leaf has its own"),
         (centers is not None and centers.stored, "all rows as centers", "draw centers, such as sk.Uniform(1000)"),
         (centers is None, "no centers", "draw centers, such as sk.Uniform(1000)"),
+        (isinstance(recipe.solver, Direct) and recipe.solver.keep_sums, "a solver that keeps its sums",
+         "leave keep_sums out"),
         (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
          "leave patience out: validation rows choose how wide leaves blend"),
         (getattr(recipe, "diagnose", False), "diagnose=True", "leave diagnose out"),

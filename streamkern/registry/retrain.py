@@ -30,17 +30,20 @@ from streamkern.redaction import redacted
 from streamkern.registry import drift
 from streamkern.registry.gate import Gate, Verdict, default_gate
 from streamkern.registry.models import Registry
+from streamkern.registry.night import PROFILE, UPDATED, Night, added_night
 from streamkern.registry.paired import Paired, compare_models, stored
+from streamkern.registry.reuse import ledger
 from streamkern.registry.warm import warm
 from streamkern.solvers.auto import AUTO
+from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import steps
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
+from streamkern.storage.writer import discard
 from streamkern.sweep import ScanWork, sweep
 from streamkern.user_code import described
 
-_PROFILE = "Profile"
 GROWN = 1.5
 """Times the rows that the centers were chosen among: with more, they are chosen again, and training begins at 0."""
 
@@ -88,6 +91,7 @@ def retrain(
     gate: str | None = None,
     cold: bool = False,
     keep: int = VERSIONS_KEPT,
+    forget: Dataset | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
     scheduler: Scheduler = "threads",
@@ -98,6 +102,9 @@ def retrain(
     verbose: int = 0,
 ) -> RetrainResult:
     """Train a challenger if data, pipeline or gate have changed, and make it the champion if it passes the gate.
+
+    Where the champion keeps its sums (``solver=Direct(keep_sums=True)``), rows that are stored as they were are not
+    read again: new ones are added to its sums, with its kernel, centers and preprocessing.
 
     Killed at any moment, the next call goes on: training from its checkpoint, a promotion that was decided is carried
     out, and the champion is the one before or the one after.
@@ -110,6 +117,9 @@ def retrain(
             than 0.002 in accuracy, or 1% in squared error, on 100 test rows or more.
         cold: begin at 0 with new centers, rather than at the champion's weights where that can be.
         keep: versions that stay, besides the champion and the one before it.
+        forget: rows that the champion was fitted to and that are no longer among the training rows, as they were, with
+            their target: of a file that was removed, or all of a file before rows were deleted from it. They are taken
+            away from the champion's sums, and from its centers; without them every row is read again.
         memory: as for ``run``.
         threads: as for ``run``.
         scheduler: as for ``run``; test rows are scored on threads of this process.
@@ -122,7 +132,8 @@ def retrain(
 
     Returns:
         The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version in use from
-        now on; ``version`` the challenger's; with the scores of both, the paired test, drift, warnings and reasons.
+        now on; ``version`` the challenger's; with the scores of both, the paired test, drift, warnings and reasons;
+        ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` are those of the champion's sums.
 
     Raises:
         BusyError: another process holds the registry.
@@ -151,7 +162,7 @@ def retrain(
         try:
             settings: dict[str, Any] = {"memory": memory, "threads": threads, "scheduler": scheduler, "device": device}
             settings |= {"checkpoint_seconds": checkpoint_seconds, "verbose": verbose}
-            made = _decide(pipeline, models, judge, cold, keep, listeners, report, settings)
+            made = _decide(pipeline, models, judge, cold, keep, forget, listeners, report, settings)
         except StreamkernError as error:
             models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [str(error)]})
             raise
@@ -184,6 +195,7 @@ def _decide(
     gate: Gate,
     cold: bool,
     keep: int,
+    forget: Dataset | None,
     listeners: tuple[Listener, ...],
     report: Callable[[Path], Path] | None,
     settings: dict[str, Any],
@@ -197,17 +209,32 @@ def _decide(
         return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
     folder = models.run_dir(pipeline.name)
     champion = None if standing.champion is None else models.load(standing.champion)
-    begun, why_cold = _start(pipeline, models, champion, cold, last)
-    try:
-        result = run(begun, folder, listeners=listeners, **settings)
-    except UnlikeChampionError as error:
-        why_cold = error.what
-        result = run(pipeline, folder, listeners=listeners, **settings)
-    challenger = load_model(folder / "model.zarr")
+    why_cold = _anew(pipeline, models, champion, cold, last)
+    keeps = isinstance(pipeline.solver, Direct) and pipeline.solver.keep_sums and pipeline.partition is None
+    sums = ledger(pipeline) if keeps else None
+    night: Night | None = None
+    if why_cold is None and sums is not None:
+        assert champion is not None
+        night, why_cold = added_night(pipeline, sums, champion, models, forget, settings["threads"])
+    place, result = folder / UPDATED, dict[str, Any]()
+    if night is not None:
+        assert champion is not None
+        try:
+            result = night.train(champion, place, pipeline.validation, forget, settings)
+        except UnlikeChampionError as error:
+            night, why_cold = None, error.what
+    if night is None:
+        place = folder / "model.zarr"
+        result, why_cold = _trained(pipeline, champion, why_cold, folder, listeners, settings)
+    challenger = load_model(place)
     with open_executor("threads", settings["threads"]) as executor:
         paired, obstacle = _paired(challenger, champion, pipeline.test, executor)
-        made = profile(pipeline, executor, paired.challenger_scores)
-        moved = _drift(models, standing.champion, made, pipeline, executor, paired)
+        moved: drift.Drift | None
+        if night is not None:
+            made, moved = night.profile(paired)
+        else:
+            made = profile(pipeline, executor, paired.challenger_scores)
+            moved = _drift(models, standing.champion, made, pipeline, executor, paired)
     metrics: dict[str, float | None] = dict(paired.challenger)
     metrics |= {
         "n_train": float(len(pipeline.train)),
@@ -222,7 +249,7 @@ def _decide(
         verdict = Verdict(False, (obstacle, "a person decides: streamkern models DIR promote VERSION"))
     warnings = [] if moved is None else moved.warnings()
     page: Path | None = None
-    if report is not None:
+    if report is not None and night is None:  # a report is one of a run
         try:
             page = report(folder)
         except Exception as error:  # a picture is no reason to lose a night
@@ -234,7 +261,9 @@ def _decide(
         "challenger": _defined(metrics),
         "against": None if before is None else _defined(before),
         "champion": standing.champion,
-        "start": "warm" if why_cold is None else "cold",
+        "start": (start := "sums" if night is not None else "warm" if why_cold is None else "cold"),
+        "why_cold": why_cold,
+        "reused_rows": 0 if night is None else night.reuse.reused,
         "significance": paired.test,
         "drift": None if moved is None else _worst(moved),
         "warnings": warnings,
@@ -248,50 +277,72 @@ def _decide(
         "settings": dict(pipeline.settings),
         "gate": gate.expression,
         "rows": len(pipeline.train),
-        "start": "warm" if why_cold is None else "cold",
+        "start": start,
         "why_cold": why_cold,
-        "centers_rows": len(pipeline.train) if why_cold else models.record(standing.champion)["centers_rows"],
+        **({} if sums is None else {"sums": sums}),
+        "centers_rows": len(pipeline.train) if start == "cold" else models.record(standing.champion)["centers_rows"],
         "trained_rows": result["history"][-1]["rows"] if result["history"] else 0,
         "train": pipeline.train.fingerprint,
         "test": pipeline.test.fingerprint,
         "weights_sha256": result["weights_sha256"],
         "solver": result["solver"],
-        "metrics": result["metrics"],
+        "metrics": result["metrics"] or {"test": _defined(paired.challenger)},
         "training_seconds": result["seconds"],
         "resumed_rows": result["resumed_rows"],
         "streamkern": version("streamkern"),
         "decision": decision,
     }
 
-    def fill(place: Path) -> None:
-        shutil.copytree(folder / "model.zarr", place / "model.zarr")
-        load_model(place / "model.zarr")
-        save_artifact(place / "profile.zarr", _PROFILE, *made.dump())
+    def fill(version: Path) -> None:
+        shutil.copytree(place, version / "model.zarr")
+        load_model(version / "model.zarr")
+        save_artifact(version / "profile.zarr", PROFILE, *made.dump())
         if page is not None:
-            shutil.copyfile(page, place / page.name)
+            shutil.copyfile(page, version / page.name)
 
     number = models.add(fill, record)
     if verdict.passed:
         models.promote(number, standing.champion)
     models.prune(keep)
+    if night is not None:
+        discard(place)
     facts = redacted({name: value for name, value in decision.items() if name != "promote"})
     if page is not None:
         facts["report"] = models.at(number, page.name)
     return facts | {"version": number, "before": standing.champion, "champion": _champion(models)}
 
 
-def _start(
+def _anew(
     pipeline: Pipeline, models: Registry, champion: KernelMachine | None, cold: bool, last: dict[str, Any] | None
-) -> tuple[Pipeline, str | None]:
-    """The pipeline as it is trained, from the champion if that can be; and why it is not."""
+) -> str | None:
+    """Why training begins without the champion, or None."""
     if champion is None or cold:
-        return pipeline, "requested" if cold else "there is no champion yet"
+        return "requested" if cold else "there is no champion yet"
     if last is not None and last["status"] == "rejected":
-        return pipeline, "the last challenger was rejected"
+        return "the last challenger was rejected"
     chosen = models.record(models.champion)["centers_rows"]
     if len(pipeline.train) > GROWN * chosen:
-        return pipeline, f"the rows have grown from {chosen:,} to {len(pipeline.train):,} since the centers were chosen"
-    return warm(pipeline, champion)
+        return f"the rows have grown from {chosen:,} to {len(pipeline.train):,} since the centers were chosen"
+    return None
+
+
+def _trained(
+    pipeline: Pipeline,
+    champion: KernelMachine | None,
+    why_cold: str | None,
+    folder: Path,
+    listeners: tuple[Listener, ...],
+    settings: dict[str, Any],
+) -> tuple[dict[str, Any], str | None]:
+    """The result of a run, from the champion if that can be; and why it was not."""
+    begun = pipeline
+    if why_cold is None:
+        assert champion is not None
+        begun, why_cold = warm(pipeline, champion)
+    try:
+        return run(begun, folder, listeners=listeners, **settings), why_cold
+    except UnlikeChampionError as error:
+        return run(pipeline, folder, listeners=listeners, **settings), error.what
 
 
 def _paired(
@@ -363,7 +414,7 @@ def _drift(
     """How far the training rows have moved from the champion's; None where there is nothing to compare."""
     if champion is None:
         return None
-    before = drift.DataProfile.load(*models.read(champion, "profile.zarr", lambda at: load_artifact(at, _PROFILE)))
+    before = drift.DataProfile.load(*models.read(champion, "profile.zarr", lambda at: load_artifact(at, PROFILE)))
     if before.columns != now.columns or len(before.target_edges) != len(now.target_edges):
         return None
     rows = stored(pipeline.train)
@@ -387,6 +438,8 @@ def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
         [described(part) for part in (pipeline.kernel, pipeline.metric, pipeline.centers, pipeline.features)],
         AUTO if pipeline.solver == AUTO else described(pipeline.solver),
         *(described(part) for part in (pipeline.metric, pipeline.partition) if part is not None),
+        *([] if pipeline.class_weight is None else [["class_weight", str(pipeline.class_weight)]]),
+        *([] if pipeline.threshold is None else [["threshold", pipeline.threshold]]),
         [described(step) for step in steps(pipeline)],
         [pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
         [gate.expression, cold],

@@ -333,6 +333,9 @@ class Iteration(Protocol):
     def left_out(self, state: Any) -> LeftOut | None:
         """Outputs on training rows, each as if it had been left out; None where the method has no closed form."""
 
+    def sums(self, state: Any) -> Any:
+        """Sums over all rows, which rows can be added to and taken from, see ``solvers.sums``; or None."""
+
 
 class OneByOne:
     """What a method of minibatches alone leaves as it is."""
@@ -356,6 +359,10 @@ class OneByOne:
 
     def left_out(self, state: Any) -> LeftOut | None:
         """Nothing is known of rows that are left out."""
+        return None
+
+    def sums(self, state: Any) -> Any:
+        """No sums are kept."""
         return None
 
 

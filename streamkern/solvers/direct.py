@@ -18,9 +18,9 @@ from streamkern.errors import NumericalError, UsageError
 from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
-from streamkern.solvers.gradient import NormalEquations
 from streamkern.solvers.left_out import LeftOut, leave_one_out
 from streamkern.solvers.residual import FAR, relative_residual, said
+from streamkern.solvers.sums import Change, Sums, normal_equations
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -35,10 +35,12 @@ class Solved(NamedTuple):
     Attributes:
         weights: shape (M, c).
         left_out: outputs on training rows that are left out one at a time, or None.
+        sums: what it is the solution of, where that is kept.
     """
 
     weights: Array
     left_out: LeftOut | None = None
+    sums: Sums | None = None
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,29 @@ class Direct(ChoosesNothing):
 
     Args:
         ridge: λ >= 0.
+        keep_sums: whether the model keeps ΦᵀΦ and Φᵀy, 4 p² bytes in addition to its own: rows are then added or taken
+            away by a sweep over them alone (``update_model``, ``partial_fit``, ``retrain``).
 
     Raises:
-        UsageError: the ridge is negative.
+        UsageError: the ridge is negative, or ``keep_sums`` is not a boolean.
     """
 
     ridge: float = 1e-9
+    keep_sums: bool = False
 
     epochs = 1
     patience = None
 
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "Direct")
+        if not isinstance(self.keep_sums, bool):
+            raise UsageError(
+                f"keep_sums is {self.keep_sums!r}.", where="Direct(keep_sums=...)", expected="True or False"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters; without ``keep_sums`` where it is False: fingerprints stay what they were."""
+        return {name: value for name, value in super().to_json().items() if name != "keep_sums" or value}
 
     def prepare(self, problem: Problem) -> None:
         """Nothing precedes the sweep."""
@@ -115,12 +128,14 @@ class DirectIteration(WholePasses):
     stream: Stream
     basis: Basis
     problem: Problem
+    given: Sums | None = None
+    """Sums to solve for, in place of those of a sweep."""
 
     epochs = 1
     prepared = None
 
     def __post_init__(self) -> None:
-        self.contribution = NormalEquations(self.basis, self.problem.encoding.outputs)
+        self.contribution = normal_equations(self.basis, self.problem, None, self.solver.keep_sums)
         self.report: dict[str, Any] = {"ridge": self.solver.ridge}
 
     def init(self) -> Solved:
@@ -129,24 +144,38 @@ class DirectIteration(WholePasses):
 
     def begin(self, state: Solved, pass_: int, sweep: Sweep) -> Solved:
         """Sum the normal equations and solve them; where rounding spoils them, in a better basis."""
-        gram, moment, _, n = sweep(self.contribution, None)
+        sums = self.given or self._summed(sweep, None, 0.0)
+        if sums.change is not None:
+            return self._in_better_basis(sums)
         engine = self.problem.engine
-        A = self._equations(gram, n)
+        A = self._equations(sums.gram, sums.mass)
         scale = float(np.trace(A)) / self.basis.width
-        found = self._factored(A, moment / n)
+        found = self._factored(A, sums.moment / sums.mass)
         enough = found is not None and self.report["rounding"] <= FAR
         if engine.decide(enough, bound=False, likely=True) and found is not None:
-            del A, gram
-            return self._solved(*found, n)
-        if self.problem.better_budget:
+            kept, n = self._kept(sums), sums.mass
+            del A, sums
+            return self._solved(*found, n, kept)
+        if self.problem.better_budget or self.given is not None:
             del A
-            found = self._with_jitter(gram, moment / n, n, scale) if found is None else found
-            return self._solved(*found, n)
+            found = self._with_jitter(sums, scale) if found is None else found
+            return self._solved(*found, sums.mass, self._kept(sums))
         del A, found
-        # ``gram`` is kept: a checkpoint holds it for as long as the pass lasts.
-        return self._orthonormalised(gram, n, scale, sweep)
+        # The first sums are kept: a checkpoint holds them for as long as the pass lasts.
+        return self._orthonormalised(sums, scale, sweep)
 
-    def _equations(self, gram: Array, n: int) -> Array:
+    def _summed(self, sweep: Sweep, change: Change | None, scale: float) -> Sums:
+        """The sums of all training rows, of φ or of ψ = Vᵀ φ."""
+        contribution = self.contribution
+        if change is not None:
+            contribution = normal_equations(self.basis, self.problem, change, self.solver.keep_sums)
+        parts = sweep(contribution, None)
+        return Sums.of(parts, self.problem.mean_weight, self.solver.ridge, change, scale)
+
+    def _kept(self, sums: Sums) -> Sums | None:
+        return sums if self.solver.keep_sums else None
+
+    def _equations(self, gram: Array, n: float) -> Array:
         """ΦᵀΦ/n + λ R, on its diagonal and below."""
         A = unpacked(gram, self.basis.width, self.problem.engine)
         for rows in cuts(len(A)):
@@ -154,19 +183,19 @@ class DirectIteration(WholePasses):
         add_ridge(A, self.solver.ridge, self.basis)
         return A
 
-    def _solved(self, w: Array, wide: Array, half: Half, n: int) -> Solved:
+    def _solved(self, w: Array, wide: Array, half: Half, n: float, kept: Sums | None) -> Solved:
         """The solution w, in float64 ``wide``, and what it gives for rows that are left out."""
         if not self.problem.leave_out:
-            return Solved(w)
-        return Solved(w, leave_one_out(self.problem, self.basis, wide, half, n))
+            return Solved(w, None, kept)
+        return Solved(w, leave_one_out(self.problem, self.basis, wide, half, n), kept)
 
-    def _with_jitter(self, gram: Array, b: Array, n: int, scale: float) -> tuple[Array, Array, Half]:
+    def _with_jitter(self, sums: Sums, scale: float) -> tuple[Array, Array, Half]:
         """Solve with the least diagonal that lets a Cholesky factor exist, where memory allows no second sweep."""
         for power in range(16):
             jitter = scale * float(np.finfo(np.float64).eps) * 10.0**power
-            A = self._equations(gram, n)
+            A = self._equations(sums.gram, sums.mass)
             A[np.diag_indices(len(A))] += jitter
-            found = self._factored(A, b, jitter)
+            found = self._factored(A, sums.moment / sums.mass, jitter)
             del A
             if found is not None:
                 return found
@@ -207,26 +236,30 @@ class DirectIteration(WholePasses):
 
         return w, wide, whitened
 
-    def _orthonormalised(self, gram: Array, n: int, scale: float, sweep: Sweep) -> Solved:
+    def _orthonormalised(self, sums: Sums, scale: float, sweep: Sweep) -> Solved:
         """The solution from a second sweep, over functions ψ = Vᵀ φ that are orthonormal in the norm of the ridge.
 
         Products of nearly dependent functions lose half of the digits that the functions have. In a basis of
         orthonormal ones the equations have a condition of about 1/λ, and no jitter is needed.
         """
-        engine, basis, ridge, dtype = self.problem.engine, self.basis, self.solver.ridge, self.basis.dtype
-        kernel = isinstance(basis, Expansion)
+        engine, basis = self.problem.engine, self.basis
         if isinstance(basis, Expansion):
             R = engine.kernel_matrix(basis, basis.p)
         else:
-            R = engine.mirror(self._equations(gram, n))
+            R = engine.mirror(self._equations(sums.gram, sums.mass))
         eps = float(np.finfo(np.float64).eps)
-        rows, V = self._independent(R, eps * len(R) * float(np.max(np.diag(R))))
+        change = self._independent(R, eps * len(R) * float(np.max(np.diag(R))))
         del R
-        change = rows, engine.right_factor(V.T.copy())
-        packed, moment, _, n = sweep(NormalEquations(basis, self.problem.encoding.outputs, change), None)
-        del change
-        G = engine.mirror(unpacked(packed, len(rows), engine) / n)
-        b = moment / n
+        return self._in_better_basis(self._summed(sweep, change, scale))
+
+    def _in_better_basis(self, sums: Sums) -> Solved:
+        """The solution for sums over functions ψ = Vᵀ φ."""
+        assert sums.change is not None
+        engine, basis, ridge, dtype = self.problem.engine, self.basis, self.solver.ridge, self.basis.dtype
+        kernel, eps = isinstance(basis, Expansion), float(np.finfo(np.float64).eps)
+        (rows, V), n, scale = sums.change, sums.mass, sums.scale
+        G = engine.mirror(unpacked(sums.gram, len(rows), engine) / n)
+        b = sums.moment / n
         # Weights and values in the model's dtype are uncertain by ε, which acts on predictions as this ridge on w does.
         noise = scale * float(np.finfo(dtype).eps) ** 2
         solved = G.copy()
@@ -261,7 +294,7 @@ class DirectIteration(WholePasses):
         def whitened(phi: Array) -> Array:
             return engine.product(right.times(phi[:, rows])[:, kept], U)
 
-        return self._solved(w, wide, whitened, n)
+        return self._solved(w, wide, whitened, n, self._kept(sums))
 
     def _independent(self, A: Array, floor: float) -> tuple[Array, Array]:
         """Independent functions and what makes them orthonormal; see ``Engine.orthonormal``."""
@@ -282,7 +315,9 @@ class DirectIteration(WholePasses):
         if jitter > 1:
             causes.append(f"rounding acts as a ridge of {jitter:.2g} times the one given")
         remedies = [*(['dtype="float64"'] if narrow else []), "a larger ridge", "a smaller bandwidth", "fewer centers"]
-        if self.problem.better_budget and "sweeps" not in self.report:
+        if self.given is not None and "sweeps" not in self.report:
+            remedies.insert(0, "a fit on all rows, which may sweep a second time")
+        elif self.problem.better_budget and "sweeps" not in self.report:
             needed = format_bytes(self.problem.better_budget)
             remedies.insert(0, f"memory={needed!r}, which allows a second sweep that rounding spoils less")
         said(self.report, "Direct", residual, causes, remedies, far=max(residual, rounding) > FAR or jitter > 1)
@@ -294,3 +329,7 @@ class DirectIteration(WholePasses):
     def left_out(self, state: Solved) -> LeftOut | None:
         """Outputs on training rows, in closed form, where the problem asks for them."""
         return state.left_out
+
+    def sums(self, state: Solved) -> Sums | None:
+        """What the solution solves, where the solver keeps it."""
+        return state.sums

@@ -92,16 +92,19 @@ class NormalEquations(Contribution):
         basis: the functions φ.
         outputs: number c of outputs.
         change: (rows, right) for the functions ψ = V φ[rows] in place of φ, with V as ``right_factor`` gives it.
+        totals: whether φ(X)ᵀ W 1, shape (M, 1), and yᵀ W 1, shape (c, 1), and Σ w follow the first two.
     """
 
     basis: Basis
     outputs: int
     change: tuple[Array, Any] | None = None
+    totals: bool = False
 
     def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
         """Sums over the block."""
         engine, M = self.basis.engine, self.basis.width if self.change is None else len(self.change[0])
         gram, moment = engine.zeros((packed_size(M),)), engine.zeros((M, self.outputs))
+        totals = (engine.zeros((M, 1)), engine.zeros((self.outputs, 1))) if self.totals else None
         loss = 0.0
         assert block.y is not None
         for panel, phi in self.basis.panels(block.X):
@@ -114,11 +117,18 @@ class NormalEquations(Contribution):
                 if self.change is not None:
                     independent, right = self.change
                     wide = right.times(wide[:, independent])
-                if block.w is not None:
-                    root = np.sqrt(block.w[rows, None])
+                root = None if block.w is None else np.sqrt(block.w[rows, None])
+                if root is not None:
                     wide *= root
                     y *= root
                 engine.add_gram(gram, wide)
                 moment -= wide.T @ y
+                if totals is not None:
+                    one = np.ones((len(wide), 1)) if root is None else root
+                    for total, values in zip(totals, (wide, -y), strict=True):
+                        total += values.T @ one
                 loss += float(np.sum(np.square(y)))
-        return gram, moment, loss, block.X.shape[0]
+        n = block.X.shape[0]
+        if totals is None:
+            return gram, moment, loss, n
+        return gram, moment, *totals, float(n if block.w is None else block.w.sum()), loss, n

@@ -8,7 +8,7 @@ G = ΦᵀWΦ/n + λR the second needs no second fit: f₋ᵢ(xᵢ) − yᵢ = (f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -77,7 +77,7 @@ class LeftOut:
     ids: IntArray
 
 
-def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: int) -> LeftOut:
+def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: float) -> LeftOut:
     """Outputs of ridge regression on training rows, each as if it had been left out.
 
     Rows of equal features are left out together, or each would be known from the others. A row that is a center is left
@@ -88,7 +88,7 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
         basis: the functions φ.
         weights: the solution in float64, shape (M, c).
         half: a linear map of rows φ, shape (t, M) to (t, r), with φᵀG⁻¹ψ = half(φ)ᵀhalf(ψ).
-        n: rows that G is a mean over.
+        n: rows that G is a mean over, or the weight of them all.
     """
     engine, outputs = problem.engine, weights.shape[1]
     ids = problem.draw(rows_left_out(problem.train.base_rows, outputs, problem.leave_out), _DRAW)
@@ -133,9 +133,13 @@ def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list
 def alike(X: Array) -> tuple[IntArray, IntArray]:
     """Number of each row's group of equal rows, shape (n,), and the first row of each group."""
     seen: dict[bytes, int] = {}
-    digests = (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X))
-    codes = np.array([seen.setdefault(digest, len(seen)) for digest in digests], dtype=np.int64)
+    codes = np.array([seen.setdefault(digest, len(seen)) for digest in row_digests(X)], dtype=np.int64)
     return codes, np.unique(codes, return_index=True)[1]
+
+
+def row_digests(X: Array) -> Iterator[bytes]:
+    """A digest of each row: equal for equal rows, and for no others."""
+    return (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in np.ascontiguousarray(X))
 
 
 @dataclass(eq=False)

@@ -17,6 +17,7 @@ from streamkern.solvers.base import Failure, Iteration, Problem, row_bytes, step
 from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.score import score
+from streamkern.solvers.sums import Sums
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute, Partial, ScanWork, StepWork, sweep
 from streamkern.types import Array
@@ -71,6 +72,7 @@ class Outcome:
         history: one entry a pass: loss and, with a validation set, its metrics.
         failure: None, or why the weights are not a solution.
         left_out: outputs on training rows that were left out one at a time, where the method has them.
+        sums: of all rows, where the solver keeps them.
     """
 
     weights: Array
@@ -81,6 +83,7 @@ class Outcome:
     history: list[dict[str, Any]]
     failure: Failure | None = None
     left_out: LeftOut | None = None
+    sums: Sums | None = None
 
 
 @serializable
@@ -183,8 +186,8 @@ def train(
     weights = now.best[0] if now.best is not None and patience is not None else iteration.weights(state)
     if failure is None and not np.isfinite(weights).all():
         failure = Failure("non-finite", "The weights are not finite.", "compute in float64, or check the data's scale")
-    left_out, history = iteration.left_out(state), list(now.history)
-    return Outcome(weights, len(history), now.rows, loop.seconds, now.wait, history, failure, left_out)
+    left_out, sums, history = iteration.left_out(state), iteration.sums(state), list(now.history)
+    return Outcome(weights, len(history), now.rows, loop.seconds, now.wait, history, failure, left_out, sums)
 
 
 class _Loop:

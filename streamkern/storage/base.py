@@ -80,6 +80,13 @@ class Source(ABC):
     def fingerprint(self) -> str:
         """Hex digest of what identifies the rows: metadata, never a read of everything."""
 
+    def pieces(self) -> list[tuple[str, int]]:
+        """Return (digest, rows) of the parts that are stored separately, in order: which of them are as they were.
+
+        A digest is one of metadata, as ``fingerprint``, which is that of all rows where nothing smaller is known.
+        """
+        return [(self.fingerprint, int(self.bounds[-1]))]
+
     @abstractmethod
     def read(self, chunk: int) -> Rows:
         """Return the rows of one chunk. They may be a read-only view of what is stored: copy before writing into them.

@@ -117,6 +117,14 @@ class ParquetSource(TableSource):
         files = [(file.name, file.size, file.version, file.footer) for file in self._files.files]
         return digest("parquet", files, *self._roles.identity())
 
+    def pieces(self) -> list[tuple[str, int]]:
+        """Return (digest, rows) of each file; see ``Source.pieces``."""
+        roles = self._roles.identity()
+        return [
+            (digest("parquet", [file.name, file.size, file.version, file.footer], *roles), sum(file.rows))
+            for file in self._files.files
+        ]
+
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)
         file, groups = self._reads[chunk]

@@ -128,6 +128,10 @@ class JoinedSource(DerivedSource):
     def fingerprint(self) -> str:
         return digest("joined", [part.fingerprint for part in self._parts])
 
+    def pieces(self) -> list[tuple[str, int]]:
+        """Return (digest, rows) of the pieces of each part; see ``Source.pieces``."""
+        return [piece for part in self._parts for piece in part.pieces()]
+
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes: the most of any part."""
         found = [part.reading() for part in self._parts]

@@ -147,6 +147,19 @@ class ZarrSource(NamedArrays):
             *self._roles.kinds,
         )
 
+    def pieces(self) -> list[tuple[str, int]]:
+        """Return (digest, rows) of each row of stored chunks (or shards), in a local store; see ``Source.pieces``."""
+        arrays, n = list(self._stored.values()), int(self.bounds[-1])
+        step = max(1, self._stored[self._roles.features[0]].outer[0])
+        about = [*([each.array.path, str(each.dtype), each.shape[1:]] for each in arrays), self._roles.pick]
+        found = []
+        for a in range(0, n, step):
+            files = [each.files(a, min(a + step, n)) for each in arrays]
+            if None in files:
+                return super().pieces()
+            found.append((digest("zarr", about, self.columns, self.target, files), min(step, n - a)))
+        return found
+
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)
         stored = self._stored[self._roles.features[0]]

@@ -88,7 +88,7 @@ class StoredArray:
 
     def key_of_row(self, row: int) -> str:
         """The key of the first stored chunk (or shard) that holds the row."""
-        return self._key((row // self._outer[0], *(0 for _ in self.array.shape[1:])))
+        return self._key((row // self.outer[0], *(0 for _ in self.array.shape[1:])))
 
     def identity(self) -> list[Any]:
         """Identifier of this array's content, found without reading it."""
@@ -107,8 +107,25 @@ class StoredArray:
                         files.append((os.path.relpath(path, root), found.st_size, found.st_mtime_ns))
         return [self.array.path, metadata, files]
 
+    def files(self, a: int, b: int) -> list[Any] | None:
+        """(name, size, time) of the stored chunks of rows a to b; None where the store is not local."""
+        if not isinstance(self._store, LocalStore):
+            return None
+        rows, *others = self.outer
+        counts = [-(-size // step) for size, step in zip(self.array.shape[1:], others, strict=True)]
+        found: list[Any] = []
+        for coords in itertools.product(range(a // rows, -(-b // rows)), *map(range, counts)):
+            key = self._key(coords)
+            try:
+                about = os.stat(os.path.join(self._store.root, key))
+                found.append((key, about.st_size, about.st_mtime_ns))
+            except FileNotFoundError:  # a chunk of the fill value alone
+                found.append((key, None, None))
+        return found
+
     @property
-    def _outer(self) -> tuple[int, ...]:
+    def outer(self) -> tuple[int, ...]:
+        """Shape of a stored chunk, or shard."""
         return self.array.shards or self.array.chunks
 
     def _key(self, coords: tuple[int, ...]) -> str:
@@ -117,7 +134,7 @@ class StoredArray:
 
     def _keys(self) -> Iterator[str]:
         """Keys, relative to the array, of all its stored chunks (or shards)."""
-        counts = [-(-size // step) for size, step in zip(self.array.shape, self._outer, strict=True)]
+        counts = [-(-size // step) for size, step in zip(self.array.shape, self.outer, strict=True)]
         return map(self.array.metadata.encode_chunk_key, itertools.product(*map(range, counts)))
 
     def _keep(self, stored: int) -> Array:
@@ -210,7 +227,7 @@ class StoredArray:
                 )
 
     def _outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(c * step // outer for c, step, outer in zip(coords, self.array.chunks, self._outer, strict=True))
+        return tuple(c * step // outer for c, step, outer in zip(coords, self.array.chunks, self.outer, strict=True))
 
     async def _is_stored(self, key: str, coords: tuple[int, ...]) -> bool:
         store = self.array.store
@@ -230,7 +247,7 @@ class StoredArray:
         names = [str(index_codec.to_dict()["name"]) for index_codec in codec.index_codecs]
         if names not in (["bytes"], ["bytes", "crc32c"]):
             return None
-        per_shard = [outer // inner for outer, inner in zip(self._outer, self.array.chunks, strict=True)]
+        per_shard = [outer // inner for outer, inner in zip(self.outer, self.array.chunks, strict=True)]
         size = 16 * math.prod(per_shard)
         stored_size = size + 4 * (len(names) - 1)
         at_start = codec.index_location.value == "start"

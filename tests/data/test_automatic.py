@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {"memory": "4GiB", "threads": 1, "centers": 40}
 class Recipe:
     """The part of a recipe that preprocessing looks at."""
 
-    features = validation = None
+    features = validation = class_weight = None
     kernel = None
     centers = sk.Uniform(10)
 

@@ -37,6 +37,8 @@ def threads():
 class Recipe:
     """The part of a recipe that preprocessing looks at."""
 
+    class_weight = None
+
     def __init__(self, train, steps, standardise=False, task="classification"):
         self.train, self.preprocess, self.standardise, self.task = train, steps, standardise, task
 

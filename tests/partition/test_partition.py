@@ -377,7 +377,7 @@ def test_parts_by_a_column_of_numbers():
 def _encoded(model: sk.KernelRegressor, X: np.ndarray) -> np.ndarray:
     made = model.model_
     with warnings.catch_warnings():
-        data = made._dataset(pd.DataFrame(X, columns=list("abcde")))
+        data = made.dataset(pd.DataFrame(X, columns=list("abcde")))
     ids = np.arange(len(X))
     from_rows = data.source.read(0)
     raw = Raw(from_rows.X, None, ids, np.zeros_like(ids))

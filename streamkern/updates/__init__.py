@@ -1,0 +1,1 @@
+"""Rows that are added to a fitted model, or taken away from it."""
