@@ -29,13 +29,12 @@ from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
-from streamkern.partition.choice import fit_any, settled
+from streamkern.partition.choice import centers_for, fit_any, settled
 from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
 from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
-from streamkern.solvers.choice import default_centers
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
 from streamkern.solvers.estimator_inputs import is_count, require_given_target, require_no_target
 from streamkern.solvers.fit import Fitted, Stages
@@ -392,7 +391,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             validation = held.plain()
         centers = self.centers
         if centers is None:
-            centers = default_centers(data.base_rows, data.n_features, self._budget(), seed)
+            centers = centers_for(self.partition, data, self._budget(), seed)
         elif isinstance(centers, int | np.integer):
             centers = Uniform(int(centers), seed)
         if isinstance(centers, Uniform) and centers.p > data.base_rows:
@@ -433,7 +432,7 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
             1/e whatever the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
-            uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows.
+            uniformly, 2,000 in each leaf too; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
@@ -513,7 +512,7 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
             1/e whatever the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
-            uniformly; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000, as memory allows.
+            uniformly, 2,000 in each leaf too; of more than 16,000 rows of at most 200 columns an eighth, up to 8,000.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
         class_weight: what the rows of a class weigh, times their sample weights: a number by label, 1 for labels that

@@ -878,6 +878,7 @@ MODULES = {
     "partition/model.py": "partition/test_partition.py",
     "partition/rows.py": "partition/test_partition_resume.py",
     "partition/tree.py": "partition/test_partition.py",
+    "partition/warm.py": "registry/test_retrain.py",
     "solvers/answering.py": "test_intervals.py",
     "solvers/sums.py": "solvers/test_sums.py",
     "updates/rows.py": "solvers/test_sums.py",

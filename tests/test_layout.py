@@ -28,7 +28,18 @@ DOORS = {
     "numba": {
         *(
             f"backends/{name}.py"
-            for name in ("compiled", "cuda", "fixed", "lapack", "loops", "manhattan", "product", "slopes", "thin")
+            for name in (
+                "compiled",
+                "cuda",
+                "fixed",
+                "lapack",
+                "loops",
+                "manhattan",
+                "product",
+                "routes",
+                "slopes",
+                "thin",
+            )
         ),
     },
     "numcodecs": {"storage/artifact_arrays.py", "storage/frames.py"},

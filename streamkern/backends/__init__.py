@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from functools import cache
 
-from streamkern.backends.base import ANGULAR_KINDS, RADIAL_KINDS, Backend, Profile
+from streamkern.backends.base import ANGULAR_KINDS, RADIAL_KINDS, Backend, HostBackend, Profile
 from streamkern.backends.device import Device
 from streamkern.backends.numpy import NumpyBackend
 from streamkern.errors import UsageError
 
-__all__ = ["ANGULAR_KINDS", "RADIAL_KINDS", "Backend", "NumpyBackend", "Profile", "get_backend", "get_device"]
+__all__ = [
+    "ANGULAR_KINDS",
+    "RADIAL_KINDS",
+    "Backend",
+    "HostBackend",
+    "NumpyBackend",
+    "Profile",
+    "get_backend",
+    "get_device",
+]
 
 DEVICES = ("auto", "cpu", "cuda")
 
 
 @cache
-def get_backend(name: str = "auto") -> Backend:
+def get_backend(name: str = "auto") -> HostBackend:
     """Return the loops of the CPU.
 
     Args:

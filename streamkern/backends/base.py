@@ -218,6 +218,30 @@ class Backend(Protocol):
         """
 
 
+class HostBackend(Backend, Protocol):
+    """The loops of the CPU."""
+
+    def route(
+        self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
+    ) -> tuple[IntArray, Array]:
+        """Return the leaves of a tree of cuts that predict each row, and their weights, both of shape (n, 2).
+
+        A row's projection t on a cut's direction goes left below its threshold and right from it on. At the first cut
+        where t is near the threshold, it goes both ways, with weights that change along a line. A row has the same bits
+        whatever rows are around it.
+
+        Args:
+            X: rows, shape (n, d).
+            directions: of the cuts, the root first, shape (m, d), float64.
+            cuts: low, threshold and high of each cut, shape (m, 3), float64.
+            children: left and right side of each cut, shape (m, 2): the number of a cut, or -1 - leaf.
+            width: where rows are near: from low to high at 1, nowhere at 0.
+
+        Returns:
+            Leaves, the second -1 where there is one alone; and weights, which sum to 1.
+        """
+
+
 def wide(dtype: np.dtype[Any]) -> bool:
     """Whether float32 does not hold every value of a dtype of stored rows, as of float64 and integers of 32 bits."""
     return not np.can_cast(dtype, np.float32)

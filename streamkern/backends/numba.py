@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkern.backends import loops, manhattan, slopes
+from streamkern.backends import loops, manhattan, routes, slopes
 from streamkern.backends.base import (
     ANGULAR_KINDS,
     RADIAL_KINDS,
@@ -108,6 +108,16 @@ class NumbaBackend:
         bits = np.uint32 if X.dtype == np.float32 else np.uint64
         X = _dense_rows(X)
         return int(loops.first_row_with_exponent(X.view(bits), X.dtype.type(np.inf).view(bits)))
+
+    def route(
+        self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
+    ) -> tuple[IntArray, Array]:
+        """Return the leaves of rows and their weights; see ``HostBackend.route``."""
+        leaves, weights = np.zeros((len(X), 2), dtype=np.int64), np.empty((len(X), 2))
+        if X.dtype not in (np.float32, np.float64):
+            X = X.astype(np.float64)
+        routes.routed(X, directions, cuts, children, float(width), leaves, weights)
+        return leaves, weights
 
     def row_norms(self, X: Array) -> Array:
         """Return the squared norm of each row; see ``Backend.row_norms``."""

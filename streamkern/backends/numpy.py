@@ -80,6 +80,30 @@ class NumpyBackend:
         bad = ~np.isfinite(X).all(axis=1)
         return int(bad.argmax()) if bad.any() else -1
 
+    def route(
+        self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
+    ) -> tuple[IntArray, Array]:
+        """Return the leaves of rows and their weights; see ``HostBackend.route``."""
+        n = len(X)
+        leaves, weights = np.full((n, 2), -1, dtype=np.int64), np.zeros((n, 2))
+        weights[:, 0] = 1.0
+        waiting = [(0 if len(cuts) else -1, np.arange(n), np.zeros(n, dtype=np.int64))]
+        while waiting:
+            node, at, side = waiting.pop()
+            if node < 0:
+                leaves[at, side] = -1 - node
+                continue
+            t = np.multiply(X[at], directions[node], dtype=np.float64).sum(axis=1)
+            low, threshold, high = cuts[node].tolist()
+            begin, end = threshold - width * (threshold - low), threshold + width * (high - threshold)
+            share = (t - begin) / (end - begin) if end > begin else np.zeros(len(t))
+            near = (weights[at, 0] == 1.0) & (t > begin) & (t < end) & (share > 0) & (share < 1)
+            weights[at[near]] = np.stack([1.0 - share[near], share[near]], axis=1)
+            right, left = near | (t >= threshold), near | (t < threshold)
+            waiting.append((int(children[node, 1]), at[right], np.where(near, 1, side)[right]))
+            waiting.append((int(children[node, 0]), at[left], side[left]))
+        return leaves, weights
+
     def row_norms(self, X: Array) -> Array:
         """Return the squared norm of each row; see ``Backend.row_norms``."""
         if X.dtype not in (np.float32, np.float64):

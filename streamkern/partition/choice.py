@@ -35,10 +35,12 @@ from streamkern.partition.fit import (
     require_partition,
 )
 from streamkern.partition.memory import Projection
-from streamkern.partition.tree import Partition
+from streamkern.partition.tree import CENTERS, Partition
+from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.choice import default_centers
 from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
 from streamkern.sweep import gathered
@@ -73,12 +75,29 @@ def settled(recipe: Any, budget: int) -> tuple[Any, str]:
     With a partition, each leaf chooses its solver by itself.
     """
     if recipe.partition is not None:
-        return recipe, ""
+        return in_leaves(recipe), ""
     made, why = resolved(recipe, budget)
     if recipe.solver != AUTO:
         return made, why
     made, held = with_held_out(made)
     return made, f"{why}; {held}" if held else why
+
+
+def centers_for(partition: Partition | None, data: Dataset, budget: int, seed: int) -> Uniform:
+    """The centers of a fit without: of all rows, or of each leaf."""
+    if partition is not None:
+        return Uniform(min(CENTERS, data.base_rows), seed)
+    return default_centers(data.base_rows, data.n_features, budget, seed)
+
+
+def in_leaves(recipe: Any) -> Any:
+    """A recipe of leaves with the number of centers that each has, and of rows."""
+    recipe.train.require_rows()
+    centers = recipe.centers
+    if centers is None and recipe.features is None:
+        centers = centers_for(recipe.partition, recipe.train, 0, recipe.seed)
+    p = CENTERS if centers is None else centers.count(recipe.train)
+    return replace(recipe, centers=centers, partition=recipe.partition.settled(p))
 
 
 def fit_any(
@@ -136,7 +155,7 @@ def _with(projected: Footprint, held: int) -> Footprint:
 
 def open_to_one(partition: Partition) -> bool:
     """Whether one model may be trained in place of leaves."""
-    return partition.leaves == "auto" and partition.by is None
+    return champion_of(partition) is None and partition.leaves == "auto" and partition.by is None
 
 
 def without(recipe: Any) -> Any:
@@ -146,7 +165,7 @@ def without(recipe: Any) -> Any:
 
 def single(partition: Partition, n: int) -> bool:
     """Whether n rows are no more than one leaf may have."""
-    return open_to_one(partition) and n <= partition.rows
+    return open_to_one(partition) and n <= partition.most
 
 
 def trial_recipe(recipe: LeafRecipe) -> Callable[[Dataset], LeafRecipe]:

@@ -31,7 +31,7 @@ from streamkern.data.origins import Features, features_of
 from streamkern.data.statistics import Statistics, require_range, unlike_scales
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Encoding, Indicators, encoding_to_json
-from streamkern.errors import StreamkernError, UsageError
+from streamkern.errors import NumericalError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import FeatureMap, Kernel, Laplace, kernel_from_json
@@ -41,8 +41,9 @@ from streamkern.partition.answers import classes_answers, left_out_of_leaf, of_c
 from streamkern.partition.grow import Ground, Grown
 from streamkern.partition.memory import Projection
 from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
-from streamkern.partition.rows import LeafIds, LeafRows, Scattered
-from streamkern.partition.tree import CutTree, Partition
+from streamkern.partition.rows import LeafIds, LeafRows, Prints, Scattered
+from streamkern.partition.tree import SEARCH_SHARE, CutTree, Partition
+from streamkern.partition.warm import as_champion, champion_of, request_of
 from streamkern.solvers.answers import require_two
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.base import Problem, Solver
@@ -167,6 +168,8 @@ class LeafStages(Stages):
         left_out: rows that are left out for the whole model's probabilities or intervals, at most.
     """
 
+    search_share = SEARCH_SHARE
+
     def __init__(self, left_out: int = 0) -> None:
         super().__init__()
         self.left_out = left_out
@@ -267,7 +270,11 @@ def fit_partition(
     footprint, _ = project.first()
     executor.allowed = footprint.allowance()
     on_plan(footprint)
-    data, facts = ready or prepare(recipe, executor, stages)
+    champion = champion_of(partition)
+    if champion is not None:
+        data, facts = as_champion(recipe, champion, executor, stages)
+    else:
+        data, facts = ready or prepare(recipe, executor, stages)
     done = notes(data, steps(recipe), facts)
     if message := unlike_scales(facts.variance * np.square(data.factor), data.columns):
         stages.warn(message)
@@ -277,7 +284,10 @@ def fit_partition(
         raise refused("several labels a row", "name one target column")
     data = _checked(recipe, data, facts, executor, stages)
     assembly = Assembly(data.plain(), facts.encoding, 0.0, np.dtype(recipe.dtype))
-    grown = _grown(recipe, partition, assembly, executor, stages)
+    if champion is None:
+        grown = _grown(recipe, partition, assembly, executor, stages)
+    else:
+        grown = _as_cut(champion.tree, assembly, executor, stages)
     release()
     footprint, at_once = project.then(data, grown)
     executor.allowed = footprint.allowance()
@@ -293,7 +303,8 @@ def fit_partition(
 def _checked(recipe: PartitionRecipe, data: Dataset, facts: Statistics, executor: Executor, stages: Stages) -> Dataset:
     """Prepared rows relative to what float32 rounds too coarsely; validation and test rows are checked like them."""
     dtype, invariant = np.dtype(recipe.dtype), recipe.kernel is None or recipe.kernel.translation_invariant
-    data = relative(data, facts, invariant, dtype)
+    if recipe.partition is None or champion_of(recipe.partition) is None:  # the champion's origin stays
+        data = relative(data, facts, invariant, dtype)
     require_range(data, facts, dtype, centred=invariant)
     assert facts.encoding is not None
     for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
@@ -328,6 +339,22 @@ def _grown(
         leaves=grown.tree.leaves,
     )
     return grown
+
+
+def _prints(assembly: Assembly, tree: CutTree, executor: Executor, stages: Stages) -> Prints:
+    """What the rows of each leaf are, as a stage."""
+    return stages.keep(
+        "fingerprints",
+        lambda: (rows_key(assembly.dataset), tree.fingerprint, encoding_to_json(assembly.encoding)),
+        lambda: Prints.of(assembly, tree, executor),
+    )
+
+
+def _as_cut(tree: CutTree, assembly: Assembly, executor: Executor, stages: Stages) -> Grown:
+    """The champion's tree, with these rows in its leaves."""
+    counts = np.maximum(_prints(assembly, tree, executor, stages).counts, 1)
+    stages.choice(f"partition: the champion's {tree.leaves:,} leaves, of {counts.min():,} to {counts.max():,} rows")
+    return Grown(tree, counts, np.ones(tree.leaves, dtype=bool))
 
 
 @dataclass(eq=False)
@@ -365,6 +392,8 @@ class _Training:
                 found[leaf] = value
         pending = [leaf for leaf in order if leaf not in found]
         done, rows = len(found), int(counts[list(found)].sum())
+        if done:
+            self.stages.choice(f"partition: {done:,} of {len(counts):,} leaves are kept: their rows have not changed")
         with ExitStack() as stack:
             if pending:
                 source = self._rows(stack)
@@ -377,14 +406,19 @@ class _Training:
         return [found[leaf] for leaf in range(len(counts))]
 
     def _key(self, leaf: int) -> tuple[Any, ...]:
-        return self.common, leaf
+        return self.common, leaf, self.prints.digests[leaf]
+
+    @cached_property
+    def prints(self) -> Prints:
+        """What each leaf's rows are; made on demand, as all keys are: only what is kept has one."""
+        return _prints(self.assembly, self.grown.tree, self.executor, self.stages)
 
     @cached_property
     def common(self) -> str:
-        """Digest of what all leaves depend on; made on demand, since it may read all rows in memory."""
-        recipe, data = self.recipe, self.assembly.dataset
+        """Digest of what all leaves depend on besides their rows."""
+        recipe = self.recipe
         return digest(
-            rows_key(data), self.grown.tree.fingerprint, encoding_to_json(self.assembly.encoding),
+            self.grown.tree.fingerprint, encoding_to_json(self.assembly.encoding),
             described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
             AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, recipe.left_out,
             platform.machine(),
@@ -403,7 +437,9 @@ class _Training:
         return self.stages.keep(
             "scatter",
             None,
-            lambda: Scattered.of(self.assembly, tree, self.executor, folder / self.common[:16]),
+            lambda: Scattered.of(
+                self.assembly, tree, self.executor, folder / digest(self.common, rows_key(self.assembly.dataset))[:16]
+            ),
         )
 
     def _fitted(self, pending: Sequence[int], rows: LeafRows) -> Iterator[dict[str, Any]]:
@@ -448,7 +484,14 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     try:
         with ThreadsExecutor(1) as executor:
             chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget)
-            fitted = fit(chosen, executor, budget, stages)
+            try:
+                fitted = fit(chosen, executor, budget, stages)
+            except NumericalError as error:
+                if recipe.solver != AUTO or isinstance(chosen.solver, Direct):
+                    raise
+                name, chosen = chosen.solver.to_json()["name"], replace(chosen, solver=Direct())
+                fitted = fit(chosen, executor, budget, stages)
+                stages.messages.append(f"{name} failed ({error.where}): Direct instead")
     except StreamkernError as error:
         error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
         raise
@@ -542,7 +585,10 @@ def _finished(
     report = {"partition": summary, **({"preprocess": done} if done else {})}
     base = KernelMachine.of(Fitted(problem, outcome, report, footprint, answers=answers))
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
-    metadata = base.metadata | {"partition": {name: summary[name] for name in ("leaves", "depth", "blend")}}
+    described_cuts: dict[str, Any] = {name: summary[name] for name in ("leaves", "depth", "blend")}
+    assert recipe.partition is not None
+    described_cuts["request"] = request_of(recipe, recipe.partition)
+    metadata = base.metadata | {"partition": described_cuts}
     features = features_of(data)
     if any(model is not None and "metric" in model.metadata for model in models):
         metadata |= {"metric": _importances(models, rows, features, data.n_features)}

@@ -57,6 +57,9 @@ LEAST_ROWS = 100
 LEAST_VALUE = 500
 """Rows of a value of the column ``by``, at least, for a part of its own."""
 
+MEANS_STEPS = 30
+"""Steps of Lloyd's method between two means, at most."""
+
 EDGES = 1024
 """Quantiles of the sample between which rows are counted."""
 
@@ -88,10 +91,12 @@ class Axis(NamedTuple):
     Attributes:
         direction: shape (d,), float64.
         edges: ascending, shape (E,).
+        at: where the rows are cut; None for their median.
     """
 
     direction: Array
     edges: Array
+    at: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +180,7 @@ class Ground:
         """Leaves that are cut next, ascending."""
         wanted, open_ = self.partition, ~grown.final & (grown.counts >= 2 * LEAST_ROWS)
         if wanted.leaves == "auto":
-            return np.flatnonzero(open_ & (grown.counts > wanted.rows)).tolist()
+            return np.flatnonzero(open_ & (grown.counts > wanted.most)).tolist()
         room = int(wanted.leaves) - grown.tree.leaves
         if room <= 0 or wanted.by is not None:
             return []
@@ -202,7 +207,8 @@ class Ground:
             for leaf, rows in ((leaf, at.get(leaf, none)) for leaf in chosen)
         ]
         shared = (self.kernel, self.assembly.encoding, self.seed)
-        found = dict(zip(chosen, self.executor.imap(axis_of, items, shared), strict=True))
+        axis = axis_of if self.partition.cuts == "gradient" else between_means
+        found = dict(zip(chosen, self.executor.imap(axis, items, shared), strict=True))
         lines = {leaf: line for leaf, line in found.items() if line is not None}
         tree, counts, final = grown.tree, grown.counts.tolist(), grown.final.tolist()
         for leaf in chosen:
@@ -212,7 +218,7 @@ class Ground:
             (totals,) = sweep(self.executor, ScanWork(scan, Counting(grown.tree, lines)))
             ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
             for (leaf, line), bins in zip(lines.items(), np.split(np.asarray(totals), ends[:-1]), strict=True):
-                cut = cut_at(line.edges, bins, self.partition.overlap)
+                cut = cut_at(line.edges, bins, self.partition.overlap, line.at)
                 if cut is None:
                     final[leaf] = True
                     continue
@@ -346,6 +352,50 @@ def axis_of(item: tuple[int, Array, Array, Array | None], kernel: Kernel, encodi
     return best if share >= LEAST_SHARE else None
 
 
+def between_means(
+    item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int
+) -> Axis | None:
+    """The direction from one of two means of a leaf's rows to the other, cut between them: Lloyd's method.
+
+    Args:
+        item: number of the leaf, encoded rows of the sample (m, d), targets, weights; targets are not looked at.
+        kernel: not looked at.
+        encoding: not looked at.
+        seed: not looked at: the method begins with the halves along the direction of the largest variance.
+
+    Returns:
+        None if the rows are all alike.
+    """
+    _, X, _, w = item
+    spread = X.std(axis=0, dtype=np.float64) if len(X) > 1 else np.zeros(X.shape[1])
+    varying = spread > 0
+    if not varying.any():
+        return None
+    mean, mass = X.mean(axis=0, dtype=np.float64)[varying], np.ones(len(X)) if w is None else w
+    Z = (X[:, varying] - mean) / spread[varying]
+    _, vectors = np.linalg.eigh(Z.T @ Z)
+    direction = vectors[:, -1] * np.sign(vectors[np.argmax(np.abs(vectors[:, -1])), -1])
+    t = Z @ direction
+    right, middle = t >= np.median(t), 0.0
+    for _ in range(MEANS_STEPS):
+        if not (mass @ right and mass @ ~right):
+            break
+        ends = [np.average(Z[side], axis=0, weights=mass[side]) for side in (~right, right)]
+        direction = ends[1] - ends[0]
+        middle = float((ends[0] + ends[1]) @ direction / 2)
+        before, right = right, Z @ direction >= middle
+        if np.array_equal(before, right):
+            break
+    size = np.linalg.norm(direction / spread[varying])
+    if not size > 0:
+        return None
+    whole = np.zeros(X.shape[1])
+    whole[varying] = direction / spread[varying] / size
+    edges, smaller = quantile_edges(project(X, whole))
+    at = float(middle / size + mean @ whole[varying])
+    return Axis(whole, np.unique(np.append(edges, at)), at) if smaller > 0 else None
+
+
 def outer(X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encoding, seed: int) -> Array | None:
     """The average gradient outer product of a ridge regression on rows in memory; None where they allow none."""
     c = encoding.outputs
@@ -390,19 +440,20 @@ class Cut(NamedTuple):
     right: int
 
 
-def cut_at(edges: Array, bins: IntArray, overlap: float) -> Cut | None:
-    """The edge nearest to the median of counted rows, and those about it that bound the overlap.
+def cut_at(edges: Array, bins: IntArray, overlap: float, at: float | None = None) -> Cut | None:
+    """The edge nearest to a place, or to the median of counted rows, and those about it that bound the overlap.
 
     Args:
         edges: shape (E,).
         bins: rows before the first edge, between neighbours, and from the last on: shape (E + 1,).
         overlap: share of the rows that both sides get.
+        at: the place; None for the median.
 
     Returns:
         None where a side has too few rows.
     """
     below, n = np.cumsum(bins)[:-1], int(bins.sum())
-    k = int(np.argmin(np.abs(below - n / 2)))
+    k = int(np.argmin(np.abs(below - n / 2 if at is None else edges - at)))
     if min(below[k], n - below[k]) < max(LEAST_ROWS, LEAST_SHARE * n):
         return None
     half = overlap * n / 2

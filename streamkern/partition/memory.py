@@ -17,7 +17,7 @@ from streamkern.memory import format_bytes
 from streamkern.partition.answers import bytes_of_answers, left_out_of_leaf
 from streamkern.partition.grow import SAMPLE_BYTES, SAMPLE_ROWS, Grown
 from streamkern.partition.rows import RUN_BYTES
-from streamkern.partition.tree import Partition
+from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.solvers.answers import AnswersFrom, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.direct import Direct
@@ -63,7 +63,7 @@ def expected_leaves(partition: Partition, n: int) -> tuple[int, int]:
         depth = math.floor(math.log2(leaves))
         return leaves, math.ceil(n * ((1 + partition.overlap) / 2) ** depth)
     depth, rows = 0, float(n)
-    while rows > partition.rows:
+    while rows > partition.most:
         depth, rows = depth + 1, rows * (1 + partition.overlap) / 2
     return 1 << depth, math.ceil(rows)
 
@@ -130,7 +130,7 @@ class Projection:
             answers=answers,
         )  # fmt: skip
         fits = project(agop=leaf.metric)
-        search = search_of(leaf, fits)
+        search = search_of(leaf, fits, SEARCH_SHARE)
         return (fits if search is None else project(agop=search.agop)), leaf
 
     def _project(self, data: Dataset, leaves: int, n: int) -> tuple[Footprint, int]:

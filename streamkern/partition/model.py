@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,20 +89,31 @@ class Leaves:
 
     def outputs(self, leaf: int, X: Array, width: int) -> Array:
         """Outputs (n, c) of a leaf for encoded rows; of width 2c with what intervals' scales are made from."""
+        answer = self.answers.get((leaf, width))
+        if answer is None:
+            with self._lock:
+                answer = self.answers.setdefault((leaf, width), self._answering(leaf, width))
+        return answer(X)
+
+    def _answering(self, leaf: int, width: int) -> Callable[[Array], Array]:
+        """A function from encoded rows to ``outputs``."""
         c = self.constants.shape[1]
         if self.constant(leaf):
             # Where all rows have one target, the scale is the least.
-            return np.broadcast_to(np.concatenate([self.constants[leaf], np.full(width - c, -1.0)]), (len(X), width))
-        with self._lock:
-            if (leaf, width) not in self.answers:
-                self.answers[leaf, width] = quick(self.model(leaf), scales=width > c)
-            answer = self.answers[leaf, width]
-        found, encoding = answer(X), self.model(leaf).encoding
-        if not isinstance(encoding, Classes):
-            return found
-        made = np.zeros((len(X), c))
-        made[:, encoding.values] = found
-        return made
+            same = np.concatenate([self.constants[leaf], np.full(width - c, -1.0)])
+            return lambda X: np.broadcast_to(same, (len(X), width))
+        model = self.model(leaf)
+        plain, encoding = quick(model, scales=width > c), model.encoding
+        if not isinstance(encoding, Classes) or encoding.outputs == c:
+            return plain
+        places = encoding.values
+
+        def spread(X: Array) -> Array:
+            made = np.zeros((len(X), c))
+            made[:, places] = plain(X)
+            return made
+
+        return spread
 
 
 def quick(model: KernelMachine, scales: bool = False) -> Callable[[Array], Array]:
@@ -182,9 +194,22 @@ class LeafBasis(Basis):
 
         With 2c columns the second half is what ``Intervals`` make scales from.
         """
-        total = np.zeros((len(X), W.shape[1]))
-        for leaf, at, weights in self.tree.predicting(X, self.blend):
-            total[at] += weights[:, None] * self.leaves.outputs(leaf, X[at], W.shape[1])
+        leaves, weights = self.tree.routes(X, self.blend)
+        n, both = len(X), np.flatnonzero(leaves[:, 1] >= 0)
+        if n == 1 and not len(both):
+            return np.asarray(self.leaves.outputs(int(leaves[0, 0]), X, W.shape[1])).astype(self.number)
+        # Rows leaf after leaf, those near a border twice: each leaf gets a slice.
+        owners = np.concatenate([leaves[:, 0], leaves[both, 1]])
+        order = np.argsort(owners, kind="stable")
+        owners, sorted_rows = owners[order], X[np.concatenate([np.arange(n), both])[order]]
+        found = np.empty((len(order), W.shape[1]))
+        starts = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(order)] if n else [0]
+        for first, last in pairwise(starts):
+            found[first:last] = self.leaves.outputs(int(owners[first]), sorted_rows[first:last], W.shape[1])
+        parts = np.empty_like(found)
+        parts[order] = found
+        total = parts[:n] * weights[:, :1]
+        total[both] += parts[n:] * weights[both, 1:]
         return total.astype(self.number)
 
 

@@ -7,6 +7,7 @@ a leaf are one slice of every run. What an interrupted scatter has written is ke
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from streamkern.errors import StorageError
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.partition.tree import CutTree
+from streamkern.storage.serialize import serializable
 from streamkern.storage.writer import staged
 from streamkern.sweep import ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray
@@ -92,6 +94,47 @@ class _Routed:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         return (Stack((leaf, block.ids[at]) for leaf, at in self.tree.training(block.X)),)
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Prints:
+    """What the rows of each leaf are.
+
+    Attributes:
+        counts: rows of each leaf, shape (L,).
+        digests: of their encoded features, targets and weights, in their order.
+    """
+
+    counts: IntArray
+    digests: tuple[str, ...]
+
+    @classmethod
+    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor) -> Prints:
+        """One sweep over the rows."""
+        (pieces,) = sweep(executor, ScanWork(Scan(assembly, _BLOCK_ROWS), _Printed(tree)))
+        counts, found = np.zeros(tree.leaves, dtype=np.int64), [hashlib.sha256() for _ in range(tree.leaves)]
+        for leaf, rows, piece in pieces:
+            counts[leaf] += rows
+            found[leaf].update(piece)
+        return cls(counts, tuple(each.hexdigest() for each in found))
+
+
+@dataclass(frozen=True, eq=False)
+class _Printed:
+    """Contributes (leaf, number of rows, digest) of a block."""
+
+    tree: CutTree
+
+    def __call__(self, block: Block, state: Any) -> Parts:
+        made = []
+        for leaf, at in self.tree.training(block.X):
+            rows = hashlib.sha256()
+            for values in (block.X, block.y, block.w):
+                if values is not None:
+                    rows.update(np.ascontiguousarray(values[at]).data)
+            made.append((leaf, len(at), rows.digest()))
+        return (Stack(made),)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ from streamkern.engine.operations import Operations
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
 from streamkern.memory import default_budget, format_bytes, parse_bytes
-from streamkern.partition.choice import open_to_one, settled, single, trial_footprint, without
+from streamkern.partition.choice import in_leaves, open_to_one, settled, single, trial_footprint, without
 from streamkern.partition.fit import LeafRecipe, require_partition
 from streamkern.partition.grow import DIRECTION
 from streamkern.partition.memory import Projection, expected_leaves
-from streamkern.partition.tree import Partition
+from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
@@ -169,6 +169,8 @@ def plan(
         raise UsageError(f"A worker has {worker_threads} threads.", where="worker_threads", expected="at least 1")
     limit = None if worker_memory is None else parse_bytes(worker_memory)
     budget = default_budget() if memory is None else parse_bytes(memory)
+    if pipeline.partition is not None:
+        pipeline = in_leaves(pipeline)
     if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
         made = _in_leaves(pipeline, pipeline.partition, budget, threads or default_threads(), prices)
     else:
@@ -242,7 +244,11 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
         pipeline, train=leafwise.train, centers=leafwise.centers, solver=leafwise.solver, metric=leafwise.metric,
         preprocess=(), standardise=None, test=None, validation=None, partition=None,
     )  # fmt: skip
-    each = [stage for stage in _stages(leaf, one, bill, prices, search_of(leafwise, one)) if stage.name != "evaluate"]
+    each = [
+        stage
+        for stage in _stages(leaf, one, bill, prices, search_of(leafwise, one, SEARCH_SHARE))
+        if stage.name != "evaluate"
+    ]
     whole = replace(pipeline, metric=None, partition=None, solver=leafwise.solver)
     of_all = Bill(leafwise.solver, replace(bill.size, n=len(pipeline.train)))
     around = _stages(whole, replace(one, baseline=fits.baseline, stages=one.stages | fits.stages), of_all, prices, None)

@@ -8,9 +8,14 @@ from typing import Any, cast
 import numpy as np
 
 from streamkern.centers import Given
+from streamkern.data.categories import TargetEncode
 from streamkern.data.preprocess import Units
 from streamkern.kernels.radial import MEDIAN
 from streamkern.model import KernelMachine
+from streamkern.partition.choice import in_leaves
+from streamkern.partition.model import PartitionedMachine
+from streamkern.partition.tree import Partition
+from streamkern.partition.warm import from_champion, request_of
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.solvers import EigenPro
 from streamkern.solvers.fit import steps
@@ -24,6 +29,8 @@ def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | N
         pipeline: the definition.
         champion: the model in use.
     """
+    if pipeline.partition is not None:
+        return _warm_leaves(pipeline, pipeline.partition, champion)
     reason = _obstacle(pipeline, champion)
     if reason is not None:
         return pipeline, reason
@@ -43,8 +50,6 @@ def warm(pipeline: Pipeline, champion: KernelMachine) -> tuple[Pipeline, str | N
 
 
 def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
-    if pipeline.partition is not None:
-        return "leaves of a partition begin anew"
     if type(pipeline.solver) is not EigenPro or pipeline.solver.projection == "delayed":
         return "only EigenPro that projects every step takes a start"
     if any(not isinstance(step, Units) for step in steps(pipeline)):
@@ -70,6 +75,22 @@ def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
     if champion.Z.dtype != np.dtype(pipeline.dtype):
         return "the dtype differs from the champion's"
     return None
+
+
+def _warm_leaves(pipeline: Pipeline, partition: Partition, champion: KernelMachine) -> tuple[Pipeline, str | None]:
+    """The pipeline with the champion's preprocessing and cuts, in which leaves are trained whose rows have changed."""
+    if not isinstance(champion, PartitionedMachine):
+        return pipeline, "the champion is one model, without leaves"
+    if any(isinstance(step, TargetEncode) for step in steps(pipeline)):
+        return pipeline, "categories are encoded by means of the targets, which are those of all rows"
+    if pipeline.class_weight is not None or pipeline.threshold is not None:
+        return pipeline, "weights of classes and the threshold are those of all rows"
+    wanted = in_leaves(pipeline)
+    if champion.metadata.get("partition", {}).get("request") != request_of(wanted, wanted.partition):
+        return pipeline, "preprocessing or partition differ from the champion's"
+    if pipeline.train.source.columns != champion.columns:
+        return pipeline, "the columns differ from the champion's"
+    return replace(pipeline, partition=from_champion(partition, champion)), None
 
 
 def _comes_to(wanted: Any, found: Any) -> bool:

@@ -224,7 +224,7 @@ def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
     return Uniform(min(max(CENTERS, more), rows), seed)
 
 
-def search_for(bill: Bill, rows: int, budget: int, seed: int = 0) -> Search | None:
+def search_for(bill: Bill, rows: int, budget: int, seed: int = 0, share: float = SHARE) -> Search | None:
     """The largest search that a fit allows; None where not even the smallest is.
 
     Args:
@@ -232,13 +232,14 @@ def search_for(bill: Bill, rows: int, budget: int, seed: int = 0) -> Search | No
         rows: training rows.
         budget: bytes the process may hold.
         seed: of the subsample.
+        share: work of the search at nominal prices, at most, as a part of that of the fit.
     """
     d = bill.size.d
     possible = [(sample, p) for sample, p in SIZES if TELLING * d <= sample <= rows]
     if not possible:
         return None
     size = replace(bill.size, slots=THREADS, overlaps=True)
-    allowed = min(MOST_WORK, SHARE * nominal_work(bill.solver, size))
+    allowed = min(MOST_WORK, share * nominal_work(bill.solver, size))
     kinds = ("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)
     for sample, p in possible:
         search = Search(sample, p, (2, 1) if d <= WIDEST_L1 else (2,), kinds, seed)

@@ -49,6 +49,7 @@ from streamkern.solvers.answers import AnswersFrom, make_answers, require_left_o
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
 from streamkern.solvers.choice import (
+    SHARE,
     KernelChoice,
     Search,
     choose_kernel,
@@ -246,6 +247,9 @@ class Stages:
     left_out = ROWS
     """Rows, at most, that probabilities or intervals are learned from; 0 for none."""
 
+    search_share = SHARE
+    """Work of choosing a kernel, at most, as a part of that of the fit."""
+
     def __init__(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
         self.on_step = on_step
 
@@ -384,7 +388,7 @@ def fit(
 
     guess = planned(recipe)
     projected = project(guess, likely_outputs(guess))
-    search = search_of(recipe, projected)
+    search = search_of(recipe, projected, stages.search_share)
     projected = projected if search is None else project(guess, likely_outputs(guess))
     allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
@@ -512,12 +516,12 @@ def check_like(
     )
 
 
-def search_of(recipe: Recipe, projected: Footprint) -> Search | None:
+def search_of(recipe: Recipe, projected: Footprint, share: float = SHARE) -> Search | None:
     """What is tried where a recipe has no kernel; None where ``default_kernel`` is taken without a search."""
     given = recipe.kernel is not None or recipe.features is not None or recipe.metric is not None
     if given or recipe.centers is None or isinstance(recipe.centers, Given) or recipe.train.augmentations:
         return None
-    return search_for(projected.bill, recipe.train.base_rows, projected.budget, recipe.seed % (1 << 31))
+    return search_for(projected.bill, recipe.train.base_rows, projected.budget, recipe.seed % (1 << 31), share)
 
 
 def _chosen_kernel(

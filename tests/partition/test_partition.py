@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import pytest
 from sklearn.metrics import log_loss
 
 import streamkern as sk
+from streamkern.backends import NumpyBackend, get_backend
 from streamkern.data.stream import Assembly, Block, Raw
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
-from streamkern.partition.grow import Axis, Counting, axis_of, cut_at, quantile_edges
+from streamkern.partition.grow import Axis, Counting, axis_of, between_means, cut_at, quantile_edges
 from streamkern.partition.memory import expected_leaves
 from streamkern.partition.rows import LeafIds, Scattered
 from streamkern.partition.tree import CutTree
@@ -76,6 +78,24 @@ def test_weights_of_a_row_sum_to_one_over_two_leaves_at_most(width: float):
         weights[:, [1, 3]].sum(axis=1)[near], (t[near] + 0.2 * width) / (0.4 * width or 1), atol=1e-12
     )
     assert np.array_equal(weights[:, [1, 3]].sum(axis=1)[~near], (t >= 0)[~near])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [0.0, 0.5, 1.0])
+def test_compiled_routes_are_those_of_the_reference(width: float, dtype: type):
+    X = np.random.default_rng(0).normal(size=(3000, 2)).astype(dtype)
+    X[:50] = 0.0  # at a threshold
+    tree = grown()
+    found = [
+        each.route(X, tree.directions, tree.cuts, tree.children, width) for each in (NumpyBackend(), get_backend())
+    ]
+    assert np.array_equal(found[0][0], found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-9)
+    strided = np.asfortranarray(X)
+    assert np.array_equal(tree.routes(strided, width)[1], found[1][1])
+    one = CutTree.of(2).routes(X, width)
+    assert (one[0] == [0, -1]).all()
+    assert (one[1] == [1, 0]).all()
 
 
 @pytest.mark.parametrize("d", [2, 54, 301])
@@ -141,6 +161,24 @@ def test_a_direction_is_along_the_feature_that_matters():
     assert line is not None
     direction = line.direction * X.std(axis=0)
     assert abs(direction[3]) / np.linalg.norm(direction) > 0.9
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cells_of_means_are_the_clusters_of_rows(weighted: bool):
+    rng = np.random.default_rng(0)
+    centers = np.array([[0, 0, 0], [4, 0, 0], [0, 9, 9], [4, 9, 9]], dtype=np.float64)
+    of = rng.choice(4, 4000, p=[0.1, 0.2, 0.3, 0.4])
+    X = (centers[of] + rng.normal(size=(4000, 3)) * [0.3, 0.6, 0]).astype(np.float32)
+    y = np.array([0.0, 1.0, -2.0, 3.0])[of]
+    model = sk.KernelRegressor(
+        "laplace", centers=50, preprocess=None, partition=sk.Partition(leaves=4, overlap=0.0, cuts="kmeans")
+    ).fit(X, y, sample_weight=rng.uniform(0.5, 1.5, 4000) if weighted else None)
+    assert model.report_["partition"]["constant"] == 4  # each leaf is one cluster
+    assert sorted(each["rows"] for each in model.report_["partition"]["by_leaf"]) == sorted(np.bincount(of).tolist())
+    np.testing.assert_allclose(model.predict(X), y, atol=1e-6)
+    assert between_means((0, np.ones((9, 2)), y[:9], None), sk.Laplace(), Continuous(np.zeros(1)), 0) is None
+    with pytest.raises(sk.UsageError, match="cuts is 'means'"):
+        sk.Partition(cuts="means")
 
 
 def test_rows_that_are_all_alike_have_no_direction():
@@ -315,6 +353,18 @@ def test_leaves_without_a_closed_form_take_validation_rows_for_intervals():
     ends = held.predict_interval(X)
     assert held.model_.answers.facts["functions"] == 0
     assert 0.85 < ((ends[:, 0] <= y) & (y <= ends[:, 1])).mean() < 0.97
+
+
+def test_a_leaf_whose_steps_diverge_is_solved_directly(monkeypatch: pytest.MonkeyPatch):
+    X, y = table(3000)
+    partition = sk.Partition(leaves=2)
+    right = sk.KernelRegressor("laplace", centers=60, solver=sk.Direct(), partition=partition).fit(X, y)
+    wild = sk.EigenPro(step=1e6, epochs=2)
+    monkeypatch.setattr("streamkern.partition.fit.resolved", lambda recipe, budget: (replace(recipe, solver=wild), ""))
+    with pytest.warns(UserWarning, match="Direct instead .in 2 of 2 leaves"):
+        model = sk.KernelRegressor("laplace", centers=60, partition=partition).fit(X, y)
+    assert np.array_equal(model.predict(X), right.predict(X))
+    assert {each["solver"] for each in model.report_["partition"]["by_leaf"]} == {"Direct"}
 
 
 def test_weights_of_rows_reach_the_leaves():

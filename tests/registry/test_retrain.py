@@ -463,3 +463,69 @@ def test_a_week_of_the_simulated_year(tmp_path: Path):
     assert (tmp_path / "y.svg").read_text().startswith("<svg")
     kept = ROOT / "docs/img/retraining.svg"
     assert kept.stat().st_size < 100_000
+
+
+def in_leaves(y: np.ndarray, **changes: Any) -> sk.Pipeline:
+    X = np.random.default_rng(0).normal(size=(4000, 4)).astype("float32") * [1, 1, 1, 100]
+    train, test = sk.from_arrays(X, y(X)).split(test=0.2)
+    given: dict[str, Any] = {
+        "train": train, "test": test, "kernel": sk.Laplace(2.0), "centers": sk.Uniform(40), "task": "regression",
+        "preprocess": (sk.Standardise(),), "partition": sk.Partition(leaves=4, overlap=0.0), "name": "leaves",
+    }  # fmt: skip
+    return sk.Pipeline(**(given | changes))
+
+
+def test_only_leaves_whose_rows_have_changed_are_trained_again(tmp_path: Path):
+    place, gate = tmp_path / "models", "r2 > -10"
+
+    def before(X: np.ndarray) -> np.ndarray:
+        return np.sign(X[:, 0]) + np.sin(2 * X[:, 1])
+
+    first = sk.retrain(in_leaves(before), place, gate=gate)
+    old = Registry(place).load()
+    tree = old.tree
+
+    def after(X: np.ndarray) -> np.ndarray:
+        y = before(X)
+        encoded = ((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32)
+        sure = np.abs(encoded @ tree.directions.T - tree.cuts[:, 1]).min(axis=1) > 0.1  # the scaling is not quite that
+        mine = tree.mine(encoded, 2) & sure
+        assert mine.sum() > 400
+        return y + mine * X[:, 2]
+
+    night = sk.retrain(in_leaves(after), place, gate=gate)
+    assert (first["start"], night["start"]) == ("cold", "warm")
+    result = json.loads((Registry(place).run_dir("leaves") / "result.json").read_text())
+    kept = {stage["name"] for stage in result["stages"] if stage["cached"] and stage["name"].startswith("leaf-")}
+    assert kept == {"leaf-0", "leaf-1", "leaf-3"}
+    new = Registry(place).load()
+    assert new.tree.fingerprint == tree.fingerprint
+    same = [new.leaves.facts[leaf]["weights_sha256"] == old.leaves.facts[leaf]["weights_sha256"] for leaf in range(4)]
+    assert same == [True, True, False, True]
+    assert np.array_equal(new.factor, old.factor)
+    assert new.score(in_leaves(after).test)["r2"] > old.score(in_leaves(after).test)["r2"] + 0.05
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"partition": sk.Partition(leaves=5, overlap=0.0)}, "partition differ"),
+        ({"preprocess": (sk.Standardise(), sk.Normalise())}, "preprocessing or partition differ"),
+    ],
+)
+def test_leaves_of_another_request_are_cut_anew(changes: dict[str, Any], reason: str, tmp_path: Path):
+    place = tmp_path / "models"
+    sk.retrain(in_leaves(lambda X: X[:, 0]), place, gate="r2 > -10")
+    _, why = warm(in_leaves(lambda X: X[:, 0], **changes), Registry(place).load())
+    assert reason in why
+    sk.run(in_leaves(lambda X: X[:, 0], partition=None), tmp_path / "run")
+    one = sk.load_model(tmp_path / "run" / "model.zarr")
+    assert warm(in_leaves(lambda X: X[:, 0]), one)[1] == "the champion is one model, without leaves"
+
+
+def test_leaves_of_other_classes_are_cut_anew(tmp_path: Path):
+    place, given = tmp_path / "models", {"task": "classification"}
+    sk.retrain(in_leaves(lambda X: (X[:, 0] > 0).astype(int), **given), place, gate="accuracy > 0")
+    night = sk.retrain(in_leaves(lambda X: np.digitize(X[:, 0], [-0.5, 0.5]), **given), place, gate="accuracy > 0")
+    assert night["start"] == "cold"
+    assert "classes are not those of the champion" in Registry(place).record(night["version"])["why_cold"]
