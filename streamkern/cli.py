@@ -165,6 +165,12 @@ def make_parser() -> argparse.ArgumentParser:
     command.set_defaults(command=_late("models.models_command"))
 
     command = commands.add_parser("plan", parents=[pipeline], add_help=False, help="say what a run will cost")
+    command.add_argument(
+        "--worker-memory",
+        metavar="BYTES",
+        help='most memory of a worker of a cluster, such as "64GiB"; more is refused',
+    )
+    command.add_argument("--worker-threads", type=_count, default=1, metavar="N", help="threads of a worker (1)")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_with_settings(command, "training.plan_command"))
 

@@ -286,6 +286,8 @@ VALUES: list[tuple[str, str]] = [
     ("run(f, centers=sk.Given(np.ones((3, 9))))", "(3, 9)"),
     ("run(f, train=sk.from_arrays(np.repeat(X[:5], 12, axis=0), Y), centers=sk.KMeans(10))", "5 distinct"),
     ("plan(centers=sk.Uniform(600))", "600 rows"),
+    ("sk.plan(job(), memory='4GiB', worker_memory='100MiB')", "100.0 MiB"),
+    ("sk.plan(job(), memory='4GiB', worker_threads=0)", "0 threads"),
     ("sk.open_dataset(zarr(f), target='label', on_corrupt='ignore')", "ignore"),
     ("sk.HorizontalFlip((2, 2), probability=2)", "2"),
     ("sk.FeatureDropout(2)", "2"),

@@ -4,11 +4,13 @@ Up to 32 columns lie one after another, and vectors go along the rows of A, so t
 vector of sixteen. An element of A W is a sum of sixteen chains of fused multiply-adds, each of every sixteenth term,
 and of what is left beyond whole vectors; one of Aᵀ R a single chain in the order of the rows. Bits depend on neither
 tiles nor threads nor the width of vectors.
+
+A may hold integers of 16 bits, in whole vectors, which become float32 in the registers, exactly: where a product is
+taken in every step it waits for memory, and these are half of the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -36,6 +38,8 @@ _TERMS = 8192  # of a sum of float64 that a library makes: with more it may spli
 
 _INDEX = ir.IntType(64)
 _NUMBER, _VECTOR = ir.FloatType(), ir.VectorType(ir.FloatType(), LANES)
+_INTEGERS = ir.VectorType(ir.IntType(16), LANES)
+_f32, _i16 = types.float32, types.int16
 
 
 def _at(builder: Any, base: Any, offset: Any, kind: Any) -> Any:
@@ -77,15 +81,24 @@ def _zeros(builder: Any, rows: int, columns: int) -> list[list[Any]]:
     return sums
 
 
-def floats(builder: Any, A: Any, offset: Any) -> Any:
+def _floats(builder: Any, A: Any, offset: Any) -> Any:
     """A vector of a float32 matrix."""
     return _at(builder, A, offset, _VECTOR)
 
 
-def across(M: int, read: Callable[..., Any] = floats) -> Any:
-    """T (M, C) = A W over whole vectors, for M rows of A, read by ``read``, and C rows of Wᵀ."""
+def _integers(builder: Any, A: Any, offset: Any) -> Any:
+    """A vector of a matrix of integers, as float32."""
+    address = builder.add(A, builder.mul(offset, _INDEX(2)))
+    read = builder.load(builder.inttoptr(address, _INTEGERS.as_pointer()), align=2)
+    return builder.sitofp(read, _VECTOR)
 
-    def body(builder: Any, C: int, T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any) -> None:
+
+def _across(M: int) -> Any:
+    """T (M, C) = A W over whole vectors, for M rows of A and C rows of Wᵀ."""
+
+    def body(
+        builder: Any, C: int, read: Any, T: Any, t_row: Any, A: Any, a_row: Any, W: Any, w_row: Any, vectors: Any
+    ) -> None:
         fma, sums = _fma(builder), _zeros(builder, M, C)
         with cgutils.for_range(builder, vectors) as step:
             k = builder.mul(step.index, _INDEX(LANES))
@@ -102,10 +115,12 @@ def across(M: int, read: Callable[..., Any] = floats) -> Any:
     return _kernel(body)
 
 
-def down(V: int, read: Callable[..., Any] = floats) -> Any:
-    """G (C, V vectors) += Rᵀ A, for C columns of R and V vectors of the rows of A, read by ``read``."""
+def _down(V: int) -> Any:
+    """G (C, V vectors) += Rᵀ A, for C columns of R and V vectors of the rows of A."""
 
-    def body(builder: Any, C: int, G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any) -> None:
+    def body(
+        builder: Any, C: int, read: Any, G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any
+    ) -> None:
         fma, sums = _fma(builder), _zeros(builder, C, V)
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
         places = [[builder.add(builder.mul(_INDEX(c), g_row), _INDEX(v * LANES)) for v in range(V)] for c in range(C)]
@@ -128,57 +143,63 @@ def down(V: int, read: Callable[..., Any] = floats) -> Any:
     return _kernel(body)
 
 
-def _kernel(body: Callable[..., None]) -> Any:
-    """Code for each number of columns, the last argument, up to ``_GROUP``: addresses, and distances in numbers."""
+def _kernel(body: Any) -> Any:
+    """Code for each number of columns, the last argument, up to ``_GROUP``: addresses, and distances in numbers.
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        *given, columns = args
-        for C in range(1, _GROUP + 1):
-            with builder.if_then(builder.icmp_signed("==", columns, _INDEX(C))):
-                body(builder, C, *given)
-        return context.get_dummy_value()
+    The first argument is the array that ``A`` is the address of: its type says how it is read.
+    """
 
     @intrinsic
     def kernel(
-        typingctx: Any, to: Any, to_row: Any, A: Any, a_row: Any, B: Any, b_row: Any, count: Any, columns: Any
-    ) -> Any:
-        return types.void(*[types.int64] * 8), generate
+        typingctx: Any, array: Any, to: Any, to_row: Any, A: Any, a_row: Any, B: Any, b_row: Any, count: Any,
+        columns: Any,
+    ) -> Any:  # fmt: skip
+        read = _integers if array.dtype == _i16 else _floats
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _, *given, columns = args
+            for C in range(1, _GROUP + 1):
+                with builder.if_then(builder.icmp_signed("==", columns, _INDEX(C))):
+                    body(builder, C, read, *given)
+            return context.get_dummy_value()
+
+        return types.void(array, *[types.int64] * 8), generate
 
     return kernel
 
 
-_many_rows, _one_row = across(ROWS), across(1)
-_many_columns, _one_vector = down(BLOCKS), down(1)
+_many_rows, _one_row = _across(ROWS), _across(1)
+_many_columns, _one_vector = _down(BLOCKS), _down(1)
 
 
 @numba.njit(**OPTIONS)
-def group(left: Any) -> Any:
+def _group(left: Any) -> Any:
     """How many of the columns that are left come next: groups of nearly one size."""
     groups = (left + _GROUP - 1) // _GROUP
     return (left + groups - 1) // groups
 
 
-_f32 = types.float32
+def _signature(dtype: Any) -> Any:
+    return types.void(rows(dtype, readonly=True), rows(_f32, readonly=True), rows(_f32))
 
 
-@loop(lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype)), _f32)
 def _times(A: Any, W: Any, out: Any) -> None:
     """A Wᵀ for A (n, p) and W (c, p): into ``out`` (n, c)."""
     n, p = A.shape
     c, whole = W.shape[0], p // LANES
-    a_row, w_row, t_row = A.strides[0] // _SIZE, W.strides[0] // _SIZE, out.strides[0] // _SIZE
+    a_row, w_row, t_row = A.strides[0] // A.itemsize, W.strides[0] // _SIZE, out.strides[0] // _SIZE
     left, right, place = A.ctypes.data, W.ctypes.data, out.ctypes.data
     i = 0
     while i < n:
         many = ROWS if i + ROWS <= n else 1
         j = 0
         while j < c:
-            columns = group(c - j)
-            T, L, R = place + _SIZE * (t_row * i + j), left + _SIZE * a_row * i, right + _SIZE * w_row * j
+            columns = _group(c - j)
+            T, L, R = place + _SIZE * (t_row * i + j), left + A.itemsize * a_row * i, right + _SIZE * w_row * j
             if many == ROWS:
-                _many_rows(T, t_row, L, a_row, R, w_row, whole, columns)
+                _many_rows(A, T, t_row, L, a_row, R, w_row, whole, columns)
             else:
-                _one_row(T, t_row, L, a_row, R, w_row, whole, columns)
+                _one_row(A, T, t_row, L, a_row, R, w_row, whole, columns)
             j += columns
         for k in range(i, i + many):
             for j in range(c):
@@ -189,12 +210,11 @@ def _times(A: Any, W: Any, out: Any) -> None:
         i += many
 
 
-@loop(lambda dtype: types.void(rows(dtype, readonly=True), rows(dtype, readonly=True), rows(dtype)), _f32)
 def _add_transposed(A: Any, R: Any, out: Any) -> None:
     """Add Rᵀ A to ``out`` (c, p), for A (n, p) and R (n, c)."""
     n, p = A.shape
     c, whole = R.shape[1], p // LANES * LANES
-    a_row, r_row, g_row = A.strides[0] // _SIZE, R.strides[0] // _SIZE, out.strides[0] // _SIZE
+    a_row, r_row, g_row = A.strides[0] // A.itemsize, R.strides[0] // _SIZE, out.strides[0] // _SIZE
     left, right, place = A.ctypes.data, R.ctypes.data, out.ctypes.data
     for i in range(0, n, CHUNK):
         many = min(CHUNK, n - i)
@@ -203,19 +223,26 @@ def _add_transposed(A: Any, R: Any, out: Any) -> None:
             wide = k + BLOCKS * LANES <= whole
             j = 0
             while j < c:
-                columns = group(c - j)
-                G, L = place + _SIZE * (g_row * j + k), left + _SIZE * (a_row * i + k)
+                columns = _group(c - j)
+                G, L = place + _SIZE * (g_row * j + k), left + A.itemsize * (a_row * i + k)
                 F = right + _SIZE * (r_row * i + j)
                 if wide:
-                    _many_columns(G, g_row, L, a_row, F, r_row, many, columns)
+                    _many_columns(A, G, g_row, L, a_row, F, r_row, many, columns)
                 else:
-                    _one_vector(G, g_row, L, a_row, F, r_row, many, columns)
+                    _one_vector(A, G, g_row, L, a_row, F, r_row, many, columns)
                 j += columns
             k += BLOCKS * LANES if wide else LANES
         for m in range(i, i + many):
             for j in range(c):
                 for k in range(whole, p):
                     out[j, k] += A[m, k] * R[m, j]
+
+
+_times_of = {np.float32: loop(_signature, _f32)(_times), np.int16: loop(_signature, _i16)(_times)}
+_add_transposed_of = {
+    np.float32: loop(_signature, _f32)(_add_transposed),
+    np.int16: loop(_signature, _i16)(_add_transposed),
+}
 
 
 def prepared(W: Array) -> Array | Factor:
@@ -263,8 +290,8 @@ def times(A: Array, W: Array | Factor) -> Array:
                 out[:, j] += np.vecdot(A[:, part], np.ascontiguousarray(W[part, j]))
     elif _compiled(A, W.T):
         out = np.empty((len(A), W.shape[1]), np.float32)
-        _times(A, W.T, out)
-    elif _compiled(A, W) and not W.shape[1] % LANES:
+        _times_of[A.dtype.type](A, W.T, out)
+    elif A.dtype == np.float32 and _compiled(A, W) and not W.shape[1] % LANES:
         out = np.zeros((len(A), W.shape[1]), np.float32)
         add_product(A, W, out)
     else:
@@ -275,12 +302,13 @@ def times(A: Array, W: Array | Factor) -> Array:
 def add_transposed(A: Array, R: Array, out: Array) -> None:
     """``out`` (p, c) += Aᵀ R for a panel A (n, p) and R (n, c); ``out`` is of ``room``."""
     if _compiled(A, R) and _compiled(A, out.T):
-        _add_transposed(A, R, out.T)
+        _add_transposed_of[A.dtype.type](A, R, out.T)
     else:
         out += A.T @ R
 
 
 def _compiled(A: Array, B: Array) -> bool:
-    """Whether loops here read both: float32 with dense rows, and not empty."""
-    single = bool(VECTORS) and A.dtype == B.dtype == np.float32 and A.size > 0 and min(B.shape) > 0
+    """Whether loops here read both: dense rows, not empty, B in float32 and A as well, or integers in whole vectors."""
+    known = A.dtype == np.float32 or (A.dtype == np.int16 and not A.shape[1] % LANES)
+    single = bool(VECTORS) and known and B.dtype == np.float32 and A.size > 0 and min(B.shape) > 0
     return single and has_dense_rows(A) and has_dense_rows(B)

@@ -99,5 +99,8 @@ def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, q
 def plan_command(args: Namespace, settings: dict[str, str]) -> None:
     """Print what a run will cost."""
     get_device(args.device)
-    made = plan(load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads, device=args.device)
+    made = plan(
+        load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads, device=args.device,
+        worker_memory=args.worker_memory, worker_threads=args.worker_threads,
+    )  # fmt: skip
     say((json.dumps(made.to_json(), indent=1) if args.json else made.text()) + "\n")

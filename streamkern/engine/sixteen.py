@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from streamkern.backends.fixed import add_transposed_integers, times_integers
 from streamkern.backends.product import Factor
-from streamkern.backends.thin import laid_out, room
+from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.engine.base import SLAB, SUMS, Centered, Map
 from streamkern.engine.numpy import not_positive
 from streamkern.engine.packed import PANEL, PackedFactor, padded, panel_rows, quantised
@@ -156,13 +155,13 @@ def packed_product(W: PackedFactor, B: Array, parallel: Map) -> Array:
             sums = room(wide, right.shape[1], np.float32)
             for rows, first, lead, numbers in part:
                 own = slice(first, first + numbers.shape[1] - lead)
-                T = times_integers(numbers[:, lead:], right[own])
+                T = times(numbers[:, lead:], right[own])
                 if lead:
-                    T += times_integers(numbers[:, :lead], right[:lead])
+                    T += times(numbers[:, :lead], right[:lead])
                 T *= np.square(W.scales[rows])[:, None]
                 if lead:
-                    add_transposed_integers(numbers[:, :lead], T, sums[:lead])
-                add_transposed_integers(numbers[:, lead:], T, sums[own])
+                    add_transposed(numbers[:, :lead], T, sums[:lead])
+                add_transposed(numbers[:, lead:], T, sums[own])
             return sums
 
         first, *rest = parallel(total, [tiles[i::SUMS] for i in range(min(SUMS, len(tiles)))])

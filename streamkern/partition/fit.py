@@ -32,7 +32,7 @@ from streamkern.data.statistics import Statistics, require_range, unlike_scales
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Encoding, Indicators, encoding_to_json
 from streamkern.errors import NumericalError, StreamkernError, UsageError
-from streamkern.execute.base import Allowance, Executor
+from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import FeatureMap, Kernel, Laplace, kernel_from_json
 from streamkern.memory import release
@@ -268,7 +268,7 @@ def fit_partition(
     leaf_recipe = LeafRecipe.of(recipe)
     project = Projection(recipe, partition, leaf_recipe.on, budget, executor.slots, executor.name == "threads", trial)
     footprint, _ = project.first()
-    executor.allowed = Allowance(budget, footprint.worker_bytes(1), footprint.worker[1])
+    executor.allowed = footprint.allowance()
     on_plan(footprint)
     champion = champion_of(partition)
     if champion is not None:
@@ -290,7 +290,7 @@ def fit_partition(
         grown = _as_cut(champion.tree, assembly, executor, stages)
     release()
     footprint, at_once = project.then(data, grown)
-    executor.allowed = Allowance(budget, footprint.worker_bytes(1), footprint.worker[1])
+    executor.allowed = footprint.allowance()
     on_plan(footprint)
     began = time.perf_counter()
     assert facts.encoding is not None

@@ -161,7 +161,7 @@ class Projection:
             "calibrate": models + bytes_of_answers(leaf.task, leaves, outputs, row),
             "evaluate": reading.stages["evaluate"] + 3 * models,
         }
-        fits = replace(reading, stages=stages, worker=(each + scatter, each))
+        fits = replace(reading, stages=stages, worker={"scatter": scatter, "thread": each})
         if fits.peak > self.budget:
             largest = max(stages, key=lambda name: stages[name])
             enough = format_bytes(1.02 * fits.peak)

@@ -14,6 +14,7 @@ from streamkern.data.statistics import unlike_scales
 from streamkern.data.stream import Assembly, Scan
 from streamkern.engine.operations import Operations
 from streamkern.engine.parallel import default_threads
+from streamkern.errors import UsageError
 from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.partition.choice import in_leaves, open_to_one, settled, single, trial_footprint, without
 from streamkern.partition.fit import LeafRecipe, require_partition
@@ -77,6 +78,7 @@ class Plan:
         footprint: projected memory.
         budget: bytes the process may hold.
         solver: name of the solver.
+        worker_threads: threads of a worker of a cluster.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -84,6 +86,7 @@ class Plan:
     footprint: Footprint
     budget: int
     solver: str
+    worker_threads: int = 1
 
     @property
     def seconds(self) -> float:
@@ -98,7 +101,7 @@ class Plan:
             "solver": self.solver,
             "choices": list(self.choices),
             "projected_memory_bytes": self.footprint.peak,
-            "projected_worker_bytes": self.footprint.worker_bytes(),
+            "projected_worker_bytes": self.footprint.worker_bytes(self.worker_threads),
             "memory_budget_bytes": self.budget,
         }
 
@@ -126,8 +129,11 @@ class Plan:
         lines.append(f"memory: {format_bytes(self.footprint.peak)} of {format_bytes(self.budget)}")
         if self.footprint.extra:
             lines[-1] += f"; {format_bytes(self.footprint.extra)} more {self._better()}"
-        worker = format_bytes(self.footprint.worker_bytes())
-        lines.append(f"a worker of a cluster, one thread: {worker} beyond what its process holds")
+        worker = format_bytes(self.footprint.worker_bytes(self.worker_threads))
+        lines.append(
+            f"a worker of a cluster, {self.worker_threads} thread(s): {worker} beyond what its process holds: "
+            f"{self.footprint.worker_text(self.worker_threads)}, libraries"
+        )
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])
 
 
@@ -138,6 +144,8 @@ def plan(
     threads: int | None = None,
     prices: Prices | None = None,
     device: str = "auto",
+    worker_memory: str | int | None = None,
+    worker_threads: int = 1,
 ) -> Plan:
     """Cost of a pipeline on this machine, with threads. Of the rows it reads the first chunk.
 
@@ -149,16 +157,31 @@ def plan(
         threads: as for ``run``.
         device: as for ``run``.
         prices: what operations take; by default this machine's, measured for a few seconds once and kept.
+        worker_memory: bytes that each worker of a cluster may hold, such as "64GiB"; not looked at by default.
+        worker_threads: threads of a worker.
 
     Raises:
-        PlanRefusedError: it would not fit; says what would make it fit.
+        PlanRefusedError: it would not fit here, or on a worker; says what would make it fit.
         DataError: the training set is empty, or has fewer rows than centers.
+        UsageError: ``worker_threads`` is below 1, or a number of bytes cannot be parsed.
     """
+    if worker_threads < 1:
+        raise UsageError(f"A worker has {worker_threads} threads.", where="worker_threads", expected="at least 1")
+    limit = None if worker_memory is None else parse_bytes(worker_memory)
     budget = default_budget() if memory is None else parse_bytes(memory)
     if pipeline.partition is not None:
         pipeline = in_leaves(pipeline)
     if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
-        return _in_leaves(pipeline, pipeline.partition, budget, threads or default_threads(), prices)
+        made = _in_leaves(pipeline, pipeline.partition, budget, threads or default_threads(), prices)
+    else:
+        made = _of_one(pipeline, budget, threads, prices, device)
+    if limit is not None:
+        made.footprint.require_worker(limit, worker_threads, made.footprint.bill.size.p)
+    return replace(made, worker_threads=worker_threads)
+
+
+def _of_one(pipeline: Pipeline, budget: int, threads: int | None, prices: Prices | None, device: str) -> Plan:
+    """The plan of one model of all rows."""
     pipeline, reason = settled(without(pipeline), budget)
     pipeline.train.require_rows()
     data, solver = planned(pipeline), pipeline.solver

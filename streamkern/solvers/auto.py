@@ -114,7 +114,7 @@ def resolved(recipe: R, budget: int) -> tuple[R, str]:
         outputs = max(1, int(np.prod(target.outputs)))
     memory = solver_memory(budget, data, p, itemsize)
     patience = None if given.validation is None else PATIENCE
-    if _every_row(given, p) and (given.centers.stored or EigenPro().chosen_projection(p, memory) == "delayed"):
+    if _every_row(given, p) and (given.centers.stored or EigenPro().chosen_projection(p, memory) != "exact"):
         why = "EigenPro2: every training row is a center, so no step is projected"
         return replace(given, solver=EigenPro2(epochs=default_passes(len(data)), patience=patience)), why
     choice = choose_solver(

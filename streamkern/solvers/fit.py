@@ -42,7 +42,7 @@ from streamkern.data.targets import Classes, Encoding, encoding_to_json
 from streamkern.data.transforms import Transform
 from streamkern.engine import engine_on
 from streamkern.errors import DataError, NumericalError, UsageError
-from streamkern.execute.base import Allowance, Executor
+from streamkern.execute.base import Executor
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
 from streamkern.solvers.answers import AnswersFrom, make_answers, require_left_out, require_two, source_of
@@ -383,7 +383,7 @@ def fit(
     search: Search | None = None
 
     def allow(projected: Footprint) -> None:
-        executor.allowed = Allowance(budget, projected.worker_bytes(1), projected.worker[1])
+        executor.allowed = projected.allowance()
         on_plan(projected)
 
     guess = planned(recipe)

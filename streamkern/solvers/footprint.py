@@ -14,6 +14,7 @@ from streamkern.data.reader import KEPT_BYTES, reading_bytes
 from streamkern.engine import default_engine
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError
+from streamkern.execute.base import Allowance
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
@@ -59,7 +60,8 @@ class Footprint:
         cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
         bill: what the solver takes, given how many bytes its own matrices may have.
         budget: bytes the process may hold.
-        worker: bytes of rows, centers and sums in a process of a cluster with one thread, and of each further thread.
+        worker: bytes of centers, weights and rows in a process of a cluster, by name, and of a thread there with its
+            blocks and sums.
         extra: bytes that training adds to its stage where data make the solver try a better solve.
         better_budget: budget in bytes that allows it; 0 where this one does, or nothing is added.
     """
@@ -69,7 +71,7 @@ class Footprint:
     cache_bytes: int
     bill: Bill
     budget: int
-    worker: tuple[int, int]
+    worker: dict[str, int]
     extra: int
     better_budget: int = 0
 
@@ -80,8 +82,41 @@ class Footprint:
 
     def worker_bytes(self, threads: int = 1) -> int:
         """Bytes that a process of a cluster holds at its peak, beyond what it held before."""
-        first, more = self.worker
-        return _MODULES + _ENGINE + _LIBRARIES + first + (threads - 1) * more
+        return _MODULES + _ENGINE + _LIBRARIES + sum(self.worker.values()) + (threads - 1) * self.worker["thread"]
+
+    def allowance(self) -> Allowance:
+        """Memory that worker processes may hold."""
+        return Allowance(self.budget, self.worker_bytes(1), self.worker["thread"])
+
+    def worker_text(self, threads: int = 1) -> str:
+        """What such a process holds, the largest first."""
+        parts = self.worker | {"thread": threads * self.worker["thread"]}
+        names = {"thread": "threads" if threads > 1 else "its thread"}
+        largest = sorted(parts, key=lambda name: -parts[name])
+        return ", ".join(f"{names.get(name, name)} {format_bytes(parts[name])}" for name in largest)
+
+    def require_worker(self, limit: int, threads: int, p: int) -> None:
+        """Check that a process of a cluster may hold what it needs.
+
+        Args:
+            limit: bytes that it may hold, what it holds before the run included.
+            threads: its threads.
+            p: centers, for the error.
+
+        Raises:
+            PlanRefusedError: it needs more; says of what.
+        """
+        needed = _FRESH + self.worker_bytes(threads)
+        if needed <= limit:
+            return
+        each = self.worker.get("centers", 0) // max(1, p)
+        fewer = f"fewer centers, each of which takes {format_bytes(each)} there" if each else "smaller leaves"
+        raise PlanRefusedError(
+            f"A worker needs {format_bytes(needed)} and may use {format_bytes(limit)}: {self.worker_text(threads)}.",
+            where=f"worker_memory={format_bytes(limit)}, worker_threads={threads}, centers={p:,}",
+            expected=f"workers with at least {_rounded_up(needed)}",
+            remedy=f"give workers more memory; or use {fewer}; or fewer threads a worker",
+        )
 
     @property
     def peak(self) -> int:
@@ -314,7 +349,9 @@ def _project(
     thread = (
         THREAD + transforming + takes.block + read_ahead + lanes * takes.sums + row_bytes(d, itemsize, values) * batch
     )
-    worker = 3 * takes.centers + 2 * takes.state + reading + needed + ids + thread, thread
+    worker = {
+        "centers": 3 * takes.centers, "weights": 2 * takes.state, "rows": reading + needed + ids, "thread": thread,
+    }  # fmt: skip
     return Footprint(baseline, stages, cache, bill, budget, worker, extra)
 
 

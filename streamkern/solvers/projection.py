@@ -285,7 +285,9 @@ def measure_unprojected(expansion: Expansion, nystrom: NystromPreconditioner, X:
     E = nystrom.eigensystem.vectors
     K = expansion.at(X).block(X)
     np.fill_diagonal(K, engine.diagonal(expansion, X))
-    phi = expansion.head(len(E)).block(X).astype(np.float64) @ E
+    subsample, phi = expansion.head(len(E)), engine.empty((len(X), E.shape[1]))
+    for rows in tiles(len(X), DIAGONAL):  # a whole K(X, X_s) in float64 would be the most that the set-up holds
+        phi[rows] = subsample.block(X[rows]).astype(np.float64) @ E
     damped = phi * nystrom.damping
     diagonal = np.diag(K) - np.einsum("ij,ij->i", damped, phi)
     return measure(diagonal, lambda v: K @ v - damped @ (phi.T @ v), engine)

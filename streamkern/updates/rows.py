@@ -22,7 +22,7 @@ from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
 from streamkern.execute import Scheduler, open_executor
-from streamkern.execute.base import Allowance, Executor, Parts, Stack
+from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.model import KernelMachine
 from streamkern.partition.model import PartitionedMachine
@@ -175,7 +175,7 @@ def updated(
     many = added is not None and forgotten is None and added.base_rows >= stored.rows
     wanted = "validation" if validation is not None else "leave-one-out" if many else ""
     projected = _projected(model, stored, rows, wanted, executor, budget)
-    executor.allowed = Allowance(budget, projected.worker_bytes(1), projected.worker[1])
+    executor.allowed = projected.allowance()
     sums = stored.load() if isinstance(stored, StoredSums) else stored
     if forgotten is not None:
         require_forgetting(sums)

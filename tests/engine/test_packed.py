@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.backends import fixed
+from streamkern.backends import thin
 from streamkern.engine import NumpyEngine
 from streamkern.engine.device import DeviceEngine
 from streamkern.engine.host import HostEngine
@@ -95,7 +95,7 @@ def test_a_library_multiplies_where_no_loop_is_compiled(monkeypatch: pytest.Monk
     W = engine.packed_factor(expansion(300, engine), SHIFT, 300)
     B = np.random.default_rng(3).normal(size=(300, 7)).astype(np.float32)
     expected = engine.packed_product(W, B)
-    monkeypatch.setattr(fixed, "VECTORS", 0)
+    monkeypatch.setattr(thin, "VECTORS", 0)
     np.testing.assert_allclose(engine.packed_product(W, B), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 

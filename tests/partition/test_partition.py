@@ -479,6 +479,8 @@ def test_the_plan_names_leaves_and_sweeps():
     assert "about 4 leaves of up to 1,654 rows" not in plan.text()  # cut once more: they would be too large
     assert "about 8 leaves" in plan.text()
     assert json.dumps(plan.to_json())
+    with pytest.raises(sk.PlanRefusedError, match="A worker needs"):
+        sk.plan(pipeline, worker_memory="100MiB")
 
 
 def test_expected_leaves_are_those_of_cuts_at_medians():

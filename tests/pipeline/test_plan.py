@@ -15,6 +15,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.engine.operations import Operations
+from streamkern.memory import format_bytes
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes, gemm_rate
 from streamkern.solvers import footprint
 
@@ -209,3 +210,24 @@ def test_a_plan_says_what_a_second_sweep_would_add(make: Make, monkeypatch: pyte
     monkeypatch.setattr(footprint, "_FRESH", 9 << 30)
     tight = sk.plan(pipeline, prices=PRICES, threads=1, memory="8GiB")
     assert re.search(r" more would be needed where .* from a budget of 9\.[0-9] GiB\n", tight.text())
+
+
+def test_a_plan_for_a_cluster_says_what_a_worker_holds_and_refuses_what_is_more(make: Make):
+    one, eight = (
+        sk.plan(make(centers=sk.Uniform(500)), prices=PRICES, worker_memory="2GiB", worker_threads=n) for n in (1, 8)
+    )
+    held = one.footprint.worker
+    assert one.to_json()["projected_worker_bytes"] == one.footprint.worker_bytes(1) > sum(held.values())
+    assert eight.footprint.worker_bytes(8) - one.footprint.worker_bytes(1) == pytest.approx(7 * held["thread"], rel=0.1)
+    assert re.search(r"a worker of a cluster, 8 thread\(s\): .* holds: .*centers .*, libraries", eight.text())
+    largest = max(held, key=lambda name: held[name])
+    assert one.footprint.worker_text().split(", ")[0].endswith(f"{largest} {format_bytes(held[largest])}")
+    with pytest.raises(sk.PlanRefusedError) as caught:
+        sk.plan(make(centers=sk.Uniform(500)), prices=PRICES, worker_memory="300MiB", worker_threads=8)
+    assert "A worker needs" in str(caught.value)
+    assert "centers" in str(caught.value)
+    enough = re.search(r"at least (.*)$", caught.value.expected or "")
+    assert enough is not None
+    sk.plan(make(centers=sk.Uniform(500)), prices=PRICES, worker_memory=enough[1], worker_threads=8)
+    with pytest.raises(sk.UsageError, match="0 threads"):
+        sk.plan(make(), prices=PRICES, worker_threads=0)

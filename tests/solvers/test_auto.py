@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import streamkern as sk
 from streamkern.solvers.auto import choose_solver, default_passes, resolved
+from streamkern.solvers.footprint import solver_memory
 from streamkern.solvers.metered import Bill, Size, nominal, sums_held
 
 
@@ -138,7 +139,7 @@ def test_another_word_is_refused():
 
 
 @pytest.mark.parametrize("centers", [sk.AllRows(), sk.Uniform(600)], ids=["stored", "drawn"])
-def test_every_row_a_center_needs_no_projection_where_no_factor_fits(centers: Any):
+def test_every_row_a_center_needs_no_projection_where_no_float32_factor_fits(centers: Any):
     job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=centers, solver="auto")
     chosen, reason = resolved(job, 1 << 20)
     assert isinstance(chosen.solver, sk.EigenPro2)
@@ -146,6 +147,11 @@ def test_every_row_a_center_needs_no_projection_where_no_factor_fits(centers: An
     assert "every training row is a center" in reason
     if not centers.stored:  # normal equations, or a factor, while there is room
         assert not isinstance(resolved(job, 1 << 30)[0].solver, sk.EigenPro2)
+        p, budgets = 600, range(1 << 20, 12 << 20, 1 << 18)
+        kinds = [sk.EigenPro().chosen_projection(p, solver_memory(budget, job.train, p, 4)) for budget in budgets]
+        assert "packed" in kinds  # which would have to be set up, for what EigenPro 2 has without
+        for budget, kind in zip(budgets, kinds, strict=True):
+            assert isinstance(resolved(job, budget)[0].solver, sk.EigenPro2) == (kind != "exact")
     twice = replace(job, train=rows().augment(sk.GaussianNoise(0.1), copies=2), centers=sk.Uniform(600))
     assert not isinstance(resolved(twice, 1 << 20)[0].solver, sk.EigenPro2)
 

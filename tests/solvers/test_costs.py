@@ -208,3 +208,12 @@ def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shap
     assert training <= said.training + rows
     assert said.setup <= 1.35 * setup + (3 << 20)
     assert said.training <= 1.35 * training + (3 << 20)
+
+
+def test_delayed_projection_holds_a_few_numbers_for_each_center():
+    """The centers three times and five matrices of the basis of eigenvectors; K(X, Z) of all held-out rows is more."""
+    d, basis = 784, 275
+    few, many = (
+        Bill(sk.EigenPro(projection="delayed"), Size(60_000, p, d, 10, slots=1)).memory.setup for p in (20_000, 30_000)
+    )
+    assert (many - few) / 10_000 <= 3 * d * 4 + 5 * basis * 8
