@@ -225,7 +225,7 @@ SOLVERS = [
     sk.Falkon(ridge=1e-5),
     sk.Direct(ridge=1e-5),
     sk.SGD(epochs=20),
-    sk.SVRG(epochs=2),
+    sk.SVRG(epochs=6),
 ]
 
 
