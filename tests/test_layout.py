@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -254,3 +255,16 @@ def test_a_public_method_has_a_docstring_unless_another_class_documents_that_nam
     found = [each for file in FILES for each in methods(file)]
     documented = {part.name for _, part in found if ast.get_docstring(part)}
     assert [place for place, part in found if part.name not in documented] == []
+
+
+@pytest.mark.parametrize("benchmark", sorted((ROOT / "tests" / "benchmarks").glob("*.py")), ids=lambda file: file.stem)
+def test_what_a_benchmark_takes_from_another_is_there(benchmark: Path):
+    """No test runs most of them to their end."""
+    for node in ast.walk(ast.parse(benchmark.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
+            place = ROOT / str(node.module).replace(".", "/")
+            source = "" if place.is_dir() else place.with_suffix(".py").read_text()
+            for name in (alias.name for alias in node.names):
+                assert (place / f"{name}.py").is_file() or re.search(
+                    rf"^(def|class|from .*)? ?\b{name}\b", source, re.M
+                ), name

@@ -17,7 +17,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score, roc_auc_score
 
 import streamkern as sk
-from tests.benchmarks.answers import fashion
+from tests.benchmarks.tables import fashion_parts
 
 CENTERS = 1000
 
@@ -25,7 +25,7 @@ CENTERS = 1000
 def one_class(rare: int, rows: int) -> tuple[np.ndarray, ...]:
     """Training rows with few of one class, and all test rows."""
 
-    X, y, X_test, y_test = fashion()
+    X, y, X_test, y_test = fashion_parts()
     kept = np.sort(np.concatenate([np.flatnonzero(y != rare)[:20_000], np.flatnonzero(y == rare)[:rows]]))
     return X[kept], (y[kept] == rare).astype(int), X_test, (y_test == rare).astype(int)
 
