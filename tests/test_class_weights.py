@@ -123,7 +123,7 @@ def test_a_class_without_weight_is_left_out():
 
 
 def test_scikit_learns_check():
-    check_class_weight_classifiers("KernelClassifier", sk.KernelClassifier(threads=1, memory="1GiB"))
+    check_class_weight_classifiers("KernelClassifier", sk.KernelClassifier(threads=1, memory="4GiB"))
 
 
 def _pipeline(X, y, **given):

@@ -27,7 +27,8 @@ class ClassWeightedSource(DerivedSource):
 
     Args:
         source: the rows, with one label a row.
-        encoding: the classes; None where a plan only asks what reading takes.
+        encoding: the classes; None where a plan asks how wide rows are and what reading them takes: nothing is
+            multiplied.
         factors: weights of the classes, shape (K,).
     """
 
@@ -54,8 +55,9 @@ class ClassWeightedSource(DerivedSource):
             DataError: a label is not among the classes.
         """
         X, y, w = self.source.read(chunk)
+        if self.encoding is None:
+            return Rows(X, y, w)
         assert y is not None
-        assert self.encoding is not None
         assert self.factors is not None
         ids = np.arange(self.bounds[chunk], self.bounds[chunk + 1])
         factors = self.factors[self.encoding.encode(y, ids, self.source.where(chunk))]

@@ -315,7 +315,7 @@ def _project(
     weights = p * outputs * (itemsize + 8)
     stages = {
         "statistics": scan + ids + learning_bytes,
-        "centers": gather + ids + 4 * takes.centers + centers_bytes,
+        "centers": gather + ids + 2 * takes.centers + centers_bytes,
         "eigensystem": gather + takes.setup,
         "train": takes.training + (read + KEPT_BYTES if takes.sweeps else read_ahead) + reading,
         "evaluate": takes.centers
