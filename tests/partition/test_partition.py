@@ -474,7 +474,8 @@ def test_the_plan_names_leaves_and_sweeps():
     pipeline = sk.Pipeline(data, test=data, centers=sk.Uniform(100), solver="auto", partition=PARTITION)
     plan = sk.plan(pipeline)
     assert [stage.name for stage in plan.stages] == [
-        "preprocess-joinquantiles", "statistics", "check-test", "one-or-leaves", "levels", "scatter", "leaves", "evaluate"
+        "preprocess-joinquantiles", "statistics", "check-test", "one-or-leaves", "levels", "scatter", "leaves",
+        "evaluate",
     ]  # fmt: skip
     assert "about 4 leaves of up to 1,654 rows" not in plan.text()  # cut once more: they would be too large
     assert "about 8 leaves" in plan.text()
