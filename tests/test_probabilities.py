@@ -100,7 +100,7 @@ def test_leave_one_out_calibrates_as_well_as_rows_held_out(load):
     uncalibrated = ProbabilityCalibration(np.ones(len(set(y))), np.zeros(len(set(y))), np.zeros(len(set(y))), {})
     plain = log_loss(y_test, uncalibrated.probabilities(left_out.model_.decision_function(X_test)))
     assert losses[0] < 0.9 * plain
-    assert losses[0] < 1.1 * losses[1]
+    assert losses[0] < 1.15 * losses[1]
     P = left_out.predict_proba(X_test)
     assert (P.argmax(axis=1) == left_out.predict(X_test)).mean() > 0.97
     np.testing.assert_allclose(P.sum(axis=1), 1.0)

@@ -26,10 +26,12 @@ from streamkern.data.preprocess import (
     require_columns,
     rows_themselves,
 )
+from streamkern.data.reader import reading_bytes
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import Fill, Transform
 from streamkern.errors import DataError, StreamkernError, UsageError, require_counts
+from streamkern.memory import check
 from streamkern.storage.base import Source
 from streamkern.storage.schema import Schema
 from streamkern.types import Array, IntArray, Parameters
@@ -497,7 +499,9 @@ def _joined(X: Array, columns: Sequence[int]) -> list[int]:
 
 def _units_differ(X: Array) -> bool:
     """Whether the units of features differ among these rows: of finite numbers, others are refused later."""
-    return bool(np.isfinite(X).all()) and Units().differ(X.var(axis=0))
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of the rows, which the run names
+        variance = X.var(axis=0)
+    return bool(np.isfinite(variance).all()) and Units().differ(variance)
 
 
 _AT_FIRST: WeakKeyDictionary[Source, dict[tuple[int, ...], list[int]]] = WeakKeyDictionary()
@@ -514,9 +518,10 @@ def _joined_at_first(source: Source, columns: Sequence[int], alike: bool = True)
     known, key = _AT_FIRST.setdefault(source, {}), tuple(columns)
     if key not in known and len(source.bounds) > 1 and key:
         try:
+            check(reading_bytes(source, 1), source.where(0))
             X = source.read(0).X[:SAMPLE_ROWS].astype(np.float64)
             known[key] = _joined(X, columns) if alike or _units_differ(X) else []
-        except StreamkernError:  # the run reports it, and names the damaged place
+        except StreamkernError:  # the run reports it, and names the damaged place, or what memory it takes
             known[key] = []
     return known.get(key, [])
 
