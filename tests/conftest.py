@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from streamkern.memory import release
 
 # No deadline, because the first example pays for compilation; the per-test timeout stands in pyproject.toml.
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -35,6 +38,14 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
         patch.setattr(tempfile, "tempdir", None)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def free_memory() -> Iterator[None]:
+    """What the tests of a file have left goes back to the system: budgets of the next count what the process holds."""
+    yield
+    gc.collect()
+    release()
 
 
 # Imports once and forks for each command: a second saved with every one that is started only to be killed.
