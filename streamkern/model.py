@@ -21,7 +21,7 @@ from streamkern.data.encoders import Lookup
 from streamkern.data.split import runs
 from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, encoding_from_json, encoding_to_json
-from streamkern.data.transforms import Transform, dump, final, load
+from streamkern.data.transforms import Project, Transform, dump, final, load
 from streamkern.engine.base import ROW_TILE
 from streamkern.errors import DataError, ModelFormatError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
@@ -43,7 +43,7 @@ from streamkern.solvers.saved import Answers, described_arrays, loaded_answers, 
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.solvers.sums import MEMBER, StoredSums, Sums, kept_of
 from streamkern.storage import Source, array_source, open_source, table_source
-from streamkern.storage.artifact import load_artifact, save_artifact, sha256
+from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.base import digest
 from streamkern.storage.convert import is_table
 from streamkern.storage.schema import Schema
@@ -54,6 +54,7 @@ from streamkern.user_code import described
 KIND = "KernelMachine"
 _BLOCK_ROWS = 1024
 _TASK_BYTES, _TASK_ROWS = 8 << 20, 1 << 16
+_CALL_BYTES = 256 << 20  # of rows that are predicted in memory, at once
 _TASK_WORK = 1 << 28  # multiply-adds of a task, about: some ten milliseconds of a core
 _VALUE = 30  # multiply-adds that the function of a distance costs
 
@@ -191,9 +192,25 @@ class KernelMachine(ModelAnswers):
         )
 
     @property
+    def drawn(self) -> int:
+        """Bytes that prediction makes from the description alone, once: random matrices, Nystrom's factor."""
+        d, p = int(self.Z.shape[1]), len(self.Z)
+        matrices = sum(each.n_in * each.n_out for each in self.transforms if isinstance(each, Project))
+        features = 0 if self.features is None else self.features.resident_bytes(d, np.dtype(np.float64), p)
+        return 2 * 8 * matrices + 2 * features  # drawn in float64, and rounded
+
+    @property
+    def widest(self) -> int:
+        """Features of a row where it has most of them on its way to the centers."""
+        return max(1, int(self.Z.shape[1]), self.n_features, *(each.n_out for each in self.transforms))
+
+    @property
     def held(self) -> tuple[int, int]:
-        """Bytes that prediction holds of the centers (as they are, centred, and packed), and functions of a row."""
-        return 3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0, len(self.weights)
+        """Bytes that prediction holds of the model: centers (as they are, centred, and packed) and what is drawn.
+
+        And functions of a row.
+        """
+        return (3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0) + self.drawn, len(self.weights)
 
     @property
     def on_disk(self) -> object | None:
@@ -293,7 +310,11 @@ class KernelMachine(ModelAnswers):
         assembly, basis = self._assembly(dataset, encoding=None), self._basis()
         weights = self._intervals().widened(self.weights) if scales else self.weights
 
+        most = max(1, _CALL_BYTES // (8 * self.widest))
+
         def outputs(X: Array) -> Array:
+            if len(X) > most:  # whatever the preprocessing widens rows to
+                return np.concatenate([outputs(X[i : i + most]) for i in range(0, len(X), most)])
             ids = np.arange(len(X), dtype=np.int64)
             block = assembly.build(Raw(X, None, ids, np.zeros_like(ids)), ids, (), "the rows")
             return _evaluated(block, dataset.source, basis, weights, self.encoding)
@@ -316,7 +337,7 @@ class KernelMachine(ModelAnswers):
 
     def task_rows(self, dataset: Dataset) -> int:
         """Rows of a task of predictions: about 8 MiB of them, so that the cost of starting a task is negligible."""
-        width = max(self.Z.shape[1], dataset.source.n_features) + self.weights.shape[1]
+        width = max(self.widest, dataset.source.n_features) + self.weights.shape[1]
         return int(np.clip(_TASK_BYTES // (width * self.Z.dtype.itemsize), 1, _TASK_ROWS))
 
     def _scan(self, dataset: Dataset) -> Scan:
@@ -486,18 +507,19 @@ class KernelMachine(ModelAnswers):
         return prepared
 
 
-def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
+def read_machine(path: str | os.PathLike[str], *, kernel: Kernel | None = None, links: bool = True) -> KernelMachine:
     """Read a saved model of one set of centers, as ``load_model`` does that of any kind.
 
     Args:
         path: where it was saved.
         kernel: the kernel, for a model whose kernel is a user's function.
+        links: whether the directory may be a symbolic link.
 
     Raises:
         StorageError: nothing is there.
         ModelFormatError: it is not a model, or not as it was written.
     """
-    arrays, metadata = load_artifact(path, KIND, stay=("centers", "centers_mean"))
+    arrays, metadata = load_artifact(path, KIND, stay=("centers", "centers_mean"), links=links)
     return from_artifact(arrays, metadata, str(path), kernel)
 
 
@@ -547,12 +569,13 @@ def from_artifact(
             transforms,
             _number_or_array(arrays["origin"]) if "origin" in arrays else 0.0,
             None if metadata.get("schema") is None else Schema.from_json(metadata["schema"]),
-            loaded_answers(metadata.get("answers"), arrays, encoding),
-            _stored_sums(metadata, where),
+            loaded_answers(metadata.get("answers"), arrays, encoding, len(weights)),
+            _stored_sums(metadata, where, weights.shape),
         )
         if model.schema is not None and model.schema.names != model.columns:
             raise KeyError("schema")
         _ = model.wide  # the dtype that it names is one
+        require_machine_room(model.drawn, where, "KernelMachine")
         return model
     except StreamkernError:
         raise
@@ -565,10 +588,13 @@ def from_artifact(
         ) from error
 
 
-def _stored_sums(metadata: dict[str, Any], where: str) -> StoredSums | None:
+def _stored_sums(metadata: dict[str, Any], where: str, shape: tuple[int, ...]) -> StoredSums | None:
     if (about := metadata.get(MEMBER)) is None:
         return None
-    return StoredSums(Path(where).absolute(), str(metadata["weights_sha256"]), int(about["bytes"]), int(about["rows"]))
+    nbytes, rows = int(about["bytes"]), int(about["rows"])
+    if not (0 < nbytes < 1 << 50 and 0 < rows < 1 << 60):
+        raise KeyError(MEMBER)
+    return StoredSums(Path(where).absolute(), str(metadata["weights_sha256"]), nbytes, rows, shape)
 
 
 def _number_or_array(value: Array) -> float | Array:

@@ -2,7 +2,8 @@
 
     python tests/fuzz_artifacts.py [--files 10000] [--seed 0]
 
-Each case takes a saved model, a checkpoint or a registry, and changes one of its files. Either as an accident would:
+Each case takes a saved model (plain, with preprocessing, of leaves, or with sums), a checkpoint or a registry, and
+changes one of its files. Either as an accident would:
 flips bits, cuts it short, repeats or swaps stretches, replaces numbers in JSON by enormous or negative ones, or takes
 the file of another array. Reading must then raise a StreamkernError or give what was saved. Or as an enemy would, who
 makes the checksums fit: a FIFO, a device or a link in the place of a file, a file of a terabyte, a chunk that decodes
@@ -239,7 +240,8 @@ def same(a: Any, b: Any) -> bool:
         return same(a[0], b[0]) and a[1:] == b[1:]
     if isinstance(a, Checkpoint):
         return np.array_equal(a.state["alpha"], b.state["alpha"]) and a.position == b.position
-    return np.array_equal(a.weights, b.weights) and np.array_equal(a.Z, b.Z) and a.kernel == b.kernel
+    alike = np.array_equal(a.weights, b.weights) and np.array_equal(a.Z, b.Z) and a.kernel == b.kernel
+    return alike and a.weights_sha256 == b.weights_sha256  # of leaves, those of all of them
 
 
 def main() -> int:
@@ -314,9 +316,28 @@ def main() -> int:
             sk.Predictor(found)(table[:5])
             return found
 
+        y, kept = X[:, 0] > 0, sk.Direct(keep_sums=True)
+        leaves = sk.KernelClassifier(centers=10, solver=sk.Direct(), partition=sk.Partition(leaves=4), memory="1GiB")
+        leaves.fit(X, y).save(root / "leaves")
+        sk.KernelRegressor(centers=20, solver=kept, memory="1GiB").fit(X, X[:, 1]).save(root / "sums")
+
+        def read_leaves(place: Path) -> Any:
+            found = sk.load_model(place)
+            call = sk.Predictor(found)
+            call(X), call.predict_proba(X), found.prediction_set(X[:5])
+            return found
+
+        def read_sums(place: Path) -> Any:
+            found = sk.load_model(place)
+            sk.Predictor(found).predict_interval(X[:5])
+            sk.update_model(found, (X[:5], X[:5, 1]), memory="2GiB", threads=1)
+            return found
+
         readers: list[tuple[Path, Callable[[Path], Any], Any]] = [
             (root / "model", read_model, read_model(root / "model")),
             (root / "mapped", read_mapped, read_mapped(root / "mapped")),
+            (root / "leaves", read_leaves, read_leaves(root / "leaves")),
+            (root / "sums", read_sums, read_sums(root / "sums")),
             (root / "kept", read_checkpoint, checkpoint),
             (root / "registry", read_registry, read_registry(root / "registry")),
         ]

@@ -16,7 +16,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Raw
-from streamkern.data.transforms import Expected, Fill, Project, Transform, UnitRows
+from streamkern.data.transforms import MOST_COMPONENTS, Expected, Fill, Project, Transform, UnitRows
 from streamkern.errors import DataError, UsageError, require_counts, require_types
 from streamkern.storage.layout import positions
 from streamkern.types import Array, IntArray, Parameters
@@ -221,6 +221,12 @@ class RandomProjection(_WithoutSweep):
 
     def __post_init__(self) -> None:
         require_counts(self, components=1)
+        if self.components > MOST_COMPONENTS:
+            raise UsageError(
+                f"components is {self.components:,}.",
+                where="RandomProjection(components=...)",
+                expected=f"at most {MOST_COMPONENTS:,}",
+            )
         if self.density is not None and not 0 < self.density <= 1:
             raise UsageError(
                 f"The density is {self.density}.", where="RandomProjection(density=...)", expected="in (0, 1], or None"

@@ -62,6 +62,9 @@ class _SameColumns:
         return names
 
 
+MOST_COMPONENTS = 1 << 20
+"""Columns of a random matrix, at most: no array of a saved model states them."""
+
 _WIDEST = 1 << 31  # features that a saved transform may have
 
 
@@ -369,6 +372,7 @@ def _require_sound(made: Transform, width: int, number: int) -> None:
         sound = sound and made.sound
     elif isinstance(made, Project):
         share = made.density is None or (isinstance(made.density, float | int) and 0 < made.density <= 1)
-        sound = sound and share and type(made.seed) is int and type(made.n_out) is int and 0 < made.n_out < _WIDEST
+        sound = sound and share and type(made.seed) is int and type(made.n_out) is int
+        sound = sound and 0 < made.n_out <= MOST_COMPONENTS
     if not sound:
         raise ValueError(f"transform {number}, {type(made).__name__}, cannot be applied")

@@ -485,7 +485,10 @@ def set_number(owner: Any, name: str, *, positive: bool = False) -> None:
     """
     value = getattr(owner, name)
     real = isinstance(value, SupportsFloat) and not isinstance(value, bool | np.ndarray)
-    number = float(value) if real else np.nan
+    try:
+        number = float(value) if real else np.nan
+    except OverflowError:  # an integer beyond floats
+        number = np.inf
     if not (np.isfinite(number) and (number > 0 or (number == 0 and not positive))):
         raise UsageError(
             f"The {name} is {value!r}.",

@@ -46,6 +46,13 @@ class Radial(Kernel):
                 remedy='give a number in the units of the rows, or "median"',
             )
         set_number(self, "bandwidth", positive=True)
+        if not 1e-100 <= self.sigma <= 1e100:
+            raise UsageError(
+                f"The bandwidth is {given!r}.",
+                where=f"{type(self).__name__}(bandwidth=...)",
+                expected="a number whose square float64 can hold: 1e-100 to 1e100",
+                remedy="scale the rows, or standardise them",
+            )
 
     @property
     def asks_median(self) -> bool:

@@ -18,6 +18,7 @@ _KERNELS: dict[str, type[Kernel]] = {
         *(Sum, Product, Scaled),
     )
 }
+_MOST_PARTS = 1000  # kernels that a saved kernel may be combined of: each is evaluated for every row
 _USERS = {kind.__name__ for kind in (RadialProfile, DotProfile)}
 
 RADIAL: dict[str, Kernel] = {
@@ -71,6 +72,13 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
     Raises:
         ModelFormatError: the name or its parameters are unknown, or it is a user's function.
     """
+    if (parts := _parts(data)) > _MOST_PARTS:
+        raise ModelFormatError(
+            f"The kernel is combined of {parts:,}.",
+            where="kernel",
+            expected=f"at most {_MOST_PARTS:,} in all",
+            remedy="restore the model from a copy",
+        )
     name = str(data.get("name"))
     if name in _USERS:
         raise ModelFormatError(
@@ -97,6 +105,13 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
             expected="the parameters that this release knows",
             remedy="load the model with the version of streamkern that saved it",
         ) from error
+
+
+def _parts(value: Any) -> int:
+    """How many kernels a description has."""
+    if isinstance(value, dict):
+        return 1 + sum(map(_parts, value.values()))
+    return sum(map(_parts, value)) if isinstance(value, list) else 0
 
 
 def _nested(value: Any) -> Any:

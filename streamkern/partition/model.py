@@ -25,7 +25,7 @@ from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis
 from streamkern.model import KIND as MACHINE
 from streamkern.model import KernelMachine, from_artifact, read_machine
-from streamkern.partition.tree import CutTree
+from streamkern.partition.tree import MOST_LEAVES, CutTree
 from streamkern.solvers.intervals import Intervals
 from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
 from streamkern.storage.base import digest
@@ -76,7 +76,7 @@ class Leaves:
             return model
         assert self.folder is not None
         place = self.folder / leaf_name(leaf)
-        model = read_machine(place)
+        model = read_machine(place, links=False)
         if model.fingerprint != self.facts[leaf]["fingerprint"]:
             raise ModelFormatError(
                 "The leaf is not the one that this model was saved with.",
@@ -92,21 +92,33 @@ class Leaves:
         answer = self.answers.get((leaf, width))
         if answer is None:
             with self._lock:
-                answer = self.answers.setdefault((leaf, width), self._answering(leaf, width))
+                answer = self.answers.setdefault((leaf, width), self._answering(leaf, width, X.shape[1]))
         return answer(X)
 
-    def _answering(self, leaf: int, width: int) -> Callable[[Array], Array]:
-        """A function from encoded rows to ``outputs``."""
+    def _answering(self, leaf: int, width: int, features: int) -> Callable[[Array], Array]:
+        """A function from encoded rows of so many features to ``outputs``.
+
+        Raises:
+            ModelFormatError: the leaf is a model of other rows, or of other outputs.
+        """
         c = self.constants.shape[1]
         if self.constant(leaf):
             # Where all rows have one target, the scale is the least.
             same = np.concatenate([self.constants[leaf], np.full(width - c, -1.0)])
             return lambda X: np.broadcast_to(same, (len(X), width))
         model = self.model(leaf)
-        plain, encoding = quick(model, scales=width > c), model.encoding
-        if not isinstance(encoding, Classes) or encoding.outputs == c:
+        places, own = getattr(model.encoding, "values", np.arange(c)), model.encoding.outputs
+        among = places.dtype.kind in "iu" and np.all((places >= 0) & (places < c)) and len(np.unique(places)) == own
+        if model.n_features != features or (own != c and not among):
+            raise ModelFormatError(
+                f"The leaf {leaf} takes {model.n_features} features and has {own} outputs.",
+                where="leaves",
+                expected=f"{features} features, and outputs among the {c} of the whole model",
+                remedy="restore the model from a copy",
+            )
+        plain = quick(model, scales=width > c)
+        if own == c:
             return plain
-        places = encoding.values
 
         def spread(X: Array) -> Array:
             made = np.zeros((len(X), c))
@@ -328,19 +340,23 @@ def load_partition(path: str | os.PathLike[str], kernel: Kernel | None = None) -
         tree = CutTree(arrays["directions"], arrays["cuts"], arrays["children"])
         constants, facts = arrays["constants"], tuple(metadata["leaves"])
         width = base.Z.shape[1]
+        if len(facts) != tree.leaves or len(facts) > MOST_LEAVES:
+            raise KeyError("leaves")
         if not tree.sound or tree.directions.shape[1] != width or len(base.Z):
             raise KeyError("tree")
-        if constants.shape != (tree.leaves, base.weights.shape[1]) or len(facts) != tree.leaves:
-            raise KeyError("leaves")
+        if constants.shape != (tree.leaves, base.weights.shape[1]) or constants.dtype.kind != "f":
+            raise KeyError("constants")
         facts = tuple(
             {"rows": int(each["rows"]), "centers": int(each["centers"])}
             | {name: str(each[name]) for name in ("fingerprint", "weights_sha256")}
             for each in facts
         )
+        if not all(0 <= each[name] < 1 << 50 for each in facts for name in ("rows", "centers")):
+            raise KeyError("rows and centers of leaves")
         blend = float(metadata["blend"])
         if not 0 <= blend <= 1:
             raise KeyError("blend")
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise ModelFormatError(
             f"The partition's description is incomplete: {error}.",
             where=str(path),

@@ -166,15 +166,17 @@ class CutTree:
         """Whether every cut and every leaf is reached once, and nothing is missing."""
         m = len(self.cuts)
         shapes = self.directions.ndim == 2 and self.cuts.shape == (m, 3) and self.children.shape == (m, 2)
-        if not shapes or len(self.directions) != m or self.children.dtype.kind != "i":
+        kinds = self.directions.dtype.kind == self.cuts.dtype.kind == "f" and self.children.dtype.kind == "i"
+        if not shapes or not kinds or len(self.directions) != m:
             return False
         if not (np.isfinite(self.directions).all() and np.isfinite(self.cuts).all()):
             return False
         if not (np.diff(self.cuts, axis=1) >= 0).all():
             return False
-        expected = [*range(-m - 1, 0), *range(1, m)] if m else []
+        expected = np.concatenate([np.arange(-m - 1, 0), np.arange(1, m)]) if m else np.zeros(0)
         after = self.children > np.arange(m)[:, None]  # a child comes after its parent: there is no circle
-        return sorted(self.children.ravel().tolist()) == expected and bool((after | (self.children < 0)).all())
+        reached = np.array_equal(np.sort(self.children, axis=None), expected)
+        return reached and bool((after | (self.children < 0)).all())
 
     def grown(self, leaf: int, direction: Array, cut: tuple[float, float, float]) -> CutTree:
         """This tree with one leaf cut: its left side keeps the number, the right side gets the next."""

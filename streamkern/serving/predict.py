@@ -212,7 +212,7 @@ def _taken_by(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
     made = model.output_dtype.itemsize
     row = source.reading().row
     task_rows = min(model.task_rows(dataset), int(np.diff(source.bounds).max(initial=1)))
-    widest = max(source.n_features, *(transform.n_out for transform in model.transforms), 1)
+    widest = max(source.n_features, model.widest)
     working = task_rows * (2 * (model.Z.shape[1] * itemsize + c * made) + (2 * widest * 8 if model.transforms else 0))
     centers, functions = model.held
     working += max(min(TILE_BYTES, ROW_TILE * functions * itemsize), functions * itemsize)

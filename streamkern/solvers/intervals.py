@@ -23,7 +23,7 @@ from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows
 from streamkern.solvers.left_out import LeftOut, require_coverage
-from streamkern.storage.serialize import serializable
+from streamkern.storage.serialize import serializable, sound_array
 from streamkern.types import Array
 
 LEAST = 100
@@ -85,18 +85,16 @@ class Intervals:
         place = [int(np.searchsorted(self.shares[:, j], coverage - 1e-12)) for j in range(c)]
         return np.array([self.scores[i, j] if i < m else np.inf for j, i in enumerate(place)])
 
-    def require(self, outputs: int) -> None:
-        """Refuse intervals of other outputs.
+    def require(self, outputs: int, functions: int) -> None:
+        """Refuse intervals of other outputs, or of more functions than the model has.
 
         Raises:
             ModelFormatError: an array has another shape, or a number is not finite.
         """
-        shape = np.shape(self.scores)
-        right = len(shape) == 2 and np.shape(self.shares) == shape and shape[1] == outputs
-        right = right and np.shape(self.mean) == (outputs,) and np.shape(self.weights)[1:] == (outputs,)
-        if not right or not all(
-            np.isfinite(each).all() for each in (self.scores, self.shares, self.mean, self.weights)
-        ):
+        shape, q = np.shape(self.scores), len(self.weights)
+        right = shape[1:] == (outputs,) and sound_array(self.scores, shape) and sound_array(self.shares, shape)
+        right = right and sound_array(self.mean, (outputs,)) and sound_array(self.weights, (q, outputs))
+        if not right or q > functions:
             raise ModelFormatError(
                 f"The intervals' numbers have shape {shape}, or are not finite.",
                 where="answers",

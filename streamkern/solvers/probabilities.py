@@ -24,7 +24,7 @@ from scipy.special import log_softmax
 from streamkern.engine import Engine
 from streamkern.errors import ModelFormatError
 from streamkern.solvers.left_out import LeftOut, require_coverage
-from streamkern.storage.serialize import serializable
+from streamkern.storage.serialize import serializable, sound_array
 from streamkern.types import Array
 
 SOFTNESS = 0.02
@@ -117,7 +117,7 @@ class ProbabilityCalibration:
             ModelFormatError: an array has another shape, or a number is not finite.
         """
         for name, value in (("below", self.below), ("above", self.above), ("bias", self.bias)):
-            if np.shape(value) != (classes,) or not np.isfinite(value).all():
+            if not sound_array(value, (classes,)):
                 raise ModelFormatError(
                     f"The probabilities' parameter {name} has shape {np.shape(value)}, or is not finite.",
                     where="answers",
@@ -125,12 +125,12 @@ class ProbabilityCalibration:
                     remedy="restore the model from a copy",
                 )
         if self.sets is not None:
-            m = len(self.sets.scores)
-            starts = np.asarray(self.sets.starts)
-            right = starts.shape == (classes + 1,) and np.shape(self.sets.shares) == (m,)
+            m, starts = len(self.sets.scores), self.sets.starts
+            right = sound_array(starts, (classes + 1,), "iu")
+            right = right and sound_array(self.sets.scores, (m,)) and sound_array(self.sets.shares, (m,))
             if not right or starts[0] != 0 or starts[-1] != m or np.any(np.diff(starts) < 0):
                 raise ModelFormatError(
-                    f"The scores of classes have starts of shape {starts.shape}.",
+                    f"The scores of classes have starts of shape {np.shape(starts)}.",
                     where="answers",
                     expected=f"{classes + 1} places, ascending, among {m} scores",
                     remedy="restore the model from a copy",
@@ -175,15 +175,13 @@ class LabelCalibration:
         Raises:
             ModelFormatError: an array has another shape, or a number is not finite.
         """
-        if any(np.shape(each) != (labels, 2) for each in (self.below, self.above, self.bias)):
+        if not all(sound_array(each, (labels, 2)) for each in (self.below, self.above, self.bias)):
             raise ModelFormatError(
-                f"The probabilities' parameters have shape {np.shape(self.below)}.",
+                f"The probabilities' parameters have shape {np.shape(self.below)}, or are not finite.",
                 where="answers",
-                expected=f"shape ({labels}, 2)",
+                expected=f"finite numbers of shape ({labels}, 2)",
                 remedy="restore the model from a copy",
             )
-        for j in range(labels):
-            self.label(j).require(2)
 
 
 def calibrated_labels(left_out: LeftOut, engine: Engine) -> LabelCalibration:

@@ -22,8 +22,8 @@ def saved_answers(answers: Answers | None) -> tuple[Any, dict[str, Array]]:
     return tree, {_NAME + name: array for name, array in arrays.items()}
 
 
-def loaded_answers(tree: Any, arrays: dict[str, Any], encoding: Encoding) -> Answers | None:
-    """What ``saved_answers`` made; None where a model has none.
+def loaded_answers(tree: Any, arrays: dict[str, Any], encoding: Encoding, functions: int) -> Answers | None:
+    """What ``saved_answers`` made, of a model of so many functions; None where a model has none.
 
     Raises:
         ModelFormatError: it is not what ``saved_answers`` makes, or of other outputs than the encoding's.
@@ -35,7 +35,12 @@ def loaded_answers(tree: Any, arrays: dict[str, Any], encoding: Encoding) -> Ans
     wanted = {"classification": ProbabilityCalibration, "multilabel": LabelCalibration}.get(encoding.kind, Intervals)
     if not isinstance(answers, ProbabilityCalibration | LabelCalibration | Intervals) or type(answers) is not wanted:
         raise KeyError("answers")
-    answers.require(encoding.outputs)
+    if not isinstance(answers.facts, dict):
+        raise KeyError("facts")
+    if isinstance(answers, Intervals):
+        answers.require(encoding.outputs, functions)
+    else:
+        answers.require(encoding.outputs)
     return answers
 
 

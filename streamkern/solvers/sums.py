@@ -24,7 +24,7 @@ from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.storage.artifact import Contents, load_artifact
-from streamkern.storage.serialize import flatten, serializable, unflatten
+from streamkern.storage.serialize import flatten, serializable, sound_array, sound_number, unflatten
 from streamkern.types import Array, IntArray
 
 if TYPE_CHECKING:
@@ -85,13 +85,22 @@ class Sums:
     @property
     def sound(self) -> bool:
         """Whether shapes and dtypes fit one another."""
+        if not isinstance(self.moment, np.ndarray) or self.moment.ndim != 2:
+            return False
         M, c = self.moment.shape
         shapes = {"gram": (packed_size(M),), "moment": (M, c), "ones": (M, 1), "targets": (c, 1)}
         arrays = {name: getattr(self, name) for name in shapes}
-        right = all(arrays[name].shape == shape and arrays[name].dtype == np.float64 for name, shape in shapes.items())
-        right = right and (self.factors is None or self.factors.shape == (c,))
-        basis = self.change is None or (self.change[1].shape == (M, M) and self.change[0].shape == (M,))
-        return right and basis and self.rows > 0 and self.mass > 0 and self.unit > 0
+        right = all(
+            sound_array(arrays[name], shape) and arrays[name].dtype == np.float64 for name, shape in shapes.items()
+        )
+        right = right and (self.factors is None or sound_array(self.factors, (c,)))
+        if self.change is not None:
+            rows, V = self.change if isinstance(self.change, tuple) and len(self.change) == 2 else (None, None)
+            right = right and sound_array(V, (M, M)) and sound_array(rows, (M,), "iu")
+            right = right and bool(np.all((rows >= 0) & (rows < M)))
+        numbers = (self.mass, self.rows, self.unit, self.ridge, self.scale)
+        right = right and all(map(sound_number, numbers)) and isinstance(self.bound, str)
+        return right and self.rows > 0 and self.mass > 0 and self.unit > 0 and self.ridge >= 0
 
     @property
     def nbytes(self) -> int:
@@ -199,12 +208,14 @@ class StoredSums:
         weights: digest of the model's weights.
         nbytes: what they take in memory.
         rows: how many rows they are of.
+        shape: of the model's weights.
     """
 
     path: Path
     weights: str
     nbytes: int
     rows: int
+    shape: tuple[int, ...]
 
     def load(self) -> Sums:
         """Read and verify them.
@@ -213,11 +224,11 @@ class StoredSums:
             StorageError: they are not there.
             ModelFormatError: they are damaged, of a newer format, or of another model.
         """
-        arrays, about = load_artifact(self.path / MEMBER, KIND)
+        arrays, about = load_artifact(self.path / MEMBER, KIND, links=False)
         sums = None
         if about.get("format") == FORMAT and about.get("weights") == self.weights:
             sums = unflatten(about.get("sums"), arrays)
-        if not isinstance(sums, Sums) or not sums.sound:
+        if not isinstance(sums, Sums) or not sums.sound or sums.moment.shape != self.shape:
             raise ModelFormatError(
                 "The sums are not those of the model, or of a newer format.",
                 where=str(self.path / MEMBER),

@@ -157,7 +157,7 @@ def artifact_kind(path: str | os.PathLike[str]) -> str:
 
 
 def load_artifact(
-    path: str | os.PathLike[str], kind: str, stay: tuple[str, str] | None = None
+    path: str | os.PathLike[str], kind: str, stay: tuple[str, str] | None = None, *, links: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read an artifact and verify every array.
 
@@ -165,6 +165,7 @@ def load_artifact(
         path: a local directory.
         kind: what it must be.
         stay: (a, b): where there is an array b, a stays on the disk as ``SavedRows`` whose mean is b.
+        links: whether the directory may be a symbolic link. An artifact inside of another may not.
 
     Returns:
         arrays by name, and the metadata.
@@ -180,6 +181,13 @@ def load_artifact(
             where=os.fspath(path),
             expected=f"the directory of a {kind}",
             remedy="check the path",
+        )
+    if not links and target.is_symlink():
+        raise ModelFormatError(
+            "This is a symbolic link.",
+            where=str(target),
+            expected=f"the directory of a {kind}, inside of the model's",
+            remedy="restore it from a copy",
         )
     marks = _marks(target, kind)
     metadata, manifest = marks.get("metadata"), marks.get("arrays")
@@ -198,7 +206,7 @@ def load_artifact(
         )
     stays = {stay[0]} if stay is not None and stay[1] in manifest else set()
     stored = {name: _described(target, name, None if first else each) for name, each in manifest.items()}
-    _require_room(sum(array.stated_bytes for name, array in stored.items() if name not in stays), target, kind)
+    require_machine_room(sum(array.stated_bytes for name, array in stored.items() if name not in stays), target, kind)
     arrays: dict[str, Any] = {}
     for name, array in stored.items():
         try:
@@ -276,7 +284,7 @@ def _walked(array: ArtifactArray, sums: bool) -> str:
     return _checksum(array.dtype, array.shape, total.hexdigest())
 
 
-def _require_room(total: int, target: Path, kind: str) -> None:
+def require_machine_room(total: int, target: str | Path, kind: str) -> None:
     """Raise StorageError if the arrays that are held are larger than the machine's memory."""
     if total > (machine := machine_memory()):
         raise StorageError(

@@ -16,8 +16,12 @@ from streamkern.types import Array
 LARGEST_JSON = 64 << 20
 """Bytes of a JSON document that is read."""
 
-MOST_BRACKETS = 500_000
+MOST_BRACKETS = 400_000
 """Lists and objects of a JSON document that is read. Each costs Python a microsecond and some sixty bytes."""
+
+MOST_VALUES, MOST_NAMES = 1_500_000, 300_000
+"""Commas and colons of a JSON document that is read: each value costs a tenth of a microsecond and more to parse and
+to compare with its checksum, and a name ten times that."""
 
 DEEPEST_JSON = 200
 """Lists and objects inside one another of a JSON document that is read."""
@@ -115,11 +119,15 @@ def require_modest_json(data: bytes, where: str) -> None:
     first = brackets[: 2 * MOST_BRACKETS]
     opening = (first == ord("[")) | (first == ord("{"))
     deep = int(np.cumsum(np.where(opening, 1, -1), dtype=np.int32).max(initial=0))
-    if len(data) > LARGEST_JSON or len(brackets) > 2 * MOST_BRACKETS or deep > DEEPEST_JSON:
+    values, names = data.count(b","), data.count(b":")
+    many = len(brackets) > 2 * MOST_BRACKETS or values > MOST_VALUES or names > MOST_NAMES
+    if len(data) > LARGEST_JSON or many or deep > DEEPEST_JSON:
         raise StorageError(
-            f"the JSON has {len(data):,} bytes, {len(brackets) // 2:,} lists and objects, {deep:,} inside one another",
+            f"the JSON has {len(data):,} bytes, {len(brackets) // 2:,} lists and objects, {deep:,} inside one another, "
+            f"{values:,} commas and {names:,} colons",
             where=where,
-            expected=f"at most {LARGEST_JSON:,} bytes, {MOST_BRACKETS:,} lists and objects, {DEEPEST_JSON} deep",
+            expected=f"at most {LARGEST_JSON:,} bytes, {MOST_BRACKETS:,} lists and objects, {DEEPEST_JSON} deep, "
+            f"{MOST_VALUES:,} commas and {MOST_NAMES:,} colons",
             remedy="restore it from a copy; streamkern writes nothing of that kind",
         )
 

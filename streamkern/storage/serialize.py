@@ -30,6 +30,18 @@ def serializable(cls: C) -> C:
     return cls
 
 
+def sound_array(value: Any, shape: tuple[int, ...], kinds: str = "f") -> bool:
+    """Whether a value that was read is an array of finite numbers of this shape, of a dtype of one of these kinds."""
+    if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype.kind not in kinds:
+        return False
+    return not value.size or bool(np.isfinite(value.min()) and np.isfinite(value.max()))
+
+
+def sound_number(value: Any) -> bool:
+    """Whether a value that was read is a finite number."""
+    return isinstance(value, int | float | np.integer | np.floating) and bool(-1e300 < value < 1e300)
+
+
 def save_value(path: str | os.PathLike[str], kind: str, value: Any) -> None:
     """Write a value as an artifact of this kind.
 
