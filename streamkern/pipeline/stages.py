@@ -217,8 +217,7 @@ def evaluate_stage(
         shown = examples(train_set, model.encoding, executor)
         arrays = {f"examples_{name}": array for name, array in shown.items()}
         for part, found in scored.items():
-            details = {"confusion": found.confusion, "actual": found.actual, "predicted": found.predicted}
-            arrays |= {f"{part}_{name}": array for name, array in details.items() if array is not None}
+            arrays |= {f"{part}_{name}": array for name, array in found.details.items()}
         metrics = {part: found.metrics for part, found in scored.items()}
         unseen = {} if test is None else unseen_categories(test, executor)
         return {
