@@ -170,7 +170,7 @@ def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str
 def _spread(points: Array, most: int = 12) -> Array:
     """Points of a curve, of about equal steps of the recall."""
     at = np.searchsorted(points[:, 3], np.linspace(points[0, 3], 1.0, most))
-    return points[np.unique(np.minimum(at, len(points) - 1))]
+    return np.asarray(points[np.unique(np.minimum(at, len(points) - 1))])
 
 
 def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> str:

@@ -156,7 +156,7 @@ def histogram(edges: Array, counts: Array, x_label: str, y_label: str = "rows", 
         fill_color=COLOURS[0], fill_alpha=0.75, line_color="white",
     )  # fmt: skip
     if zero:
-        line = {"line_color": COLOURS[6], "line_dash": list(DASHES[1]), "line_width": 2}
+        line: dict[str, Any] = {"line_color": COLOURS[6], "line_dash": list(DASHES[1]), "line_width": 2}
         p.add_layout(Span(location=0, dimension="height", **line))
     p.add_tools(HoverTool(tooltips=[("from", "@left{0.0000}"), ("to", "@right{0.0000}"), (y_label, "@top{0,0}")]))
     _dress(p, x_label, y_label)
