@@ -187,7 +187,7 @@ class KernelChoice:
 
     def chosen(self, trial: dict[str, Any]) -> bool:
         """Whether a model of ``trials`` is the one that the choice goes by."""
-        return trial["kernel"] == self.described and trial["mse"] == self.best
+        return bool(trial["kernel"] == self.described and trial["mse"] == self.best)
 
     def summary(self) -> dict[str, Any]:
         """JSON-serialisable facts, for results."""
