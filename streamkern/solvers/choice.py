@@ -1,8 +1,8 @@
 """The kernel of a fit without one: norm, bandwidth, metric and ridge, by the error on held-out rows of a subsample.
 
 A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
-are learned at the best of them. The best of each norm, and the next best, are fitted to all rows of the subsample; the
-best of these learns its metric further, and bandwidths about its own are compared, at finer steps of the ridge. What is
+are learned at the best of them. The best of each norm, and of these the best without its metric, are fitted to all rows of
+the subsample; the best of these learns its metric further, and bandwidths about its own are compared, at finer steps of the ridge. What is
 more than ``default_kernel`` has to be better than it by ``ENOUGH`` of the squared error.
 
 The search takes at most half of the time of the fit that it is for, and at most two minutes. Work is counted on
@@ -45,7 +45,7 @@ FEW = 3
 """The first models are fitted to the subsample's rows, and have its centers, divided by this."""
 
 FINALISTS = 3
-"""Models of the first part that are fitted to all rows of the subsample."""
+"""Models of the first part that are fitted to all rows of the subsample, at most."""
 
 FURTHER = 2
 """Rounds, at most, in which the best of these learns its metric further."""
@@ -324,8 +324,9 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
         first.append([plain, *(_least(each) for each in learned if each)])
     simple = rounds.plain()
     trials.noted([simple])
-    found = _least([simple, *_last(rounds, _finalists(first), trials)]) if first else simple
-    found = found if found.mse < (1 - ENOUGH) * simple.mse else simple
+    last = _last(rounds, _finalists(first), trials) if first else []
+    found = _preferred(simple, [each for each in last if each.kind == "none"])
+    found = _preferred(found, last)
     metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
     kernel = found.problem.kernel
     return KernelChoice(
@@ -334,10 +335,11 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
-    """The best of each norm, and the best of the others, ``FINALISTS`` in all: few rows do not tell norms apart."""
+    """The best of each norm, since few rows do not tell norms apart; and the best of all without its metric."""
     kept = [_preferred(each[0], each[1:]) for each in first]
-    others = sorted((e for some in first for e in some if all(e is not k for k in kept)), key=lambda each: each.mse)
-    return [*kept, *others[: max(0, FINALISTS - len(kept))]]
+    top = _least(kept)
+    (plain,) = (some[0] for some in first if any(each is top for each in some))
+    return kept if any(plain is each for each in kept) else [*kept, plain]
 
 
 def _last(rounds: Rounds, finalists: Sequence[Round], trials: _Trials) -> list[Round]:
