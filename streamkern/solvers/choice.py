@@ -56,6 +56,9 @@ SHARE = 0.4
 MOST_WORK = 120 * 5e10
 """Work of the search at most: two minutes on two slow cores."""
 
+LEAST_WORK = 3 * 5e10
+"""Work that the search may take whatever the fit takes: three seconds on two slow cores."""
+
 MEMORY_SHARE = 8
 """The search may hold this part of the budget."""
 
@@ -108,7 +111,7 @@ class Search:
     @property
     def agop(self) -> AGOP:
         """The metric that is tried."""
-        return AGOP(_ROUNDS, "auto" if len(self.kinds) > 1 else self.kinds[0], self.rows, self.centers, self.seed)
+        return AGOP(_ROUNDS, "auto" if len(self.kinds) > 1 else "diagonal", self.rows, self.centers, self.seed)
 
     @property
     def few(self) -> tuple[int, int]:
@@ -127,7 +130,7 @@ class Search:
         some, held = len(MULTIPLES) + metrics, round(HELD_OUT * self.rows)
         last = (self.rows - held, self.centers)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
-        for (rows, p), fits, outer, norms in ((self.few, some, metrics, self.norms), (last, _LAST, FURTHER + 1, (1,))):
+        for (rows, p), fits, outer, norms in ((self.few, some, metrics, self.norms), (last, _LAST, (FURTHER + 1) * bool(self.kinds), (1,))):
             fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, held)
             for norm in norms:
                 found = float(fits) * fitted + float(outer) * gradients
@@ -137,9 +140,10 @@ class Search:
     def text(self) -> str:
         """What is tried, in a sentence."""
         norms = " and ".join(f"L{norm}" for norm in sorted(self.norms))
+        metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
         return (
-            f"kernel: Laplace in the {norms} norm, {len(MULTIPLES)} bandwidths, a metric ({', '.join(self.kinds)}) or "
-            f"none, by the error on held-out rows of {self.rows:,}; models of {self.centers:,} centers"
+            f"kernel: Laplace in the {norms} norm, {len(MULTIPLES)} bandwidths, {metric}, "
+            f"by the error on held-out rows of {self.rows:,}; models of {self.centers:,} centers"
         )
 
 
@@ -265,12 +269,12 @@ def search_for(bill: Bill, rows: int, budget: int, seed: int = 0, share: float |
         share: work of the search at nominal prices, at most, as a part of that of the fit; ``SHARE`` by default.
     """
     d = bill.size.d
-    possible = [(sample, p) for sample, p in SIZES if TELLING * d <= sample <= rows]
-    if not possible:
-        return None
     size = replace(bill.size, slots=THREADS, overlaps=True)
-    allowed = min(MOST_WORK, (SHARE if share is None else share) * nominal_work(bill.solver, size))
-    for sample, p in possible:
+    part = SHARE if share is None else share
+    allowed = min(MOST_WORK, max(LEAST_WORK, part * nominal_work(bill.solver, size)))
+    for sample, p in SIZES:
+        if sample > rows:
+            continue
         search = _search(sample, p, d, seed)
         if metric_bill(search.agop, replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
             continue
@@ -288,11 +292,11 @@ def sample_search(sample: Dataset, centers: int, seed: int) -> Search | None:
         seed: of what is drawn.
     """
     rows, d = sample.base_rows, sample.n_features
-    return _search(rows, centers, d, seed) if max(TELLING * d, SIZES[-1][0]) <= rows else None
+    return _search(rows, centers, d, seed) if SIZES[-1][0] <= rows else None
 
 
 def _search(rows: int, centers: int, d: int, seed: int) -> Search:
-    kinds = ("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)
+    kinds = (("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)) if TELLING * d <= rows else ()
     return Search(rows, centers, (2, 1) if d <= WIDEST_L1 else (2,), kinds, seed)
 
 
