@@ -32,7 +32,10 @@ from streamkern.solvers.metered import THREADS, Bill, nominal, nominal_work
 from streamkern.solvers.metric import AGOP, WIDEST, Metric, Round, Rounds, metric_bill, round_work
 from streamkern.storage.serialize import serializable
 
-SIZES = tuple((rows, rows // 10) for rows in (25_000, 20_000, 16_000, 13_000, 10_000, 8_000, 6_000, 4_500, 3_000))
+SIZES = tuple(
+    (rows, rows // 10)
+    for rows in (25_000, 21_000, 18_000, 15_000, 12_500, 10_500, 9_000, 7_500, 6_300, 5_300, 4_400, 3_700, 3_000)
+)
 """Rows of the subsample and centers of its models, the largest first: errors of fewer rows say too little."""
 
 HELD_OUT = 1 / 3
@@ -50,7 +53,7 @@ FURTHER = 2
 RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 """Ridges of a model: each takes a factorisation."""
 
-SHARE = 0.4
+SHARE = 0.45
 """Work of the search at nominal prices, at most, as a part of that of the fit."""
 
 MOST_WORK = 120 * 5e10
