@@ -366,7 +366,10 @@ class _Bench:
         scaled = relative(scaled, facts, invariant, dtype)
         choice = None
         if search is not None:
-            nothing, simple = CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None), default_kernel(facts, scaled)
+            nothing, simple = (
+                CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None),
+                default_kernel(facts, scaled),
+            )
             assert facts.encoding is not None
             problem = Problem(scaled, facts.encoding, simple, nothing, executor, dtype, lanes=pipeline.lanes)
             choice = choose_kernel(search, simple, problem)
