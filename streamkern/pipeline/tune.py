@@ -221,9 +221,9 @@ def tune(
     nearest to the median distance, and of the numbers of centers the smallest that costs at most 1% more. Rows are not
     augmented, and count the same whatever their sample weights.
 
-    Where the pipeline leaves the kernel open, and rows and features allow a search, the search of a run is made first, on
-    all of the subsample: ``Tuning.search``. Ridges and centers are then those of its kernel through its metric, and
-    the pipeline's kernel stays open: a run chooses again, on rows of its own.
+    Where the pipeline leaves the kernel open, and there are rows enough, the search of a run is made first, on all of
+    the subsample: ``Tuning.search``. Ridges and centers are then those of its kernel through its metric, and the
+    pipeline's kernel stays open: a run chooses again, on rows of its own.
 
     The same bits for any threads and under any chunking of the rows.
 
@@ -364,18 +364,15 @@ class _Bench:
         recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=scaling)
         scaled, facts = prepare(recipe, executor, Stages())
         scaled = relative(scaled, facts, invariant, dtype)
+        assert facts.encoding is not None
         choice = None
         if search is not None:
-            nothing, simple = (
-                CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None),
-                default_kernel(facts, scaled),
-            )
-            assert facts.encoding is not None
+            nothing = CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None)
+            simple = default_kernel(facts, scaled)
             problem = Problem(scaled, facts.encoding, simple, nothing, executor, dtype, lanes=pipeline.lanes)
             choice = choose_kernel(search, simple, problem)
             scaled = choice.metric.applied(scaled)
         fit, held = (weighted_like(rows.prepared_like(scaled), scaled) for rows in (fit, held))
-        assert facts.encoding is not None
         chosen = Uniform(p, seed).choose(fit, executor, dtype)
         problem = Problem(fit, facts.encoding, AUTO_KERNEL, chosen, executor, dtype, lanes=pipeline.lanes)
         return cls(fit, held, problem, choice)
