@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         EigenPro2,
         Falkon,
         GradientDescent,
+        Logistic,
         corollary_1,
         default_features,
     )
@@ -128,6 +129,7 @@ __all__ = [
     "KernelMachine",
     "KernelRegressor",
     "Laplace",
+    "Logistic",
     "Linear",
     "Matern",
     "MemoryLimitError",
@@ -259,6 +261,7 @@ _NAMES = {
         "EigenPro2",
         "Falkon",
         "GradientDescent",
+        "Logistic",
         "corollary_1",
         "default_features",
     ),

@@ -30,11 +30,12 @@ from streamkern.pipeline.calibrate import Prices
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline, parameters
 from streamkern.pipeline.plan import plan, priced
 from streamkern.progress import showing
-from streamkern.solvers import Direct, Falkon, Problem
+from streamkern.solvers import Direct, Falkon, Logistic, Problem
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
 from streamkern.solvers.fit import Stages, likely_outputs, prepare
 from streamkern.solvers.footprint import footprint, loaded
+from streamkern.solvers.logistic import OF_LOGISTIC
 from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.solvers.precision import relative
 
@@ -520,8 +521,9 @@ def _chosen(
     if why:
         reasons.append(f"solver {why}")
     solver: Any = pipeline.solver
-    if isinstance(solver, Direct | Falkon):
-        pipeline = replace(pipeline, solver=replace(solver, ridge=ridge))
+    if isinstance(solver, Direct | Falkon | Logistic):
+        found = ridge * OF_LOGISTIC if isinstance(solver, Logistic) else ridge
+        pipeline = replace(pipeline, solver=replace(solver, ridge=float(f"{found:.2g}")))
         if ridge != choice.ridge:
             reasons.append(f"ridge: {choice.ridge:.0e} for {rows:,} rows is {ridge:.2g} for {n:,}: noise fixes λ n")
     else:

@@ -80,7 +80,14 @@ class ModelAnswers:
             UsageError: as ``prediction_set``.
         """
         calibration = self._calibration()
-        if isinstance(calibration, LabelCalibration) or calibration.sets is None:
+        if isinstance(calibration, ProbabilityCalibration) and calibration.sets is None:
+            raise UsageError(
+                "The model has no rows that it was not fitted to, from which sets of classes are made.",
+                where="prediction_set",
+                expected="a classifier that was trained with validation rows",
+                remedy="train with validation=0.1 (Pipeline(validation=...))",
+            )
+        if isinstance(calibration, LabelCalibration):
             raise UsageError(
                 "The model has several labels a row, and no sets of classes.",
                 where="prediction_set",

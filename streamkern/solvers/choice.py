@@ -28,6 +28,7 @@ from streamkern.solvers.bandwidth import median_distance
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.falkon import Falkon
+from streamkern.solvers.logistic import OF_LOGISTIC, Logistic
 from streamkern.solvers.metered import THREADS, Bill, nominal, nominal_work
 from streamkern.solvers.metric import AGOP, WIDEST, Metric, Round, Rounds, metric_bill, round_work
 from streamkern.storage.serialize import serializable
@@ -181,9 +182,7 @@ class KernelChoice:
 
     def solver(self, given: Solver, n: int) -> Solver:
         """The solver with the ridge for n rows, where it has one that is not its default: noise asks for λ n."""
-        if isinstance(given, Direct | Falkon) and given.ridge == type(given)().ridge:
-            return replace(given, ridge=float(f"{self.ridge * min(1.0, self.rows / n):.2g}"))
-        return given
+        return with_ridge(given, self.ridge * min(1.0, self.rows / n))
 
 
 def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
@@ -195,6 +194,14 @@ def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
     return Laplace(float(np.sqrt(spread)) if spread > 0 else 1.0)
 
 
+def with_ridge(given: Solver, ridge: float) -> Solver:
+    """The solver with a ridge of least squares, where it has one that is its default."""
+    if isinstance(given, Direct | Falkon | Logistic) and given.ridge == type(given)().ridge:
+        ridge *= OF_LOGISTIC if isinstance(given, Logistic) else 1.0
+        return replace(given, ridge=float(f"{ridge:.2g}"))
+    return given
+
+
 def ridge_under_weights(given: Solver, rows: int) -> Solver:
     """The solver with the ridge 1/n, where it has one that is its default: for weights of classes.
 
@@ -204,9 +211,7 @@ def ridge_under_weights(given: Solver, rows: int) -> Solver:
         given: the solver.
         rows: training rows n.
     """
-    if isinstance(given, Direct | Falkon) and given.ridge == type(given)().ridge:
-        return replace(given, ridge=float(f"{1 / rows:.2g}"))
-    return given
+    return with_ridge(given, 1 / rows)
 
 
 def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
