@@ -28,7 +28,7 @@ from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
-from streamkern.precondition.nystrom import NystromPreconditioner, StepSize
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, slower
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
 from streamkern.solvers.batches import default_batch
@@ -225,14 +225,12 @@ class EigenPro2Iteration(OneByOne):
         self.report: dict[str, Any] = {
             "s": self.subsample.p,
             "q": len(eigensystem.values),
-            "beta": self.size.beta,
-            "lambda": self.size.top,
-            "peak": self.size.peak,
-            "critical_batch": self.size.critical_batch,
-            "batch": self.stream.batch_rows,
-            "step": self.solver.step or self.size.step(self.stream.batch_rows),
+            **self.size.report(self.stream.batch_rows, self.solver.step),
             "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
         }
+
+    def slower(self) -> PreparedRows | None:
+        return slower(self.prepared, self.solver.step)
 
     def init(self) -> EigenPro2State:
         """Weights 0."""
