@@ -108,6 +108,7 @@ def require_two(encoding: Encoding | None) -> None:
     """
     if not isinstance(encoding, Classes) or encoding.outputs != 2:
         found = f"{encoding.outputs} classes" if isinstance(encoding, Classes) else "no classes"
+        found = "several labels a row" if isinstance(encoding, Indicators) else found
         raise UsageError(
             f"There is a threshold to choose, and {found}.",
             where="threshold",

@@ -185,7 +185,9 @@ def score_in_detail(
     encoding, data = assembly.encoding, assembly.dataset
     classify = isinstance(encoding, Classes)
     sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]
-    sums = _sums(executor, assembly, SquaredError(basis, classify, sample, encoding, True, answers), weights, block_rows)
+    sums = _sums(
+        executor, assembly, SquaredError(basis, classify, sample, encoding, True, answers), weights, block_rows
+    )
     metrics, details = _metrics(encoding, sums), sums[-2]
     curves = curves_of(encoding, sums[-1], answers) if encoding is not None and sums[-1] else {}
     if classify:
