@@ -248,14 +248,17 @@ def search_for(bill: Bill, rows: int, budget: int, seed: int = 0, share: float |
         rows: training rows.
         budget: bytes the process may hold.
         seed: of the subsample.
-        share: work of the search at nominal prices, at most, as a part of that of the fit; ``SHARE`` by default.
+        share: work of the search at nominal prices, at most, as a part of that of the fit, of ``Logistic`` as a part of
+            that of ``Direct``; ``SHARE`` by default.
     """
     d = bill.size.d
     possible = [(sample, p) for sample, p in SIZES if TELLING * d <= sample <= rows]
     if not possible:
         return None
     size = replace(bill.size, slots=THREADS, overlaps=True)
-    allowed = min(MOST_WORK, (SHARE if share is None else share) * nominal_work(bill.solver, size))
+    # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
+    fit = Direct() if isinstance(bill.solver, Logistic) else bill.solver
+    allowed = min(MOST_WORK, (SHARE if share is None else share) * nominal_work(fit, size))
     kinds = ("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)
     for sample, p in possible:
         search = Search(sample, p, (2, 1) if d <= WIDEST_L1 else (2,), kinds, seed)

@@ -11,7 +11,8 @@ from sklearn.metrics import log_loss
 
 import streamkern as sk
 from streamkern.solvers import logistic
-from streamkern.solvers.choice import with_ridge
+from streamkern.solvers.choice import search_for, with_ridge
+from streamkern.solvers.metered import Bill, Size
 
 LAM = 1e-3
 
@@ -163,7 +164,10 @@ def test_runs_resume_to_the_same_bits_and_are_planned(tmp_path: Path):
     assert again.metrics == whole.metrics
 
 
-def test_a_search_for_the_kernel_gives_it_a_tenth_of_the_ridge():
+def test_a_search_for_the_kernel_is_that_of_least_squares_and_gives_it_a_tenth_of_the_ridge():
+    size = Size(20_000, 5000, 14, 2, lanes=4, slots=2, blocks=80)
+    found = [search_for(Bill(solver, size), 20_000, 4 << 30) for solver in (sk.Logistic(), sk.Direct())]
+    assert found[0] == found[1] is not None
     assert with_ridge(sk.Logistic(), 1e-3) == sk.Logistic(ridge=1e-4)
     assert with_ridge(sk.Logistic(ridge=1e-2), 1e-3) == sk.Logistic(ridge=1e-2)
 
