@@ -35,7 +35,6 @@ from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
 from streamkern.solvers.fit import Stages, likely_outputs, prepare
 from streamkern.solvers.footprint import footprint, loaded
-from streamkern.solvers.logistic import OF_LOGISTIC
 from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.solvers.precision import relative
 
@@ -522,8 +521,7 @@ def _chosen(
         reasons.append(f"solver {why}")
     solver: Any = pipeline.solver
     if isinstance(solver, Direct | Falkon | Logistic):
-        found = ridge * OF_LOGISTIC if isinstance(solver, Logistic) else ridge
-        pipeline = replace(pipeline, solver=replace(solver, ridge=float(f"{found:.2g}")))
+        pipeline = replace(pipeline, solver=replace(solver, ridge=ridge))
         if ridge != choice.ridge:
             reasons.append(f"ridge: {choice.ridge:.0e} for {rows:,} rows is {ridge:.2g} for {n:,}: noise fixes λ n")
     else:

@@ -28,7 +28,7 @@ from streamkern.solvers.bandwidth import median_distance
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.falkon import Falkon
-from streamkern.solvers.logistic import OF_LOGISTIC, Logistic
+from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.metered import THREADS, Bill, nominal, nominal_work
 from streamkern.solvers.metric import AGOP, WIDEST, Metric, Round, Rounds, metric_bill, round_work
 from streamkern.storage.serialize import serializable
@@ -195,9 +195,8 @@ def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
 
 
 def with_ridge(given: Solver, ridge: float) -> Solver:
-    """The solver with a ridge of least squares, where it has one that is its default."""
+    """The solver with a ridge, where it has one that is its default; that of least squares for any loss."""
     if isinstance(given, Direct | Falkon | Logistic) and given.ridge == type(given)().ridge:
-        ridge *= OF_LOGISTIC if isinstance(given, Logistic) else 1.0
         return replace(given, ridge=float(f"{ridge:.2g}"))
     return given
 

@@ -29,9 +29,6 @@ from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array
 
-OF_LOGISTIC = 0.1
-"""Ridge of the logistic loss as a share of that of least squares: the loss curves by p(1 − p) where a square has 1."""
-
 _MEMORY = 10  # pairs of steps and gradients
 _ARMIJO = 1e-4  # share of the predicted decrease that a step has to have
 _SHORTER = 0.1, 0.5  # a step that was too long: between these shares of it
@@ -62,7 +59,7 @@ class Logistic(ChoosesNothing):
     """Logistic loss in place of least squares, for classes: outputs are logits, and softmax gives probabilities.
 
     Args:
-        ridge: λ > 0. About a tenth of what least squares wants.
+        ridge: λ > 0. A search for the kernel replaces the default.
         epochs: passes at most; each is a sweep for the loss and its gradient.
         tolerance: stop where the next pass would lower the loss by less than this share of it.
         patience: with validation rows: stop after this many passes in which the squared error of probabilities fell
