@@ -527,7 +527,8 @@ def search_of(recipe: Recipe, projected: Footprint, share: float | None = None) 
     """What is tried where a recipe has no kernel; None where ``default_kernel`` is taken without a search."""
     if not leaves_open(recipe):
         return None
-    return search_for(projected.bill, recipe.train.base_rows, projected.budget, recipe.seed % (1 << 31), share)
+    rows, columns = recipe.train.base_rows, recipe.train.source.n_features
+    return search_for(projected.bill, rows, columns, projected.budget, recipe.seed % (1 << 31), share)
 
 
 def _chosen_kernel(

@@ -166,7 +166,7 @@ def test_runs_resume_to_the_same_bits_and_are_planned(tmp_path: Path):
 
 def test_a_search_for_the_kernel_is_that_of_least_squares_and_gives_it_the_ridge():
     size = Size(20_000, 5000, 14, 2, lanes=4, slots=2, blocks=80)
-    found = [search_for(Bill(solver, size), 20_000, 4 << 30) for solver in (sk.Logistic(), sk.Direct())]
+    found = [search_for(Bill(solver, size), 20_000, 14, 4 << 30) for solver in (sk.Logistic(), sk.Direct())]
     assert found[0] == found[1] is not None
     assert with_ridge(sk.Logistic(), 1e-3) == sk.Logistic(ridge=1e-3)
     assert with_ridge(sk.Logistic(ridge=1e-2), 1e-3) == sk.Logistic(ridge=1e-2)
