@@ -30,6 +30,7 @@ from streamkern.solvers.bandwidth import median_distance
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.falkon import Falkon
+from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.metered import THREADS, Bill, nominal, nominal_work
 from streamkern.solvers.metric import AGOP, WIDEST, Metric, Round, Rounds, metric_bill, round_work
 from streamkern.storage.serialize import serializable
@@ -213,9 +214,7 @@ class KernelChoice:
 
     def solver(self, given: Solver, n: int) -> Solver:
         """The solver with the ridge for n rows, where it has one that is not its default: noise asks for λ n."""
-        if isinstance(given, Direct | Falkon) and given.ridge == type(given)().ridge:
-            return replace(given, ridge=float(f"{self.ridge * min(1.0, self.rows / n):.2g}"))
-        return given
+        return with_ridge(given, self.ridge * min(1.0, self.rows / n))
 
 
 def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
@@ -227,6 +226,13 @@ def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
     return Laplace(float(np.sqrt(spread)) if spread > 0 else 1.0)
 
 
+def with_ridge(given: Solver, ridge: float) -> Solver:
+    """The solver with a ridge, where it has one that is its default; that of least squares for any loss."""
+    if isinstance(given, Direct | Falkon | Logistic) and given.ridge == type(given)().ridge:
+        return replace(given, ridge=float(f"{ridge:.2g}"))
+    return given
+
+
 def ridge_under_weights(given: Solver, rows: int) -> Solver:
     """The solver with the ridge 1/n, where it has one that is its default: for weights of classes.
 
@@ -236,9 +242,7 @@ def ridge_under_weights(given: Solver, rows: int) -> Solver:
         given: the solver.
         rows: training rows n.
     """
-    if isinstance(given, Direct | Falkon) and given.ridge == type(given)().ridge:
-        return replace(given, ridge=float(f"{1 / rows:.2g}"))
-    return given
+    return with_ridge(given, 1 / rows)
 
 
 def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
@@ -278,12 +282,13 @@ def search_for(
         columns: of the table: its categories have a weight of their metric each, whatever their levels.
         budget: bytes the process may hold.
         seed: of the subsample.
-        share: work of the search at nominal prices, at most, as a part of that of the fit; by default ``SHARE``, or
-            ``LEAST_WORK`` where that is more.
+        share: work of the search at nominal prices, at most, as a part of that of the fit, of ``Logistic`` as a part of
+            that of ``Direct``; by default ``SHARE``, or ``LEAST_WORK`` where that is more.
     """
     d = bill.size.d
     size = replace(bill.size, slots=THREADS, overlaps=True)
-    fit = nominal_work(bill.solver, size)
+    # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
+    fit = nominal_work(Direct() if isinstance(bill.solver, Logistic) else bill.solver, size)
     allowed = min(MOST_WORK, max(LEAST_WORK, SHARE * fit) if share is None else share * fit)
     for sample, p in SIZES:
         if sample > rows:
