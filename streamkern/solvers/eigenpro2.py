@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.data.companions import AllTiles
 from streamkern.data.stream import Block, Stream
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.errors import UsageError, require_counts
-from streamkern.execute.base import Parts, Position, Stack
+from streamkern.execute.base import Parts, Position, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
@@ -36,7 +37,7 @@ from streamkern.solvers.projection import eigen_floor, measure_unprojected
 from streamkern.solvers.score import residual, weigh
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
-from streamkern.sweep import Companions, Contribution
+from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
 
 _SUBSAMPLE = 2000
@@ -123,8 +124,7 @@ class EigenPro2(ChoosesNothing):
         rows, places = problem.all_rows()
         stream, subsample = problem.stream(prepared.batch), Expansion(problem.kernel, prepared.X, problem.engine)
         return EigenPro2Iteration(
-            self, stream, problem.all_tiles(stream, CENTER_TILE), subsample, prepared, problem.encoding.outputs, rows,
-            places, np.searchsorted(rows, prepared.ids),
+            self, stream, problem.all_tiles(stream, CENTER_TILE), subsample, prepared, problem.encoding.outputs, rows, places,
         )  # fmt: skip
 
 
@@ -150,47 +150,77 @@ class PreparedRows:
 
 @dataclass(eq=False)
 class Residual(Contribution):
-    """Contributes (ids, W r), K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y.
+    """Contributes (ids, W r), Eᵀ K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y.
+
+    Both sums over X are taken over its tiles in the order of a tree, so that they are the same wherever a tile is.
 
     Args:
         subsample: kernel and X_s.
-        ids: row ids of X_s, all of them among the rows.
+        ids: row ids of X_s, ascending.
+        vectors: E, the eigenvectors, whose rows are in the order of the ids.
+        cuts: which of the ids are in each tile of X.
     """
 
     subsample: Expansion
     ids: IntArray
+    vectors: Array
+    cuts: list[slice]
 
     def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Block] = ()) -> Parts:
         """Sums over the block under α, shape (n, c), in ascending order of row ids; companions are tiles of X."""
-        X, y, ids, subsample = block.X, block.y, block.ids, self.subsample
-        assert y is not None
-        engine, diagonal = subsample.engine, subsample.engine.diagonal(subsample, X)
-        r = engine.zeros((len(X), state.shape[1]), state.dtype)
-        K_s = engine.empty((len(self.ids), len(X)), state.dtype)  # K(X_s, X_m), whose rows come by in the tiles
-        scratch = engine.empty((min(ROW_TILE, len(X)), CENTER_TILE), state.dtype)
-        order = np.argsort(self.ids)
-        chosen, parts, first = self.ids[order], list[slice](), 0
-        for tile in companions if len(X) else ():
-            centers = subsample.at(tile.X)
-            places = np.searchsorted(tile.ids, ids)
-            own = np.take(tile.ids, places, mode="clip") == ids
-            here = slice(*np.searchsorted(chosen, [tile.ids[0], tile.ids[-1] + 1]))
-            columns = np.searchsorted(tile.ids, chosen[here])
-            for rows in tiles(len(X), ROW_TILE):
-                K = centers.block(X[rows], scratch[: rows.stop - rows.start, : len(tile.X)])
-                mine = np.flatnonzero(own[rows])
-                K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
-                r[rows] += K @ state[first : first + len(tile.X)]
-                K_s[here, rows] = K[:, columns].T
-            parts.append(here)
+        F, G, values, first = Tree(len(self.cuts)), Tree(len(self.cuts)), list[Array](), 0
+        if not len(block.X):  # a lane that has run out
+            zeros = self.subsample.engine.zeros
+            none = zeros((0, state.shape[1]), state.dtype), zeros((self.vectors.shape[1], state.shape[1]))
+            return Stack(((block.ids, none[0]),)), none[1], 0.0, 0
+        for leaf, tile in enumerate(companions):
+            alpha = state[first : first + len(tile.X)]
             first += len(tile.X)
-        residual(r, y)
-        loss = weigh(r, block.w)
-        g = engine.zeros((len(chosen), state.shape[1]), state.dtype)
-        for here in parts:
-            for rows in tiles(len(X), ROW_TILE):
-                g[order[here]] += K_s[here, rows] @ r[rows]
-        return Stack(((ids, r),)), g, loss, len(X)
+            sums, K = self.forward(leaf, tile.ids, self.subsample.at(tile.X), alpha, block)
+            F.put(0, leaf, sums)
+            values.append(K)
+        r, loss = self.respond(block, *F.total())
+        for leaf, K in enumerate(values):
+            G.put(0, leaf, self.backward(self.vectors[self.cuts[leaf]], K, r))
+        return Stack(((block.ids, r),)), *G.total(), loss, len(block.X)
+
+    def forward(self, leaf: int, ids: IntArray, tile: Expansion, alpha: Array, block: Block) -> tuple[Parts, Array]:
+        """K(X_m, tile) α, shape (b, c), and K(X_s, X_m), shape (s', b), of the rows of X_s that are in the tile.
+
+        Args:
+            leaf: number of the tile.
+            ids: of its rows.
+            tile: its rows.
+            alpha: their weights.
+            block: X_m.
+        """
+        X, engine, chosen = block.X, tile.engine, self.ids[self.cuts[leaf]]
+        F = engine.empty((len(X), alpha.shape[1]), alpha.dtype)
+        K_s = engine.empty((len(chosen), len(X)), alpha.dtype)
+        scratch = engine.empty((min(ROW_TILE, len(X)), tile.p), alpha.dtype)
+        diagonal, columns = engine.diagonal(tile, X), np.searchsorted(ids, chosen)
+        places = np.searchsorted(ids, block.ids)
+        own = np.take(ids, places, mode="clip") == block.ids
+        for rows in tiles(len(X), ROW_TILE):
+            K = tile.block(X[rows], scratch[: rows.stop - rows.start])
+            mine = np.flatnonzero(own[rows])
+            K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
+            F[rows] = K @ alpha
+            K_s[:, rows] = K[:, columns].T
+        return (F,), K_s
+
+    def respond(self, block: Block, F: Array) -> tuple[Array, float]:
+        """W r in place of F, the sum of all tiles', and the loss."""
+        assert block.y is not None
+        residual(F, block.y)
+        return F, weigh(F, block.w)
+
+    def backward(self, vectors: Array, K_s: Array, r: Array) -> Parts:
+        """Eᵀ K(X_s, X_m) r, shape (q, c), of the rows of X_s that are in a tile."""
+        g = self.subsample.engine.zeros((len(K_s), r.shape[1]), r.dtype)
+        for rows in tiles(len(r), ROW_TILE):
+            g += K_s[:, rows] @ r[rows]
+        return (vectors.T @ g,)
 
 
 @serializable
@@ -209,18 +239,20 @@ class EigenPro2Iteration(OneByOne):
 
     solver: EigenPro2
     stream: Stream
-    companions: Companions | None = field()  # a field without a default, where the base has one
+    companions: AllTiles = field()  # a field without a default, where the base has one
     subsample: Expansion
     prepared: PreparedRows
     outputs: int
     rows: IntArray
     places: IntArray
-    chosen: IntArray
 
     def __post_init__(self) -> None:
         self.epochs = self.solver.epochs
         self.nystrom, self.size = self.prepared.nystrom, self.prepared.size
-        self.contribution = Residual(self.subsample, self.prepared.ids)
+        order = np.argsort(self.prepared.ids)
+        ids, vectors = self.prepared.ids[order], self.nystrom.eigensystem.vectors[order]
+        self.contribution = Residual(self.subsample, ids, vectors, self.companions.cuts(ids))
+        self.chosen = np.searchsorted(self.rows, ids)
         eigensystem = self.nystrom.eigensystem
         self.report: dict[str, Any] = {
             "s": self.subsample.p,
@@ -234,6 +266,10 @@ class EigenPro2Iteration(OneByOne):
             "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
         }
 
+    def rate(self, rows: int) -> float:
+        """η/m for a batch of so many rows."""
+        return (self.solver.step or self.size.step(rows)) / rows
+
     def init(self) -> EigenPro2State:
         """Weights 0."""
         zero = self.subsample.engine.zeros((len(self.rows), self.outputs), self.subsample.dtype)
@@ -246,11 +282,12 @@ class EigenPro2Iteration(OneByOne):
     def update(self, state: EigenPro2State, parts: Parts, position: Position) -> EigenPro2State:
         """One step."""
         pieces, g, _, rows = parts
-        rate = (self.solver.step or self.size.step(rows)) / rows
-        alpha = state.alpha.copy()
+        rate, alpha, E = self.rate(rows), state.alpha.copy(), self.contribution.vectors
         for ids, r in pieces:
             alpha[np.searchsorted(self.rows, ids)] -= np.asarray(rate, dtype=alpha.dtype) * r
-        alpha[self.chosen] += (rate * self.nystrom.correction(g)).astype(alpha.dtype)
+        g = self.nystrom.damping[:, None] * g
+        for cut in self.contribution.cuts:  # as each would be by itself: a product's bits depend on its rows
+            alpha[self.chosen[cut]] += (rate * (E[cut] @ g)).astype(alpha.dtype)
         mean = average(state.mean, alpha, state.t + 1) if self.solver.average else state.mean
         return EigenPro2State(alpha, mean, state.t + 1)
 

@@ -373,12 +373,16 @@ class _Tiles:
     def __init__(self, problem: MeteredProblem, rows: int) -> None:
         self.problem, self.rows = problem, min(rows, len(problem.train))
 
+    def cuts(self, ids: Array) -> list[slice]:
+        """All rows are in it."""
+        return [slice(0, len(ids))]
+
     def __call__(self, state: Any) -> Iterator[Block]:
         """The tile, as often as there are tiles."""
         n, meter = len(self.problem.train), self.problem.meter
         with meter.scaled(n / self.rows):
             meter.count("rows", self.rows)
-            yield self.problem.block((0,), self.rows)
+            yield self.problem.block((0,), self.rows)._replace(ids=self.problem.draw(self.rows))
 
 
 class _Recent:
