@@ -15,9 +15,10 @@ weights a step, and the top eigenfunctions are approximate, which the measured s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -266,10 +267,6 @@ class EigenPro2Iteration(OneByOne):
             "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
         }
 
-    def rate(self, rows: int) -> float:
-        """η/m for a batch of so many rows."""
-        return (self.solver.step or self.size.step(rows)) / rows
-
     def init(self) -> EigenPro2State:
         """Weights 0."""
         zero = self.subsample.engine.zeros((len(self.rows), self.outputs), self.subsample.dtype)
@@ -282,16 +279,117 @@ class EigenPro2Iteration(OneByOne):
     def update(self, state: EigenPro2State, parts: Parts, position: Position) -> EigenPro2State:
         """One step."""
         pieces, g, _, rows = parts
-        rate, alpha, E = self.rate(rows), state.alpha.copy(), self.contribution.vectors
-        for ids, r in pieces:
-            alpha[np.searchsorted(self.rows, ids)] -= np.asarray(rate, dtype=alpha.dtype) * r
-        g = self.nystrom.damping[:, None] * g
+        rate, alpha, E = step_rate(self.solver.step, self.size, rows), state.alpha.copy(), self.contribution.vectors
+        move(alpha, self.rows, pieces, rate)
         for cut in self.contribution.cuts:  # as each would be by itself: a product's bits depend on its rows
-            alpha[self.chosen[cut]] += (rate * (E[cut] @ g)).astype(alpha.dtype)
+            alpha[self.chosen[cut]] += corrected(E[cut], self.nystrom.damping, g, rate).astype(alpha.dtype)
         mean = average(state.mean, alpha, state.t + 1) if self.solver.average else state.mean
         return EigenPro2State(alpha, mean, state.t + 1)
+
+    @property
+    def shared_work(self) -> SharedRows:
+        """The same steps where each worker holds some tiles of X, with their weights and rows of E."""
+        contribution = replace(self.contribution, subsample=self.subsample.head(0), vectors=self.nystrom.damping)
+        return SharedRows(contribution, self.stream, self.companions, self.solver.step, self.size)
+
+    def part(self, state: EigenPro2State, leaf: int) -> RowsPart:
+        """Of the state and the preconditioner, what belongs to a tile of X."""
+        own, cut = self.owned[leaf], self.contribution.cuts[leaf]
+        return RowsPart(state.alpha[own].copy(), self.chosen[cut] - own.start, self.contribution.vectors[cut])
+
+    @cached_property
+    def owned(self) -> list[slice]:
+        """Which weights belong to each tile of X."""
+        return self.companions.cuts(self.rows)
 
     def weights(self, state: EigenPro2State) -> Array:
         """The average of the iterates, or the last, in the order of the centers."""
         final = state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
         return final[self.places]
+
+
+def step_rate(step: float | None, size: StepSize, rows: int) -> float:
+    """η/m for a batch of so many rows: of a given η, or of what was measured."""
+    return (step or size.step(rows)) / rows
+
+
+def move(alpha: Array, rows: IntArray, pieces: Iterable[tuple[IntArray, Array]], rate: float) -> None:
+    """α_m ← α_m − η/m r, of the rows that alpha belongs to.
+
+    Args:
+        alpha: weights, changed.
+        rows: ids of their rows, ascending.
+        pieces: ids and r of each block of the batch.
+        rate: η/m.
+    """
+    for ids, r in pieces:
+        places = np.searchsorted(rows, ids)
+        own = np.take(rows, places, mode="clip") == ids
+        alpha[places[own]] -= np.asarray(rate, dtype=alpha.dtype) * r[own]
+
+
+def corrected(E: Array, damping: Array, g: Array, rate: float) -> Array:
+    """η/m of the rows of Q_s K(X_s, X_m) r that belong to rows of E, for g = Eᵀ K(X_s, X_m) r: shape (s', c)."""
+    found: Array = rate * (E @ (damping[:, None] * g))
+    return found
+
+
+class RowsPart(NamedTuple):
+    """What belongs to a tile of X: its weights (rows, c), which of its rows are in X_s, and their rows of E."""
+
+    alpha: Array
+    chosen: IntArray
+    vectors: Array
+
+
+@dataclass(eq=False)
+class SharedRows:
+    """EigenPro 2 where each worker holds some tiles of X: see ``SharedWork``.
+
+    Args:
+        residual: what a block contributes; of the eigenvectors it has none, of X_s the ids.
+        stream: the rows of a step.
+        tiles: X.
+        step: η, or None for what ``size`` allows.
+        size: what was measured.
+    """
+
+    residual: Residual
+    stream: Stream
+    tiles: AllTiles
+    step: float | None
+    size: StepSize
+
+    def __post_init__(self) -> None:
+        self.leaves, self.lanes = len(self.residual.cuts), self.stream.lanes
+
+    def among(self, workers: int) -> SharedRows:
+        stream = replace(self.stream, cache_bytes=self.stream.cache_bytes // workers)
+        return replace(self, stream=stream, tiles=AllTiles(stream, self.tiles.rows))
+
+    def build(self, *key: int) -> Block:
+        return self.stream.block(key)
+
+    def hold(self, leaf: int) -> Block:
+        return self.tiles.tile(leaf)
+
+    def forward(self, held: Block, part: RowsPart, blocks: Sequence[Block]) -> list[tuple[Parts, Array]]:
+        tile, leaf = self.residual.subsample.at(held.X), held.key[0]
+        return [self.residual.forward(leaf, held.ids, tile, part.alpha, block) for block in blocks]
+
+    def respond(self, block: Block, *sums: Array) -> tuple[Array, float]:
+        return self.residual.respond(block, *sums)
+
+    def backward(self, part: RowsPart, values: Array, response: tuple[Array, float]) -> Parts:
+        return self.residual.backward(part.vectors, values, response[0])
+
+    def contribute(self, block: Block, response: tuple[Array, float], *sums: Array) -> Parts:
+        r, loss = response
+        return Stack(((block.ids, r),)), *sums, loss, len(block.X)
+
+    def advance(self, held: Block, part: RowsPart, parts: Parts) -> RowsPart:
+        pieces, g, _, rows = parts
+        alpha, rate = part.alpha, step_rate(self.step, self.size, rows)
+        move(alpha, held.ids, pieces, rate)
+        alpha[part.chosen] += corrected(part.vectors, self.residual.vectors, g, rate).astype(alpha.dtype)
+        return part
