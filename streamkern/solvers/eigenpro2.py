@@ -280,7 +280,8 @@ class EigenPro2Iteration(OneByOne):
         """One step."""
         pieces, g, _, rows = parts
         rate, alpha, E = step_rate(self.solver.step, self.size, rows), state.alpha.copy(), self.contribution.vectors
-        move(alpha, self.rows, pieces, rate)
+        for ids, r in pieces:
+            alpha[np.searchsorted(self.rows, ids)] -= np.asarray(rate, dtype=alpha.dtype) * r
         for cut in self.contribution.cuts:  # as each would be by itself: a product's bits depend on its rows
             alpha[self.chosen[cut]] += corrected(E[cut], self.nystrom.damping, g, rate).astype(alpha.dtype)
         mean = average(state.mean, alpha, state.t + 1) if self.solver.average else state.mean
@@ -311,21 +312,6 @@ class EigenPro2Iteration(OneByOne):
 def step_rate(step: float | None, size: StepSize, rows: int) -> float:
     """η/m for a batch of so many rows: of a given η, or of what was measured."""
     return (step or size.step(rows)) / rows
-
-
-def move(alpha: Array, rows: IntArray, pieces: Iterable[tuple[IntArray, Array]], rate: float) -> None:
-    """α_m ← α_m − η/m r, of the rows that alpha belongs to.
-
-    Args:
-        alpha: weights, changed.
-        rows: ids of their rows, ascending.
-        pieces: ids and r of each block of the batch.
-        rate: η/m.
-    """
-    for ids, r in pieces:
-        places = np.searchsorted(rows, ids)
-        own = np.take(rows, places, mode="clip") == ids
-        alpha[places[own]] -= np.asarray(rate, dtype=alpha.dtype) * r[own]
 
 
 def corrected(E: Array, damping: Array, g: Array, rate: float) -> Array:
@@ -390,6 +376,9 @@ class SharedRows:
     def advance(self, held: Block, part: RowsPart, parts: Parts) -> RowsPart:
         pieces, g, _, rows = parts
         alpha, rate = part.alpha, step_rate(self.step, self.size, rows)
-        move(alpha, held.ids, pieces, rate)
+        for ids, r in pieces:
+            places = np.searchsorted(held.ids, ids)
+            own = np.take(held.ids, places, mode="clip") == ids
+            alpha[places[own]] -= np.asarray(rate, dtype=alpha.dtype) * r[own]
         alpha[part.chosen] += corrected(part.vectors, self.residual.vectors, g, rate).astype(alpha.dtype)
         return part
