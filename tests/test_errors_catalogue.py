@@ -118,6 +118,7 @@ PLAIN = {
     "estimators.py": "scikit-learn's conventions",
     "execute/base.py": "protocol",
     "execute/dask.py": "LostError, caught where the step is repeated",
+    "execute/shared.py": "LostError, caught where the step is repeated; what another worker raised",
     "execute/threads.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
     "registry/gate.py": "a comparison without a result, caught by the verdict",

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from distributed import get_worker
-from distributed.protocol import to_serialize
+from distributed.protocol.serialize import to_serialize
 
 from streamkern.execute.base import Parts, Position, Share, SharedWork, Tree
 from streamkern.execute.prefetch import Prefetch
@@ -99,6 +99,8 @@ class ShareActor:
         self._held: list[Any] = []
         self._values: dict[int, list[Any]] = {}
         self._worker, self._context = get_worker(), contextvars.copy_context()
+        loop: Any = self._worker.loop
+        self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop
         self._wait = self._busy = 0.0  # seconds of the running step, of all threads together
         self._mail: dict[Any, bytes] = {}
         self._came = threading.Condition()
@@ -249,7 +251,8 @@ class ShareActor:
         self._send(self._route.children, (*name, self._route.rank), message)
         if isinstance(found, _Failure):
             raise found.error
-        return found
+        done: T = found
+        return done
 
     def _take(self, name: tuple[Any, ...]) -> bytes:
         """Wait for a message.
@@ -273,8 +276,9 @@ class ShareActor:
         """
 
         async def one(address: str, key: str) -> None:
+            arguments: list[Any] = [to_serialize(name), to_serialize(message)]  # type: ignore[no-untyped-call]
             answer = await self._worker.rpc(address).actor_execute(
-                function="deliver", actor=key, args=[to_serialize(name), to_serialize(message)], kwargs={}
+                function="deliver", actor=key, args=arguments, kwargs={}
             )
             if answer["status"] != "OK":
                 raise LostError
@@ -285,7 +289,7 @@ class ShareActor:
         if not ranks:
             return
         try:
-            asyncio.run_coroutine_threadsafe(each(), self._worker.loop.asyncio_loop).result(self._route.timeout)
+            asyncio.run_coroutine_threadsafe(each(), self._loop).result(self._route.timeout)
         except Exception as error:
             raise LostError from error
 

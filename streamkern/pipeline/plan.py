@@ -244,7 +244,7 @@ def _sharing(bill: Bill, fits: Footprint, workers: int) -> list[str]:
     whole = f"centers can be shared out over workers of a cluster: {format_bytes(bill.memory.shared)} in all"
     if not workers:
         return [f"{whole}; --workers says what each holds"]
-    return [f"{whole}, {workers:,} workers" if fits.share else f"{whole}; read from where they are stored on {workers:,}"]
+    return [f"{whole}, over {workers:,}" if fits.share else f"{whole}; {workers:,} would not hold them, and read tiles"]
 
 
 def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int, prices: Prices | None) -> Plan:

@@ -167,7 +167,7 @@ class Problem:
         )
         return stream if chances is None else Draws.instead_of(stream, chances)
 
-    def all_tiles(self, stream: Stream, rows: int) -> Companions:
+    def all_tiles(self, stream: Stream, rows: int) -> AllTiles:
         """All training rows in tiles, read independently of the stream's rows."""
         return AllTiles(stream, rows)
 
@@ -353,7 +353,11 @@ class OneByOne:
     sweeps = 0
     cycle = 1
     companions: Companions | None = None
-    shared_work: SharedWork | None = None
+
+    @property
+    def shared_work(self) -> SharedWork | None:
+        """No centers are shared out."""
+        return None
 
     def part(self, state: Any, leaf: int) -> Any:
         """Never called: no centers are shared out."""

@@ -124,9 +124,8 @@ class EigenPro2(ChoosesNothing):
         prepared = prepared or self.prepare(problem)
         rows, places = problem.all_rows()
         stream, subsample = problem.stream(prepared.batch), Expansion(problem.kernel, prepared.X, problem.engine)
-        return EigenPro2Iteration(
-            self, stream, problem.all_tiles(stream, CENTER_TILE), subsample, prepared, problem.encoding.outputs, rows, places,
-        )  # fmt: skip
+        companions, outputs = problem.all_tiles(stream, CENTER_TILE), problem.encoding.outputs
+        return EigenPro2Iteration(self, stream, companions, subsample, prepared, outputs, rows, places)
 
 
 @serializable

@@ -117,20 +117,15 @@ class Footprint:
         if needed <= limit:
             return
         fixed, shared = needed - self.worker.get("share", 0), self.bill.memory.shared
-        if shared and fixed < limit:
-            raise PlanRefusedError(
-                f"A worker needs {format_bytes(needed)} and may use {format_bytes(limit)}: {self.worker_text(threads)}.",
-                where=f"worker_memory={format_bytes(limit)}, worker_threads={threads}, centers={p:,}",
-                expected=f"workers with at least {_rounded_up(needed)}, or more of them",
-                remedy=f"share the centers out over more workers: {-(-shared // (limit - fixed)) + 1} would do",
-            )
         each = self.worker.get("centers", 0) // max(1, p)
-        fewer = f"fewer centers, each of which takes {format_bytes(each)} there" if each else "smaller leaves"
+        other = f"fewer centers, each of which takes {format_bytes(each)} there" if each else "smaller leaves"
+        if shared and fixed < limit:
+            other = f"at least {-(-shared // (limit - fixed)) + 1} workers, which share the centers out"
         raise PlanRefusedError(
             f"A worker needs {format_bytes(needed)} and may use {format_bytes(limit)}: {self.worker_text(threads)}.",
             where=f"worker_memory={format_bytes(limit)}, worker_threads={threads}, centers={p:,}",
             expected=f"workers with at least {_rounded_up(needed)}",
-            remedy=f"give workers more memory; or use {fewer}; or fewer threads a worker",
+            remedy=f"give workers more memory; or use {other}; or fewer threads a worker",
         )
 
     @property

@@ -330,7 +330,6 @@ class _Run:
                 pieces.append(((0, lane, step), *fresh[1:]) if isinstance(piece[0], tuple) else fresh)
         return Stack(pieces)
 
-
     def _grouped(self, x: Shaped) -> Any:
         """What the steps that an update stands for leave in place of one's."""
         stream: Any = self.iteration.stream
