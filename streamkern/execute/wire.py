@@ -88,4 +88,5 @@ def packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
 
 
 def counts(shared: Shared) -> ProcessCounts | None:
+    """Requests of this worker to stores since it was given the work."""
     return process_counts(get_worker().address, shared.before)
