@@ -134,5 +134,6 @@ class Checkpoints:
             shutil.rmtree(place, ignore_errors=True)
 
     def clear(self) -> None:
-        """Delete them: the training is done."""
+        """Delete them: the training is done, or begins anew."""
         self._writer.submit(shutil.rmtree, self.folder, True).result()
+        self._last = ""

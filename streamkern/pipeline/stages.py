@@ -24,11 +24,12 @@ from streamkern.pipeline.checkpoints import Checkpoints
 from streamkern.pipeline.examples import examples
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.report.quality import shuffle_warning
-from streamkern.solvers import Outcome, Problem, Solver, train
+from streamkern.solvers import Outcome, Problem, Solver
+from streamkern.solvers.base import Iteration
 from streamkern.solvers.checks import unseen_categories
 from streamkern.solvers.diagnostics import diagnose
 from streamkern.solvers.fit import Key, Stages, centers_key, require_success, steps
-from streamkern.solvers.loop import Progress
+from streamkern.solvers.loop import Progress, train_stably
 from streamkern.solvers.saved import described_arrays
 from streamkern.storage.base import digest
 from streamkern.storage.serialize import load_value, save_value
@@ -161,6 +162,8 @@ class KeptStages(Stages):
         start, prepared = (checkpoints and checkpoints.latest()) or (None, None)
         if prepared is None:
             iteration = self.keep("eigensystem", None, lambda: solver.setup(problem))
+            for _ in range(start.halvings if start else 0):  # what was prepared is lost, the checkpoint is not
+                iteration = solver.setup(problem, iteration.slower())
         else:
             iteration = solver.setup(problem, prepared)
             self._ended("eigensystem", begun, cached=True)
@@ -174,25 +177,27 @@ class KeptStages(Stages):
                 message=f"going on from pass {pass_ + 1}, step {step}, {start.rows:,} rows",
             )  # fmt: skip
 
+        def anew(again: Iteration, message: str) -> None:
+            self.events.emit("warning", message=message)
+            self.events.emit("solver", **again.report)
+            if checkpoints is not None:
+                checkpoints.clear()
+                checkpoints.prepared = again.prepared
+
         def compute() -> tuple[Outcome, dict[str, Any]]:
             self.events.emit("solver", **iteration.report)
             batch = iteration.report.get("batch")
             if message := shuffle_warning(problem.train, problem.mix_chunks, problem.lanes, batch):
                 self.events.emit("warning", message=message)
-            outcome = train(
-                problem,
-                iteration,
-                patience=solver.patience,
-                on_step=self.stepped,
-                start=start,
-                keeper=checkpoints,
+            outcome, last = train_stably(
+                problem, solver, iteration, anew, on_step=self.stepped, start=start, keeper=checkpoints
             )
             if outcome.failure is not None and checkpoints is not None:
                 checkpoints.clear()  # going on from there would end there again
             require_success(outcome)
-            for message in iteration.report.get("warnings", ()):
+            for message in last.report.get("warnings", ()):
                 self.events.emit("warning", message=message)
-            return outcome, iteration.report
+            return outcome, last.report
 
         return self.keep("train", key, compute)
 
@@ -217,8 +222,7 @@ def evaluate_stage(
         shown = examples(train_set, model.encoding, executor)
         arrays = {f"examples_{name}": array for name, array in shown.items()}
         for part, found in scored.items():
-            details = {"confusion": found.confusion, "actual": found.actual, "predicted": found.predicted}
-            arrays |= {f"{part}_{name}": array for name, array in details.items() if array is not None}
+            arrays |= {f"{part}_{name}": array for name, array in found.details.items()}
         metrics = {part: found.metrics for part, found in scored.items()}
         unseen = {} if test is None else unseen_categories(test, executor)
         return {

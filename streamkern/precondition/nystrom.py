@@ -9,7 +9,8 @@ eq. 29). On K(·, X_m) r it acts as K(·, X_m) r − K(·, X_s) Q_s K(X_s, X_m) 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,12 @@ from streamkern.errors import NumericalError
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
+
+S = TypeVar("S")
+
+HALVINGS = 3
+"""Times that a step is halved before training is given up: where k(x, x) = 1, rows of k_P(x, x) up to 16 times the
+largest among the measured ones are then stable, and that one is seldom below 1/16."""
 
 
 @serializable
@@ -62,11 +69,13 @@ class StepSize:
         beta: mean of the preconditioned kernel's diagonal k_P(x, x).
         top: λ, the top eigenvalue of the preconditioned kernel's matrix over n rows, divided by n.
         peak: largest k_P(x, x).
+        halvings: times that the step was halved since, because training diverged with it.
     """
 
     beta: float
     top: float
     peak: float
+    halvings: int = 0
 
     @property
     def critical_batch(self) -> float:
@@ -79,7 +88,30 @@ class StepSize:
         A step changes the residual of a row x of the batch by η/m k_P(x, x) times itself: beyond the second bound rows
         that are far from all others overshoot, and beyond twice of it they diverge.
         """
-        return m / max(self.beta + (m - 1) * self.top, self.peak)
+        return m / max(self.beta + (m - 1) * self.top, self.peak) / (1 << self.halvings)
+
+    def report(self, batch: int, step: float | None) -> dict[str, Any]:
+        """What a report says of them, for batches of so many rows and the step that was asked for, if any."""
+        found = {
+            "beta": self.beta, "lambda": self.top, "peak": self.peak, "critical_batch": self.critical_batch,
+            "batch": batch, "step": step or self.step(batch),
+        }  # fmt: skip
+        return found | {"halvings": self.halvings} if self.halvings else found
+
+
+def slower(prepared: S, step: float | None) -> S | None:
+    """What a solver prepared, with half the step in ``size``; None where a step was given, or it was halved before.
+
+    Args:
+        prepared: a dataclass with a ``size``.
+        step: that was asked for, if any.
+    """
+    given: Any = prepared
+    size: StepSize = given.size
+    if step is not None or size.halvings >= HALVINGS:
+        return None
+    found: S = replace(given, size=replace(size, halvings=size.halvings + 1))
+    return found
 
 
 def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | None = None) -> StepSize:

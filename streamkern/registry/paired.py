@@ -152,9 +152,9 @@ class _Tally:
             self.squares += np.square(shifted).sum(axis=0)
             self.scores.append(F[keep, 0])
             answers, units = self.model.answers, (F / encoding.unit, wanted / encoding.unit)
-            inside = covered(answers, units[0], scales, units[1]) if isinstance(answers, Intervals) else None
+            held = covered(answers, units[0], scales, units[1]) if isinstance(answers, Intervals) else None
             P = answers.probabilities(F) if isinstance(answers, LabelCalibration) else None
-            found = measured(encoding, *units, None, P, inside)
+            found = measured(encoding, *units, None, P, held)
         self.more = found if self.more is None else self.more + found
         squared = np.square(F - wanted)
         self.errors += squared.sum(axis=0)

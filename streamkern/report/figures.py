@@ -24,6 +24,10 @@ _HEIGHT = 320
 _MANY = 1500  # points of a line: more are not seen
 
 
+UNIT = -0.02, 1.02
+"""An axis from 0 to 1, on whose ends lines are drawn whole."""
+
+
 class Line(NamedTuple):
     """A line, or markers, of a plot.
 
@@ -78,6 +82,8 @@ def plot(
     levels: Sequence[Level] = (),
     words: str = "",
     zero: bool = False,
+    x_span: tuple[float, float] | None = None,
+    y_span: tuple[float, float] | None = None,
 ) -> Plot:
     """Lines over x.
 
@@ -90,11 +96,13 @@ def plot(
         levels: straight lines across.
         words: how ticks are written: ``bytes`` on y, or ``rows`` on x.
         zero: whether y begins at zero.
+        x_span: ends of the x axis; by default those of the points.
+        y_span: ends of the y axis.
     """
     drawn = [shown for line in lines if (shown := _shown(line, log_x, log_y)) is not None]
     xs = [float(x) for line in drawn for x in line.x] + [level.value for level in levels if level.upright]
     ys = [float(y) for line in drawn for y in line.y] + [level.value for level in levels if not level.upright]
-    x_range, y_range = _span(xs, log_x), _span(ys, log_y, zero)
+    x_range, y_range = x_span or _span(xs, log_x), y_span or _span(ys, log_y, zero)
     p = figure(
         height=_HEIGHT, sizing_mode="stretch_width", toolbar_location=None, tools="",
         x_axis_type="log" if log_x else "linear", y_axis_type="log" if log_y else "linear",
@@ -135,8 +143,8 @@ def plot(
     return p
 
 
-def histogram(edges: Array, counts: Array, x_label: str) -> Plot:
-    """Counts between edges."""
+def histogram(edges: Array, counts: Array, x_label: str, y_label: str = "rows", *, zero: bool = True) -> Plot:
+    """Counts between edges; ``zero`` marks where x is 0."""
     p = figure(
         height=_HEIGHT, sizing_mode="stretch_width", toolbar_location=None, tools="",
         x_range=Range1d(start=float(edges[0]), end=float(edges[-1])),
@@ -147,9 +155,11 @@ def histogram(edges: Array, counts: Array, x_label: str) -> Plot:
         left="left", right="right", top="top", bottom=0, source=_source(data),
         fill_color=COLOURS[0], fill_alpha=0.75, line_color="white",
     )  # fmt: skip
-    p.add_layout(Span(location=0, dimension="height", line_color=COLOURS[6], line_dash=list(DASHES[1]), line_width=2))
-    p.add_tools(HoverTool(tooltips=[("from", "@left{0.0000}"), ("to", "@right{0.0000}"), ("rows", "@top{0,0}")]))
-    _dress(p, x_label, "rows")
+    if zero:
+        line: dict[str, Any] = {"line_color": COLOURS[6], "line_dash": list(DASHES[1]), "line_width": 2}
+        p.add_layout(Span(location=0, dimension="height", **line))
+    p.add_tools(HoverTool(tooltips=[("from", "@left{0.0000}"), ("to", "@right{0.0000}"), (y_label, "@top{0,0}")]))
+    _dress(p, x_label, y_label)
     return p
 
 

@@ -116,6 +116,28 @@ def legend(entries: Sequence[Entry]) -> str:
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
+def place(name: str) -> str:
+    """Where a plot will be drawn."""
+    return f"<!--plot {name}-->"
+
+
+def framed(name: str, key: str, caption: str, numbers: str = "") -> str:
+    """A plot with its legend above, what it says below, and its numbers as a table."""
+    text = escape(caption[:1].upper() + caption[1:])
+    drawn = f'<div class="plot" role="img" aria-label="{text}">{place(name)}</div>'
+    return f"<figure>{key}{drawn}<figcaption>{text}</figcaption>{details(numbers) if numbers else ''}</figure>"
+
+
+def beside(*figures: str) -> str:
+    """Figures side by side where the window is wide enough, else one under another."""
+    return f'<div class="pair">{"".join(figures)}</div>'
+
+
+def details(html: str, summary: str = "The numbers as a table") -> str:
+    """What is folded until its summary is clicked."""
+    return f"<details><summary>{escape(summary)}</summary>{html}</details>"
+
+
 def image(pixels: Array, low: float, high: float, text: str) -> str:
     """Pixels, shape (h, w) or (h, w, 3), as an image; ``low`` is black and ``high`` white."""
     scaled = np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)

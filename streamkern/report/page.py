@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from streamkern.report import sections
+from streamkern.report import markup, sections
 from streamkern.report.figures import Plot, embed, scripts
 from streamkern.report.run_directory import RunDirectory
 from streamkern.report.status import moment
@@ -42,6 +42,8 @@ h3 { font-size: 1.05rem; margin: 1.2rem 0 .3rem; }
 nav ul, .legend { list-style: none; margin: .4rem 0; padding: 0; display: flex; flex-wrap: wrap; gap: .15rem 1.1rem; }
 .legend li { display: flex; align-items: center; gap: .4rem; font-size: .9rem; }
 figure { margin: .6rem 0; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: 0 1.4rem; }
+.pair figure { min-width: 0; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 figcaption, .note { color: var(--dim); font-size: .92rem; margin: .3rem 0; max-width: 48rem; }
 details { margin: .4rem 0; }
@@ -148,7 +150,7 @@ def shell(
         for s in made
     )
     for name, place in places.items():
-        body = body.replace(sections.place(name), place)
+        body = body.replace(markup.place(name), place)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -11,9 +11,10 @@ import numpy as np
 
 from streamkern.memory import format_bytes
 from streamkern.progress import duration
+from streamkern.report.answers import answered, by_label, evaluated
 from streamkern.report.columns import explained
 from streamkern.report.figures import Level, Line, Plot, bins, histogram, number_text, plot
-from streamkern.report.markup import COLOURS, Entry, bar, heat, image, legend, table
+from streamkern.report.markup import COLOURS, Entry, bar, details, framed, heat, image, legend, table
 from streamkern.report.run_directory import RunDirectory
 from streamkern.report.status import metrics_in_words, status
 from streamkern.report.verdict import baseline, labels, mistakes
@@ -40,10 +41,11 @@ class Section(NamedTuple):
 def of_run(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | None) -> list[Section]:
     """Every section of one run; the plots are put into ``plots`` and drawn where ``place`` says."""
     runs, names_ = [record], [record.name]
-    quality = _confusion(record) if labels(record) else _residuals(record, plots)
+    quality = by_label(record) or (_confusion(record) if labels(record) else _residuals(record, plots))
     return [
         Section("learning", "Learning curve", _learning(runs, names_, plots)),
         Section("quality", "Where it is right and wrong", quality),
+        *([Section("answers", *found)] if (found := answered(record, plots)) else []),
         *([Section("columns", "What the model goes by", html)] if (html := explained(record)) else []),
         Section("spectrum", "Spectrum", _spectrum(runs, names_, plots)),
         Section("rows", "Training rows", _rows(record, image_shape)),
@@ -69,11 +71,6 @@ def names(records: Sequence[RunDirectory]) -> list[str]:
     """What runs are called side by side: the names of their directories, or the paths where those are the same."""
     short = [record.folder.resolve().name for record in records]
     return short if len(set(short)) == len(short) else [str(record.folder) for record in records]
-
-
-def place(name: str) -> str:
-    """Where a plot will be drawn."""
-    return f"<!--plot {name}-->"
 
 
 _ANSWERS = (
@@ -261,16 +258,8 @@ def _solver_report(record: RunDirectory) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- quality
 
 
-def _part(record: RunDirectory, kind: str) -> tuple[str, Array] | None:
-    arrays = record.evaluation[0]
-    for part in ("test", "train"):
-        if f"{part}_{kind}" in arrays:
-            return part, arrays[f"{part}_{kind}"]
-    return None
-
-
 def _confusion(record: RunDirectory) -> str:
-    found, called = _part(record, "confusion"), labels(record)
+    found, called = evaluated(record, "confusion"), labels(record)
     if found is None:
         return _nothing(f"With {len(called)} classes, they are not counted against one another.")
     part, counts = found
@@ -297,11 +286,11 @@ def _confusion(record: RunDirectory) -> str:
     else:
         html += f"<p>No {word} row is taken for another class.</p>"
     classes = table("By class", ("class", "rows", "right", "found (recall)", "trusted (precision)"), rows)
-    return html + (_details(classes) if len(called) <= _LARGEST_TABLE else classes)
+    return html + (details(classes) if len(called) <= _LARGEST_TABLE else classes)
 
 
 def _residuals(record: RunDirectory, plots: Plots) -> str:
-    found = _part(record, "actual")
+    found = evaluated(record, "actual")
     if found is None:
         why = "No rows were scored: the run ended before the evaluation, or an earlier version evaluated it."
         return _nothing(why, record)
@@ -364,7 +353,7 @@ def _rows(record: RunDirectory, image_shape: tuple[int, ...] | None) -> str:
         else "; the rows are not augmented."
     )
     if shape is None or math.prod(shape) != rows.shape[2]:
-        return f'<p class="note">{escape(note)}</p>' + _details(_values(rows, ids, targets), "The rows as numbers")
+        return f'<p class="note">{escape(note)}</p>' + details(_values(rows, ids, targets), "The rows as numbers")
     low, high = float(rows[:, 0].min()), float(rows[:, 0].max())
     figures = []
     for row, row_id, target in zip(rows, ids, targets, strict=True):
@@ -519,7 +508,7 @@ def _memory(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots
         parts = planned[-1].get("stages") if planned else None
         if parts:
             stages = [[stage, format_bytes(size)] for stage, size in parts.items()]
-            html += _details(table("Projected for each stage, without the library itself", ("stage", "bytes"), stages))
+            html += details(table("Projected for each stage, without the library itself", ("stage", "bytes"), stages))
     return html
 
 
@@ -604,17 +593,6 @@ def _differences(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------- the page
-
-
-def framed(name: str, key: str, caption: str, numbers: str = "") -> str:
-    """A plot with its legend above, what it says below, and its numbers as a table."""
-    text = escape(caption[:1].upper() + caption[1:])
-    drawn = f'<div class="plot" role="img" aria-label="{text}">{place(name)}</div>'
-    return f"<figure>{key}{drawn}<figcaption>{text}</figcaption>{_details(numbers) if numbers else ''}</figure>"
-
-
-def _details(html: str, summary: str = "The numbers as a table") -> str:
-    return f"<details><summary>{escape(summary)}</summary>{html}</details>"
 
 
 def _nothing(why: str, *records: RunDirectory) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 from streamkern.progress import duration
 from streamkern.report.figures import Level, Line, Plot, number_text, plot
-from streamkern.report.markup import Entry, legend, table
+from streamkern.report.markup import Entry, framed, legend, table
 from streamkern.report.page import shell
-from streamkern.report.sections import Section, framed
+from streamkern.report.sections import Section
 from streamkern.storage.writer import write_text
 
 _MARKS = ("circle", "square", "diamond")

@@ -339,6 +339,9 @@ class Iteration(Protocol):
     def weights(self, state: Any) -> Array:
         """The solution that a state stands for, shape (p, c)."""
 
+    def slower(self) -> Any:
+        """``prepared`` with a smaller step, to begin anew with after training diverged; None where there is none."""
+
     def left_out(self, state: Any) -> LeftOut | None:
         """Outputs on training rows, each as if it had been left out; None where the method has no closed form."""
 
@@ -373,6 +376,10 @@ class OneByOne:
     def settle(self, state: Any) -> Any:
         """Nothing is ever pending."""
         return state
+
+    def slower(self) -> Any:
+        """There is no other step."""
+        return None
 
     def left_out(self, state: Any) -> LeftOut | None:
         """Nothing is known of rows that are left out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from streamkern.data.stream import Block, Key, Stream
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Expansion
+from streamkern.precondition.nystrom import slower
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne
 from streamkern.solvers.projection import InexactProjection
@@ -94,26 +95,22 @@ class DelayedIteration(OneByOne):
     """Steps of EigenPro 4.
 
     Args:
+        solver: its parameters: passes, step, and whether the weights are the average of the projected iterates.
         stream: the order of the rows.
         expansion: kernel and centers.
         outputs: number c of outputs.
         prepared: what the solver prepared.
-        epochs: passes.
-        rate: η for a batch of so many rows.
-        averages: whether the weights are the average of the projected iterates.
         companions: the temporary centers of a broadcast state.
         projection: of what is pending.
         cycle: steps from one projection to the next.
         report: what the setup found out.
     """
 
+    solver: Any
     stream: Stream
     expansion: Expansion
     outputs: int
     prepared: Any
-    epochs: int
-    rate: Callable[[int], float]
-    averages: bool
     companions: Companions | None = field()  # a field without a default, where the base has one
     projection: InexactProjection
     cycle: int = field()
@@ -122,6 +119,10 @@ class DelayedIteration(OneByOne):
     def __post_init__(self) -> None:
         self.contribution = DelayedGradient(self.expansion)
         self.nystrom = self.projection.nystrom
+        self.epochs, self.rate = self.solver.epochs, self.solver.rate(self.prepared.size)
+
+    def slower(self) -> Any:
+        return slower(self.prepared, self.solver.step)
 
     def init(self) -> DelayedState:
         """α = 0 and nothing pending."""
@@ -158,4 +159,4 @@ class DelayedIteration(OneByOne):
 
     def weights(self, state: DelayedState) -> Array:
         """The average of the projected iterates, or the last."""
-        return state.mean.astype(state.alpha.dtype) if self.averages else state.alpha
+        return state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha

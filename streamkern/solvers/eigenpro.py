@@ -27,7 +27,7 @@ from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
-from streamkern.precondition.nystrom import NystromPreconditioner, StepSize
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, slower
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.batches import default_batch
@@ -269,12 +269,7 @@ class EigenPro(Parameters):
             "projection": kind,
             "s": prepared.s,
             "q": 0 if nystrom is None else len(nystrom.eigensystem.values),
-            "beta": size.beta,
-            "lambda": size.top,
-            "peak": size.peak,
-            "critical_batch": size.critical_batch,
-            "batch": stream.batch_rows,
-            "step": self.step or size.step(stream.batch_rows),
+            **size.report(stream.batch_rows, self.step),
             "momentum": 0.0 if kind == "delayed" else self.chosen_momentum(size, stream.batch_rows, expansion.p),
             "spectrum": [] if nystrom is None else [*nystrom.eigensystem.values.tolist(), nystrom.eigensystem.tail],
         }
@@ -294,8 +289,7 @@ class EigenPro(Parameters):
         report["project_every"] = every = max(1, round(expansion.p / stream.batch_rows))
         recent = problem.recent_blocks(stream, temporary_keys)
         return DelayedIteration(
-            stream, expansion, outputs, prepared, self.epochs, self.rate(size), self.average, recent, projection, every,
-            report,
+            self, stream, expansion, outputs, prepared, recent, projection, every, report
         )  # fmt: skip
 
     def rate(self, size: StepSize) -> Callable[[int], float]:
@@ -365,6 +359,9 @@ class ProjectedIteration(OneByOne):
         ratio = self.prepared.size.critical_batch / self.stream.batch_rows
         self.momentum = self.solver.chosen_momentum(self.prepared.size, self.stream.batch_rows, self.expansion.p)
         self.second = (1.0 + self.momentum) / 2.0 * (ratio / (1.0 + ratio))
+
+    def slower(self) -> Prepared | None:
+        return slower(self.prepared, self.solver.step)
 
     def init(self) -> ProjectedState:
         """α = 0."""

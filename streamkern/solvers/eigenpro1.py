@@ -23,7 +23,7 @@ from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem
-from streamkern.precondition.nystrom import StepSize, measure
+from streamkern.precondition.nystrom import StepSize, measure, slower
 from streamkern.precondition.rsvd import RandomizedSVD, randomized_eigensystem, theorem_1
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
@@ -177,12 +177,7 @@ class EigenPro1Iteration(OneByOne):
         self.report: dict[str, Any] = {
             "features": self.basis.width,
             "q": len(eigensystem.values),
-            "beta": self.size.beta,
-            "lambda": self.size.top,
-            "peak": self.size.peak,
-            "critical_batch": self.size.critical_batch,
-            "batch": batch,
-            "step": self.rate(batch),
+            **self.size.report(batch, self.rate(batch)),
             "theorem_1_step": 1.0 / theorem_1(self.size.top, self.size.peak, batch, self.basis.width),
             "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
         }
@@ -190,6 +185,9 @@ class EigenPro1Iteration(OneByOne):
     def rate(self, rows: int) -> float:
         """η for a batch of ``rows``; the ridge adds λ to the top of P (H + λ I) at most."""
         return self.solver.step or 1.0 / (1.0 / self.size.step(rows) + self.solver.ridge)
+
+    def slower(self) -> PreparedFeatures | None:
+        return slower(self.prepared, self.solver.step)
 
     def init(self) -> EigenPro1State:
         """Weights 0."""

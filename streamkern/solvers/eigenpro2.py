@@ -30,7 +30,7 @@ from streamkern.execute.base import Parts, Position, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
-from streamkern.precondition.nystrom import NystromPreconditioner, StepSize
+from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, slower
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
 from streamkern.solvers.batches import default_batch
@@ -257,14 +257,12 @@ class EigenPro2Iteration(OneByOne):
         self.report: dict[str, Any] = {
             "s": self.subsample.p,
             "q": len(eigensystem.values),
-            "beta": self.size.beta,
-            "lambda": self.size.top,
-            "peak": self.size.peak,
-            "critical_batch": self.size.critical_batch,
-            "batch": self.stream.batch_rows,
-            "step": self.solver.step or self.size.step(self.stream.batch_rows),
+            **self.size.report(self.stream.batch_rows, self.solver.step),
             "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
         }
+
+    def slower(self) -> PreparedRows | None:
+        return slower(self.prepared, self.solver.step)
 
     def init(self) -> EigenPro2State:
         """Weights 0."""
@@ -289,8 +287,8 @@ class EigenPro2Iteration(OneByOne):
     @property
     def shared_work(self) -> SharedRows:
         """The same steps where each worker holds some tiles of X, with their weights and rows of E."""
-        contribution = replace(self.contribution, subsample=self.subsample.head(0), vectors=self.nystrom.damping)
-        return SharedRows(contribution, self.stream, self.companions, self.solver.step, self.size)
+        residual = replace(self.contribution, subsample=self.subsample.head(0), vectors=self.contribution.vectors[:0])
+        return SharedRows(residual, self.nystrom.damping, self.stream, self.companions, self.solver.step, self.size)
 
     def part(self, state: EigenPro2State, leaf: int) -> RowsPart:
         """Of the state and the preconditioner, what belongs to a tile of X."""
@@ -332,7 +330,8 @@ class SharedRows:
     """EigenPro 2 where each worker holds some tiles of X: see ``SharedWork``.
 
     Args:
-        residual: what a block contributes; of the eigenvectors it has none, of X_s the ids.
+        residual: what a block contributes, without X_s, of which only the ids are needed, and without E.
+        damping: the diagonal of Q_s in the eigenbasis.
         stream: the rows of a step.
         tiles: X.
         step: η, or None for what ``size`` allows.
@@ -340,6 +339,7 @@ class SharedRows:
     """
 
     residual: Residual
+    damping: Array
     stream: Stream
     tiles: AllTiles
     step: float | None
@@ -379,5 +379,5 @@ class SharedRows:
             places = np.searchsorted(held.ids, ids)
             own = np.take(held.ids, places, mode="clip") == ids
             alpha[places[own]] -= np.asarray(rate, dtype=alpha.dtype) * r[own]
-        alpha[part.chosen] += corrected(part.vectors, self.residual.vectors, g, rate).astype(alpha.dtype)
+        alpha[part.chosen] += corrected(part.vectors, self.damping, g, rate).astype(alpha.dtype)
         return part

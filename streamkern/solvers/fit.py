@@ -59,7 +59,7 @@ from streamkern.solvers.choice import (
 )
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
 from streamkern.solvers.left_out import ROWS
-from streamkern.solvers.loop import Outcome, Progress, train
+from streamkern.solvers.loop import Outcome, Progress, train_stably
 from streamkern.solvers.metric import Metric, learn_metric, require_metric
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
@@ -285,7 +285,9 @@ class Stages:
             NumericalError: training diverged or stagnated.
         """
         iteration = solver.setup(problem)
-        outcome = train(problem, iteration, patience=solver.patience, on_step=self.on_step)
+        outcome, iteration = train_stably(
+            problem, solver, iteration, lambda _, message: self.warn(message), on_step=self.on_step
+        )
         require_success(outcome)
         for message in iteration.report.get("warnings", ()):
             self.warn(message)

@@ -23,6 +23,7 @@ from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows
 from streamkern.solvers.left_out import LeftOut, require_coverage
+from streamkern.solvers.metrics import Held
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -72,7 +73,7 @@ class Intervals:
 
     def scales(self, found: Array) -> Array:
         """Predicted scales in encoded units, shape (n, c), from what the basis gives for the scales' weights."""
-        return np.asarray(self.mean * np.maximum(1.0 + found.astype(np.float64), FLOOR))
+        return np.asarray(self.mean * relative_scales(found))
 
     def quantile(self, coverage: float) -> Array:
         """Q for each output, shape (c,); infinite where there are too few rows for the coverage.
@@ -183,7 +184,13 @@ def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Ar
     return best[1]
 
 
-def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Array:
-    """Whether targets lie in their intervals of coverage ``SCORED``, shape (n, c): all in encoded units."""
-    scores = np.abs(np.subtract(F, y, dtype=np.float64)) / intervals.scales(found)
-    return np.asarray(scores <= intervals.quantile(SCORED))
+def relative_scales(found: Array) -> Array:
+    """Predicted scales as shares of the mean one, shape (n, c), from what the basis gives for the scales' weights."""
+    return np.maximum(1.0 + found.astype(np.float64), FLOOR)
+
+
+def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Held:
+    """Which targets lie in their intervals of coverage ``SCORED``: F and y, shape (n, c), in encoded units."""
+    scale = relative_scales(found)
+    scores = np.abs(np.subtract(F, y, dtype=np.float64)) / (intervals.mean * scale)
+    return Held(np.asarray(scores <= intervals.quantile(SCORED)), scale)

@@ -13,7 +13,7 @@ from streamkern.data.stream import Scan
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.execute.base import Parts, Placement, Position
 from streamkern.memory import release
-from streamkern.solvers.base import Failure, Iteration, Problem, row_bytes, steps_ahead
+from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.score import score
@@ -26,6 +26,8 @@ GAIN = 1e-4
 """Part of the validation error by which it must fall for a pass to count as better: less is not worth a pass."""
 
 _BLOW_UP = 10.0  # a loss this many times that of predicting zero is no longer noise
+_RISE = 2.0  # a loss of a pass this many times an earlier one's is a step too long, unless both are
+_NOTICED = 0.01  # of the loss at the start, at most: there, rounding may be seen
 _SETTLING = 64  # rows whose mean loss is known well enough; fewer may happen to fit, or to be far off
 
 
@@ -107,6 +109,7 @@ class Checkpoint:
         scoring: of which on validation rows.
         waited: time that the slots waited for rows.
         computed: time that they computed.
+        halvings: times that the step was halved before this training began, see ``train_stably``.
     """
 
     state: Any
@@ -124,6 +127,7 @@ class Checkpoint:
     scoring: float = 0.0
     waited: float = 0.0
     computed: float = 0.0
+    halvings: int = 0
 
     @property
     def wait(self) -> float:
@@ -172,7 +176,8 @@ def train(
         keeper: keeps checkpoints.
     """
     release()
-    loop = _Loop(problem, iteration, patience, on_step, start or Checkpoint(iteration.init()), keeper)
+    begun = start or Checkpoint(iteration.init(), halvings=iteration.report.get("halvings", 0))
+    loop = _Loop(problem, iteration, patience, on_step, begun, keeper)
     try:
         failure = loop.run()
     except BaseException:
@@ -188,6 +193,35 @@ def train(
         failure = Failure("non-finite", "The weights are not finite.", "compute in float64, or check the data's scale")
     left_out, sums, history = iteration.left_out(state), iteration.sums(state), list(now.history)
     return Outcome(weights, len(history), now.rows, loop.seconds, now.wait, history, failure, left_out, sums)
+
+
+def train_stably(
+    problem: Problem, solver: Solver, iteration: Iteration, anew: Callable[[Iteration, str], None], **how: Any
+) -> tuple[Outcome, Iteration]:
+    """``train``, and where it diverges with a step of the solver's own choice, again from the start with half of it.
+
+    Args:
+        problem: the problem.
+        solver: what set the iteration up.
+        iteration: what ``Solver.setup`` returned.
+        anew: called with the next iteration, and why, before it begins.
+        how: further arguments of ``train``.
+
+    Returns:
+        The outcome, and the iteration that led to it.
+    """
+    while True:
+        outcome = train(problem, iteration, patience=solver.patience, **how)
+        failure = outcome.failure
+        diverged = failure is not None and failure.kind in ("diverged", "non-finite")
+        prepared = iteration.slower() if diverged else None
+        if failure is None or prepared is None:
+            if diverged and "halvings" in iteration.report:
+                assert failure is not None
+                outcome.failure = replace(failure, remedy=_HALVED)
+            return outcome, iteration
+        iteration, how["start"] = solver.setup(problem, prepared), None
+        anew(iteration, f"{failure.message} Training begins anew with half the step, {iteration.report['step']:.4g}.")
 
 
 class _Loop:
@@ -235,6 +269,9 @@ class _Loop:
         now = self.now
         if now.begun or not now.position[0]:
             return False
+        rising = _rising(now)
+        if rising and self.iteration.slower() is not None:
+            return rising
         errors = [_error(each["validation"], self.problem.encoding) for each in now.history if "validation" in each]
         patience = self.patience is not None and stale(errors) >= self.patience
         return self.iteration.finished(now.state) or patience or now.position[0] >= self.iteration.epochs
@@ -381,6 +418,22 @@ def _ahead(position: Position, count: int, steps: int, epochs: int) -> list[Posi
     pass_, step = position
     numbers = (pass_ * steps + step + 1 + i for i in range(count))
     return [divmod(number, steps) for number in numbers if number < epochs * steps]
+
+
+def _rising(now: Checkpoint) -> Failure | None:
+    """A few rows far from all others may overshoot for many passes before the mean loss says so."""
+    last = now.history[-1]["loss"]
+    least = min((entry["loss"] for entry in now.history[:-1]), default=last)
+    if last <= max(_RISE * least, _NOTICED * now.scale):
+        return None
+    message = f"The loss of pass {len(now.history)} is {last / least:.3g} times that of an earlier one."
+    return Failure("diverged", message, _HALVED)
+
+
+_HALVED = (
+    "the step was halved several times already: look for rows far from all others with streamkern inspect, scale the"
+    " features, or use Direct() or Falkon(), which take no steps"
+)
 
 
 def _failed(mean: float, rows: int, scale: float, position: Position) -> Failure | None:

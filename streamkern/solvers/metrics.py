@@ -11,7 +11,7 @@ import keyword
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -106,14 +106,8 @@ class Ranks:
 
         ``auc_error`` bounds how far each ``auc`` is from that of the scores themselves: half the share of tied pairs.
         """
-        if not self.pieces:
-            return {name: np.full(k, np.nan) for name in ("auc", "average_precision", "auc_error")}
-        whole = self.compact()
-        ((keys, hits, others),) = whole.pieces
-        ends = np.searchsorted(keys >> (_PLACE - whole.shift), np.arange(k + 1))
-        found = np.full((3, k), np.nan)
-        for j, (a, b) in enumerate(pairwise(ends)):
-            p, n = hits[a:b], others[a:b]
+        whole, found = self.compact() if self.pieces else self, np.full((3, k), np.nan)
+        for j, (_, p, n) in enumerate(whole.by_class(k)):
             pairs = p.sum() * n.sum()
             if not pairs > 0:
                 continue
@@ -128,6 +122,31 @@ class Ranks:
             )
         return dict(zip(("auc", "average_precision", "auc_error"), found, strict=True))
 
+    def by_class(self, k: int) -> list[Ranked]:
+        """Scores of each of k classes, ascending and every one once, with the weight of its hits and of its others."""
+        if not self.pieces:
+            return [(np.zeros(0),) * 3] * k
+        whole = self.compact()
+        ((keys, hits, others),) = whole.pieces
+        place = _PLACE - whole.shift
+        ends = np.searchsorted(keys >> place, np.arange(k + 1))
+        # Where scores were tied, the middle of those that a key stands for.
+        units = ((keys & ((1 << place) - 1)) << whole.shift) - (1 << (_PLACE - 1)) + ((1 << whole.shift) >> 1)
+        scores = units / _UNIT
+        return [(scores[a:b], hits[a:b], others[a:b]) for a, b in pairwise(ends)]
+
+
+class Held(NamedTuple):
+    """Which targets lie in their intervals.
+
+    Attributes:
+        inside: shape (n, c), booleans.
+        scale: predicted scale of the errors as a share of the mean one, shape (n, c).
+    """
+
+    inside: Array
+    scale: Array
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -135,7 +154,8 @@ class Measured:
 
     Attributes:
         sums: by name, numbers or arrays.
-        ranks: of the scores; None for values, or too many classes.
+        ranks: of the scores of classes; of values with intervals, of the logarithm of each output's scale, where a
+            target inside its interval is a hit. None for values without, or too many outputs.
     """
 
     sums: dict[str, Any]
@@ -147,7 +167,7 @@ class Measured:
 
 
 def measured(
-    encoding: Encoding, F: Array, y: Array, w: Array | None, P: Array | None = None, inside: Array | None = None
+    encoding: Encoding, F: Array, y: Array, w: Array | None, P: Array | None = None, held: Held | None = None
 ) -> Measured:
     """Sums over rows.
 
@@ -157,7 +177,7 @@ def measured(
         y: encoded targets: class codes (n,), -1 for a label that training did not see; or values (n, c).
         w: sample weights, shape (n,), or None.
         P: probabilities of the classes, shape (n, K), or None where the model has none.
-        inside: whether targets lie in their 90% intervals, shape (n, c), or None where the model has none.
+        held: which targets lie in their 90% intervals, or None where the model has none.
     """
     if isinstance(encoding, Classes):
         return _measured_classes(encoding, F, y, w, P)
@@ -166,9 +186,11 @@ def measured(
     miss = np.abs(np.subtract(F, y, dtype=np.float64))
     mass = float(len(y)) if w is None else float(w.sum())
     sums = {"mass": mass, "absolute": miss.sum(axis=0) if w is None else w @ miss}
-    if inside is not None:
-        sums["inside"] = inside.sum(axis=0) if w is None else w @ inside
-    return Measured(sums)
+    if held is None:
+        return Measured(sums)
+    sums["inside"] = held.inside.sum(axis=0) if w is None else w @ held.inside
+    ranked = held.inside.shape[1] <= RANKED
+    return Measured(sums, Ranks.of_hits(np.log(held.scale), held.inside, w) if ranked else None)
 
 
 def _measured_classes(encoding: Classes, F: Array, y: Array, w: Array | None, P: Array | None) -> Measured:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
+from streamkern.solvers.curves import curves_of
 from streamkern.solvers.intervals import Intervals, covered
 from streamkern.solvers.metrics import measured, metrics_of
 from streamkern.solvers.saved import Answers
@@ -72,14 +75,14 @@ class SquaredError:
         n = len(block.X)
         y, w = block.y, block.w
         assert y is not None
-        F, inside, P = self.basis.predict(block.X, state), None, None
+        F, held, P = self.basis.predict(block.X, state), None, None
         if isinstance(self.answers, Intervals):
             F, found = np.ascontiguousarray(F[:, : F.shape[1] // 2]), F[:, F.shape[1] // 2 :]
-            inside = covered(self.answers, F, found, y)
+            held = covered(self.answers, F, found, y)
         elif self.answers is not None:
             P = self.answers.probabilities(F)
         correct, details = 0.0, self._details(block, y, F)
-        more = 0 if self.encoding is None else measured(self.encoding, F, y, w, P, inside)
+        more = 0 if self.encoding is None else measured(self.encoding, F, y, w, P, held)
         if self.classify:
             right = self._decided(F) == y
             correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
@@ -118,12 +121,20 @@ class Scored(NamedTuple):
             ``CONFUSED`` classes.
         actual: targets of a fixed sample of rows, shape (k, c), in stored units; None for classes.
         predicted: outputs for the same rows, shape (k, c).
+        curves: as from ``curves_of``.
     """
 
     metrics: dict[str, Any]
     confusion: Array | None = None
     actual: Array | None = None
     predicted: Array | None = None
+    curves: Mapping[str, Array] = MappingProxyType({})
+
+    @property
+    def details(self) -> dict[str, Array]:
+        """All arrays that are there, by name."""
+        named = {"confusion": self.confusion, "actual": self.actual, "predicted": self.predicted}
+        return {name: array for name, array in named.items() if array is not None} | dict(self.curves)
 
 
 def score(
@@ -172,13 +183,14 @@ def score_in_detail(
     sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]
     sums = _sums(executor, assembly, SquaredError(basis, classify, sample, encoding, answers), weights, block_rows)
     metrics, details = _metrics(encoding, sums), sums[-2]
+    curves = curves_of(encoding, sums[-1], answers) if encoding is not None and sums[-1] else {}
     if classify:
-        return Scored(metrics, details if isinstance(details, np.ndarray) else None)
+        return Scored(metrics, details if isinstance(details, np.ndarray) else None, curves=curves)
     assert isinstance(encoding, Continuous)
     actual, predicted = (
         np.concatenate(pieces) * encoding.unit + encoding.mean for pieces in zip(*details, strict=True)
     )
-    return Scored(metrics, None, actual, predicted)
+    return Scored(metrics, None, actual, predicted, curves)
 
 
 def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: Array, block_rows: int) -> Parts:

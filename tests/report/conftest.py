@@ -55,6 +55,44 @@ def columns() -> sk.Pipeline:
     )  # fmt: skip
 
 
+def probabilities() -> sk.Pipeline:
+    """Two classes that nobody can tell apart for sure."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((3000, 4))
+    y = np.where(rng.random(3000) < 1 / (1 + np.exp(1.5 - 2 * X[:, 0] - X[:, 1] ** 2)), "yes", "no")
+    train, test = sk.from_arrays(X[:1500], y[:1500]), sk.from_arrays(X[1500:], y[1500:])
+    return sk.Pipeline(train, sk.Gaussian(2.0), sk.Uniform(100), sk.Direct(ridge=1e-3), test=test, name="answers")
+
+
+def labels() -> sk.Pipeline:
+    """Three labels a row."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((1500, 3))
+    Y = (X + rng.standard_normal((1500, 3)) > [0, 1, 2]).astype(int)
+    train, test = sk.from_arrays(X[:750], Y[:750]), sk.from_arrays(X[750:], Y[750:])
+    return sk.Pipeline(train, sk.Gaussian(2.0), sk.Uniform(60), sk.Direct(ridge=1e-3), test=test, name="labels")
+
+
+def intervals() -> sk.Pipeline:
+    """Values whose errors depend on a feature."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((3000, 3))
+    y = 10 * (np.sin(X[:, 0]) + (0.1 + np.abs(X[:, 1])) * rng.standard_normal(3000))
+    train, test = sk.from_arrays(X[:1500], y[:1500]), sk.from_arrays(X[1500:], y[1500:])
+    return sk.Pipeline(
+        train, sk.Gaussian(2.0), sk.Uniform(100), sk.Direct(ridge=1e-3), test=test, task="regression", name="intervals"
+    )
+
+
+@pytest.fixture(scope="session")
+def answering(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs with probabilities, with several labels a row, and with intervals."""
+    folder = tmp_path_factory.mktemp("answering")
+    for pipeline in (probabilities(), labels(), intervals()):
+        sk.run(pipeline, folder / str(pipeline.name), memory="4GiB")
+    return {name: folder / name for name in ("answers", "labels", "intervals")}
+
+
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")

@@ -114,7 +114,8 @@ def test_a_run_is_drawn_without_the_network_and_without_an_error(
     assert len(drawn) >= 3  # learning curve, spectrum, memory; residuals
     assert all(colours > 2 for colours, *_ in drawn)
     assert all(right <= width for *_, right in drawn)
-    assert all(w > 0.8 * min(width, 960) for _, w, _ in drawn)
+    assert drawn[0][1] > 0.8 * min(width, 960)
+    assert all(w > (0.8 if width == PHONE else 0.4) * min(width, 960) for _, w, _ in drawn)  # some are side by side
     assert complaints(browser) == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width  # nothing to the side
     metrics = json.loads((finished / "result.json").read_text())["metrics"]["test"]
@@ -122,6 +123,23 @@ def test_a_run_is_drawn_without_the_network_and_without_an_error(
     assert number in browser.execute_script("return document.body.innerText")
     broken = "return [...document.images].filter((image) => !image.naturalWidth).length"
     assert browser.execute_script(broken) == 0
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize("name", ["answers", "labels", "intervals"])
+def test_probabilities_and_intervals_are_drawn_side_by_side_where_there_is_room(
+    answering: dict[str, Path], name: str, width: int, browser: webdriver.Chrome, tmp_path: Path
+):
+    drawn = show(browser, write_report([read_run(answering[name])], tmp_path / "report.html"), width)
+    assert all(colours > 2 and right <= width for colours, _, right in drawn)
+    assert complaints(browser) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    tops = browser.execute_script(
+        "return [...document.querySelectorAll('#answers .plot')].map((e) => Math.round(e.getBoundingClientRect().top))"
+    )
+    assert len(tops) == (2 if name == "intervals" else 4)
+    beside = [first == second for first, second in zip(tops[::2], tops[1::2], strict=True)]
+    assert beside == [width == DESK] * len(beside)
 
 
 @pytest.mark.parametrize("width", [PHONE, DESK])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
 import streamkern as sk
 from streamkern.cli import main
@@ -21,6 +22,7 @@ from streamkern.report.markup import bar, png, table
 from streamkern.report.page import page, write_report
 from streamkern.report.verdict import baseline, mistakes, next_steps, verdict, wilson
 from streamkern.storage.serialize import load_value
+from tests.report.conftest import intervals, probabilities
 
 
 class Words(HTMLParser):
@@ -83,6 +85,69 @@ def test_residuals_are_told_with_their_quantiles(runs: dict[str, Path]):
     for q in (0.05, 0.5, 0.95):
         assert f"{np.quantile(error, q):.4g}" in said
     assert baseline(read_run(runs["columns"]), "test") == pytest.approx(arrays["test_actual"].std(), rel=1e-3)
+
+
+def rows_of(data: sk.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and targets of a data set in memory."""
+    chunks = [data.source.read(i) for i in range(len(data.source.bounds) - 1)]
+    return np.concatenate([chunk.X for chunk in chunks]), np.concatenate([chunk.y for chunk in chunks])
+
+
+def cells(html: str, caption: str) -> list[list[str]]:
+    """The rows of the table with a caption."""
+    body = html[html.index(f"<caption><span>{caption}</span>") :]
+    body = body[body.index("<tbody>") : body.index("</table>")]
+    return [re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", row) for row in body.split("<tr>")[1:]]
+
+
+def test_probabilities_are_shown_beside_what_became_of_them(answering: dict[str, Path]):
+    """The numbers of the tables, counted from the predictions of the saved model."""
+    folder, (X, y) = answering["answers"], rows_of(probabilities().test)
+    P, hit = sk.load_model(folder / "model.zarr").predict_proba(X)[:, 1], y == "yes"
+    html = page([read_run(folder)])
+    cell = np.minimum((P * 15).astype(int), 14)
+    found = cells(html, "Observed by predicted probability")
+    expected = [
+        [f"{(cell == i).sum():,}", f"{P[cell == i].mean():.4f}", f"{hit[cell == i].mean():.4f}"]
+        for i in np.unique(cell)
+    ]
+    assert [row[1:] for row in found] == expected
+    taken = sk.load_model(folder / "model.zarr").predict(X) == "yes"
+    (row,) = cells(html, "Curves by class")
+    assert row == [
+        "yes", f"{hit.sum()}", f"{roc_auc_score(hit, P):.4f}", f"{average_precision_score(hit, P):.4f}",
+        f"{recall_score(hit, taken):.4f}", f"{precision_score(hit, taken):.4f}",
+    ]  # fmt: skip
+    shown = np.array(cells(html, "By the least score that is taken for it"), dtype=float)
+    assert len(shown) == 12
+    for score, false, true, precision in shown:
+        for share, rows in ((false, ~hit), (true, hit)):  # numbers are shown with four digits
+            least, most = (np.mean(P[rows] >= score * (1 + sign * 5e-4)) for sign in (1, -1))
+            assert least - 1e-4 <= share <= most + 1e-4
+        assert precision == pytest.approx(true * hit.sum() / (true * hit.sum() + false * (~hit).sum()), abs=5e-3)
+
+
+def test_coverage_is_shown_by_fifth_of_the_predicted_scale(answering: dict[str, Path]):
+    folder, (X, y) = answering["intervals"], rows_of(intervals().test)
+    ends = sk.load_model(folder / "model.zarr").predict_interval(X)
+    width, inside = ends[:, 1] - ends[:, 0], (ends[:, 0] <= y) & (y <= ends[:, 1])
+    found = cells(page([read_run(folder)]), "Coverage of 90% intervals by fifth of the predicted scale")
+    for row, part in zip(found, np.array_split(np.argsort(width, kind="stable"), 5), strict=True):
+        assert float(row[1].replace(",", "")) == pytest.approx(len(part), abs=1)
+        assert float(row[2].rstrip("%")) == pytest.approx(100 * inside[part].mean(), abs=0.4)
+        assert float(row[3]) == pytest.approx(width[part].mean(), rel=5e-3)
+    assert max(float(row[3]) for row in found) > 2 * min(float(row[3]) for row in found)
+
+
+def test_labels_of_rows_that_have_several_have_a_line_each(answering: dict[str, Path]):
+    result = json.loads((answering["labels"] / "result.json").read_text())
+    metrics = result["metrics"]["test"]["by_class"]
+    html = page([read_run(answering["labels"])])
+    assert [row[0] for row in cells(html, "By label, of test rows")] == [*metrics]
+    assert [row[2] for row in cells(html, "By label, of test rows")] == [f"{m['recall']:.4f}" for m in metrics.values()]
+    assert [row[2] for row in cells(html, "Curves by class")] == [f"{m['auc']:.4f}" for m in metrics.values()]
+    rows = [float(row[1].replace(",", "")) for row in cells(html, "Observed by predicted probability")]
+    assert sum(rows) == 3 * result["metrics"]["test"]["n"]
 
 
 def test_rows_that_are_images_are_shown_with_their_copies_and_others_as_numbers(runs: dict[str, Path]):
