@@ -289,6 +289,7 @@ VALUES: list[tuple[str, str]] = [
     ("plan(centers=sk.Uniform(600))", "600 rows"),
     ("sk.plan(job(), memory='4GiB', worker_memory='100MiB')", "100.0 MiB"),
     ("sk.plan(job(), memory='4GiB', worker_threads=0)", "0 threads"),
+    ("sk.plan(job(), workers=-1)", "-1 workers"),
     ("sk.open_dataset(zarr(f), target='label', on_corrupt='ignore')", "ignore"),
     ("sk.HorizontalFlip((2, 2), probability=2)", "2"),
     ("sk.FeatureDropout(2)", "2"),
