@@ -33,7 +33,8 @@ from streamkern.progress import showing
 from streamkern.solvers import Direct, Falkon, Problem
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
-from streamkern.solvers.fit import Stages, likely_outputs, prepare
+from streamkern.solvers.choice import KernelChoice, Search, choose_kernel, default_kernel, leaves_open, sample_search
+from streamkern.solvers.fit import Stages, likely_outputs, planned, prepare
 from streamkern.solvers.footprint import footprint, loaded
 from streamkern.solvers.path import RidgePath, path_scores
 from streamkern.solvers.precision import relative
@@ -100,6 +101,8 @@ class Tuning:
         metric: what ``score`` is: ``accuracy`` or ``r2``.
         seconds: what it took.
         reasons: what the choice goes by, a sentence each.
+        search: what a kernel that is left open came to, through norms, bandwidths, metrics and ridges; None where one
+            is given, or the rows are too few for a search. ``trials`` are then of rows through its metric.
     """
 
     trials: tuple[Trial, ...]
@@ -112,6 +115,7 @@ class Tuning:
     metric: str
     seconds: float
     reasons: tuple[str, ...]
+    search: KernelChoice | None = None
 
     @property
     def kernel(self) -> Kernel:
@@ -156,11 +160,13 @@ class Tuning:
                 "solver": self.solver.to_json(),
             },
             "reasons": list(self.reasons),
+            "search": None if self.search is None else self.search.summary(),
         }
 
     def text(self) -> str:
         """Tables for a terminal."""
         lines = [
+            *([] if self.search is None else [*_searched(self.search), ""]),
             f"{self.rows:,} rows to fit, {self.held_out:,} held out, {self.curve[-1].centers:,} centers; the median "
             f"distance of two rows is {self.median:.4g}",
             "",
@@ -215,12 +221,16 @@ def tune(
     nearest to the median distance, and of the numbers of centers the smallest that costs at most 1% more. Rows are not
     augmented, and count the same whatever their sample weights.
 
+    Where the pipeline leaves the kernel open, and there are rows enough, the search of a run is made first, on all of
+    the subsample: ``Tuning.search``. Ridges and centers are then those of its kernel through its metric, and the
+    pipeline's kernel stays open: a run chooses again, on rows of its own.
+
     The same bits for any threads and under any chunking of the rows.
 
     Args:
         data: a pipeline; or training rows, for a pipeline with centers drawn uniformly and ``solver="auto"``.
-        kernel: the kernel whose bandwidth is sought, or several kernels to compare; the pipeline's by default, and
-            Laplace for rows. One without a bandwidth is tried as it is.
+        kernel: the kernel whose bandwidth is sought, or several kernels to compare; the pipeline's by default. One
+            without a bandwidth is tried as it is.
         task: with rows, ``classification`` or ``regression``; a pipeline says it itself.
         preprocess: with rows, steps of preprocessing, ``"auto"`` or None, as for a Pipeline.
         standardise: with rows, whether every feature is scaled to mean 0 and variance 1. Unless it is True, plain
@@ -243,14 +253,18 @@ def tune(
         NumericalError: a kernel matrix that is not positive definite.
     """
     begun = time.perf_counter()
-    pipeline = _pipeline(data, task, preprocess, standardise, centers)
-    families = _families(pipeline, kernel)
     budget = default_budget() if memory is None else parse_bytes(memory)
+    pipeline = _pipeline(data, task, preprocess, standardise, centers, budget)
+    families = _families(pipeline, kernel)
     with limited(budget), open_executor(scheduler, threads) as executor, showing(verbose) as display:
         sample = _sample(pipeline.train, rows, seed, budget)
         invariant = all(family.translation_invariant for family in families)
-        bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant)
-        dtype = bench.problem.dtype
+        search = None
+        if kernel in (None, "auto") and leaves_open(pipeline):
+            search = sample_search(planned(replace(pipeline, train=sample)), _count(pipeline, sample, centers), seed)
+        bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant, search)
+        dtype, found = bench.problem.dtype, bench.choice
+        families = families if found is None else (found.kernel,)
         medians = {norm: median_distance(bench.fit, executor, dtype, norm) for norm in {f.norm for f in families}}
         trials: dict[Kernel, list[Trial]] = {}
 
@@ -264,7 +278,7 @@ def tune(
         for family in families:
             median = medians[family.norm]
             known = family.at_median(median)
-            if not isinstance(known, Radial):
+            if found is not None or not isinstance(known, Radial):
                 attempt(known)
                 continue
             for multiple in MULTIPLES:
@@ -279,13 +293,13 @@ def tune(
         flat = tuple(trial for found in trials.values() for trial in found)
         curve = bench.curve(_nearest(flat, medians).kernel)
     choice = next(trial for trial in curve if trial.mse <= (1 + ENOUGH) * _least(curve).mse)
-    made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget)
+    made, reasons = _chosen(pipeline, choice, curve, flat, len(bench.fit), budget, found)
     if seconds:
         curve = _timed(made, curve, budget, threads, prices)
         choice = next(trial for trial in curve if trial.centers == choice.centers)
     return Tuning(
         flat, curve, choice, made, medians, len(bench.fit), len(bench.held), bench.metric, time.perf_counter() - begun,
-        reasons,
+        reasons, found,
     )  # fmt: skip
 
 
@@ -298,13 +312,14 @@ def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
         settings: settings it was given.
     """
     wanted = found.pipeline
-    given = {"bandwidth": _bandwidth(found.kernel), "centers": getattr(wanted.centers, "p", None)}
+    sigma = None if found.search is not None else _bandwidth(found.kernel)
+    given = {"bandwidth": sigma, "centers": getattr(wanted.centers, "p", None)}
     given |= {"ridge": getattr(wanted.solver, "ridge", None)}
     known = parameters(file)
     more = {name: f"{value:g}" for name, value in given.items() if value is not None and name in known}
     with suppress(StreamkernError):
         made = load_pipeline(file, {**settings, **more})
-        same = made.kernel == found.kernel and made.centers == wanted.centers
+        same = made.kernel == wanted.kernel and made.centers == wanted.centers
         if same and getattr(made.solver, "ridge", None) == getattr(wanted.solver, "ridge", None):
             words = [shlex.quote(f"{name}={value}") for name, value in {**settings, **more}.items()]
             return " ".join(["streamkern run", shlex.quote(file), *(["--set", *words] if words else [])])
@@ -322,16 +337,18 @@ class _Bench:
         fit: rows that trials are fitted to.
         held: rows they are scored on.
         problem: on the first of them; its kernel is that of the trial.
+        choice: what a kernel that is left open came to, on all of the subsample.
     """
 
     fit: Dataset
     held: Dataset
     problem: Problem
+    choice: KernelChoice | None = None
 
     @classmethod
     def of(
         cls, pipeline: Pipeline, sample: Dataset, centers: int | None, seed: int, budget: int, executor: Executor,
-        invariant: bool,
+        invariant: bool, search: Search | None,
     ) -> _Bench:  # fmt: skip
         """Preprocessed as the pipeline says, by what the whole subsample teaches."""
         fit, held = sample.split(HELD_OUT, seed)
@@ -343,13 +360,22 @@ class _Bench:
             lanes=pipeline.lanes, itemsize=dtype.itemsize, better=True,
         )  # fmt: skip
         # What is found is a bandwidth, and a pipeline with one is not scaled unless it says so.
-        recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=bool(pipeline.standardise))
+        scaling = pipeline.standardise if search is not None else bool(pipeline.standardise)
+        recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=scaling)
         scaled, facts = prepare(recipe, executor, Stages())
         scaled = relative(scaled, facts, invariant, dtype)
-        fit, held = (weighted_like(rows.prepared_like(scaled), scaled) for rows in (fit, held))
         assert facts.encoding is not None
+        choice = None
+        if search is not None:
+            nothing = CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None)
+            simple = default_kernel(facts, scaled)
+            problem = Problem(scaled, facts.encoding, simple, nothing, executor, dtype, lanes=pipeline.lanes)
+            choice = choose_kernel(search, simple, problem)
+            scaled = choice.metric.applied(scaled)
+        fit, held = (weighted_like(rows.prepared_like(scaled), scaled) for rows in (fit, held))
         chosen = Uniform(p, seed).choose(fit, executor, dtype)
-        return cls(fit, held, Problem(fit, facts.encoding, AUTO_KERNEL, chosen, executor, dtype, lanes=pipeline.lanes))
+        problem = Problem(fit, facts.encoding, AUTO_KERNEL, chosen, executor, dtype, lanes=pipeline.lanes)
+        return cls(fit, held, problem, choice)
 
     @property
     def metric(self) -> str:
@@ -388,6 +414,7 @@ def _pipeline(
     preprocess: Sequence[Step] | str | None,
     standardise: bool | None,
     centers: int | None,
+    budget: int,
 ) -> Pipeline:
     """The pipeline given, or one for the rows given.
 
@@ -411,14 +438,14 @@ def _pipeline(
             expected="these with a Dataset only",
             remedy="set them in the pipeline",
         )
-    if data.features is not None or data.centers is None:
+    if data.features is not None:
         raise UsageError(
             "The pipeline works on features.",
             where="tune(data)",
             expected="kernel values at centers",
             remedy="tune a pipeline without features: its bandwidth serves random features too",
         )
-    return data
+    return resolved(data, budget)[0] if data.centers is None else data
 
 
 def _families(pipeline: Pipeline, kernel: Kernel | str | Sequence[Kernel] | None) -> tuple[Kernel, ...]:
@@ -493,8 +520,9 @@ def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:
 
 
 def _chosen(
-    pipeline: Pipeline, choice: Trial, curve: Sequence[Trial], trials: Sequence[Trial], rows: int, budget: int
-) -> tuple[Pipeline, tuple[str, ...]]:
+    pipeline: Pipeline, choice: Trial, curve: Sequence[Trial], trials: Sequence[Trial], rows: int, budget: int,
+    search: KernelChoice | None,
+) -> tuple[Pipeline, tuple[str, ...]]:  # fmt: skip
     """The pipeline with the choice in it, and what the choice goes by."""
     most, n = curve[-1], pipeline.train.base_rows
     ridge = float(f"{choice.ridge * min(1.0, rows / n):.2g}")  # the noise determines λ n
@@ -504,7 +532,9 @@ def _chosen(
         reasons[0] += f", or {most.mse / least.mse - 1:.1%} more and nearer to the median distance"
     widths = sorted({_bandwidth(t.kernel) or 0.0 for t in trials if _like(t.kernel, choice.kernel)})
     sigma = _bandwidth(choice.kernel)
-    if sigma is not None and sigma in (widths[0], widths[-1]) and len(widths) > 1:
+    if search is not None:
+        reasons = [search.reason(), "the pipeline's kernel stays open: a run chooses again, on rows of its own"]
+    elif sigma is not None and sigma in (widths[0], widths[-1]) and len(widths) > 1:
         reasons.append("the bandwidth is at the end of what was tried: look further out with another kernel=...")
     given = pipeline.centers
     count = 0 if given is None else given.count(pipeline.train)
@@ -516,7 +546,7 @@ def _chosen(
         pipeline = replace(pipeline, centers=replace(given, p=most.centers))
     else:
         reasons.append(f"centers: left as they are, {count:,}; trials had {most.centers:,}, drawn uniformly")
-    pipeline, why = resolved(replace(pipeline, kernel=choice.kernel), budget)
+    pipeline, why = resolved(pipeline if search is not None else replace(pipeline, kernel=choice.kernel), budget)
     if why:
         reasons.append(f"solver {why}")
     solver: Any = pipeline.solver
@@ -551,6 +581,19 @@ def _timed(
             seconds = None
         made.append(replace(trial, seconds=seconds))
     return tuple(made)
+
+
+def _searched(search: KernelChoice) -> list[str]:
+    """A table of the models of a search, in order."""
+    head = ("norm", "bandwidth", "metric", "round", "rows", "centers", "ridge", "score", "mse")
+    lines = ["".join(f"{name:>10}" for name in head)]
+    for trial in search.trials:
+        lines.append(
+            f"{'L' + str(trial['kernel'].get('norm', 2)):>10}{trial['kernel']['bandwidth']:>10.4g}{trial['kind']:>10}"
+            f"{trial['round']:>10}{trial['rows']:>10,}{trial['centers']:>10,}{trial['ridge']:>10.0e}"
+            f"{trial['score']:>10.4f}{trial['mse']:>10.4g}" + (" *" if search.chosen(trial) else "")
+        )
+    return lines
 
 
 def _least(trials: Sequence[Trial]) -> Trial:

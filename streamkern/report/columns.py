@@ -18,11 +18,12 @@ SHOWN = 30
 def explained(record: RunDirectory) -> str:
     """The section as HTML; empty where no metric was learned and no kernel chosen."""
     result = record.result or {}
-    parts = [_choice(result["kernel_choice"])] if "kernel_choice" in result else []
+    parts = [searched(result["kernel_choice"])] if "kernel_choice" in result else []
     return "".join([*parts, _shares(result["metric"])]) if "metric" in result else "".join(parts)
 
 
-def _choice(choice: dict[str, Any]) -> str:
+def searched(choice: dict[str, Any]) -> str:
+    """Every model of the search for a kernel, and what came of it, as HTML."""
     rows = [
         (
             f"L{trial['kernel'].get('norm', 2)}, {number_text(trial['kernel']['bandwidth'])}",

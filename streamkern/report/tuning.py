@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.progress import duration
+from streamkern.report.columns import searched
 from streamkern.report.figures import Level, Line, Plot, number_text, plot
 from streamkern.report.markup import Entry, framed, legend, table
 from streamkern.report.page import shell
@@ -32,7 +33,9 @@ def write_tuning(tuning: dict[str, Any], path: Path, name: str, command: str) ->
         StorageError: it cannot be written.
     """
     plots: dict[str, Plot] = {}
+    search = tuning["search"]
     made = [
+        *([] if search is None else [Section("search", "Search for a kernel", _search(search, plots))]),
         Section("kernel", "Kernel and bandwidth", _kernels(tuning, plots)),
         Section("ridge", "Ridge", _ridges(tuning, plots)),
         Section("centers", "Centers", _centers(tuning, plots)),
@@ -102,6 +105,25 @@ def _kernels(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
     score = f"{_metric(tuning)}: it goes up and down by chance where few rows are held out."
     error = framed("error", "", "Squared error, which the choice goes by.")
     return f"<p>{note}</p>{framed('score', legend(entries), score)}{error}{text}"
+
+
+def _search(search: dict[str, Any], plots: dict[str, Plot]) -> str:
+    """Models of the search in order, by norm and metric."""
+    groups: dict[str, list[tuple[int, float]]] = {}
+    for number, trial in enumerate(search["trials"], 1):
+        kind = "no metric" if trial["kind"] == "none" else f"{trial['kind']} metric"
+        groups.setdefault(f"L{trial['kernel'].get('norm', 2)}, {kind}", []).append((number, trial["mse"]))
+    lines = [
+        Line([x for x, _ in at], [y for _, y in at], name, number, number, _MARKS[number % len(_MARKS)])
+        for number, (name, at) in enumerate(groups.items())
+    ]
+    plots["search"] = plot(lines, "model", "squared error", levels=[Level(search["best"], 1, 2)])
+    entries = [Entry(line.name, number, number, line.mark) for number, line in enumerate(lines)]
+    figure = framed(
+        "search", legend([*entries, Entry("chosen", 1, 2)]),
+        "Squared error on held-out rows, in the order of the search: first on few rows, then the best on more.",
+    )  # fmt: skip
+    return f"{figure}{searched(search)}"
 
 
 def _ridges(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:

@@ -1,9 +1,9 @@
 """The kernel of a fit without one: norm, bandwidth, metric and ridge, by the error on held-out rows of a subsample.
 
-A search by halving. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds are
-learned at the best of them. On all rows of the subsample the best norm and kind are learned again, and bandwidths about
-theirs are compared with each other and with ``default_kernel``. What is more than ``default_kernel`` has to be
-better than it by ``ENOUGH`` of the squared error.
+A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
+are learned at the best of them. The best of each norm, and the next best, are fitted to all rows of the subsample; the
+best of these learns its metric further, and bandwidths about its own are compared, at finer steps of the ridge. What is
+more than ``default_kernel`` has to be better than it by ``ENOUGH`` of the squared error.
 
 The search takes at most half of the time of the fit that it is for, and at most two minutes. Work is counted on
 arrays of shapes at fixed prices, never in seconds: what is chosen is the same on any machine, on threads and workers.
@@ -32,17 +32,29 @@ from streamkern.solvers.metered import THREADS, Bill, nominal, nominal_work
 from streamkern.solvers.metric import AGOP, WIDEST, Metric, Round, Rounds, metric_bill, round_work
 from streamkern.storage.serialize import serializable
 
-SIZES = ((25_000, 2_000), (16_000, 1_400), (10_000, 1_000), (7_000, 700), (5_000, 500), (3_000, 300))
+SIZES = tuple(
+    (rows, rows // 10)
+    for rows in (25_000, 21_000, 18_000, 15_000, 12_500, 10_500, 9_000, 7_500, 6_300, 5_300, 4_400, 3_700, 3_000)
+)
 """Rows of the subsample and centers of its models, the largest first: errors of fewer rows say too little."""
+
+HELD_OUT = 1 / 3
+"""Share of the subsample that models are compared on: an error takes less than a fit."""
+
+FEW = 3
+"""The first models are fitted to the subsample's rows, and have its centers, divided by this."""
+
+FINALISTS = 3
+"""Models of the first part that are fitted to all rows of the subsample."""
+
+FURTHER = 2
+"""Rounds, at most, in which the best of these learns its metric further."""
 
 RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 """Ridges of a model: each takes a factorisation."""
 
-SHARE = 0.2
-"""Work of the search at nominal prices, at most, as a part of that of the fit.
-
-Its matrices are small, and run at 0.4 to 0.5 of the rate of the fit's: this is half of the fit's processor time.
-"""
+SHARE = 0.45
+"""Work of the search at nominal prices, at most, as a part of that of the fit."""
 
 MOST_WORK = 120 * 5e10
 """Work of the search at most: two minutes on two slow cores."""
@@ -55,6 +67,9 @@ MULTIPLES = (0.5, 1.0, 2.0, 4.0)
 
 ABOUT = (0.6, 1.7)
 """Bandwidths that are compared at last, in multiples of the best so far."""
+
+FINER = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Ridges of these, in multiples of the best so far."""
 
 ENOUGH = 0.01
 """Part of the squared error by which a choice has to be better than a simpler one."""
@@ -72,7 +87,7 @@ WIDEST_L1 = 200
 _EQUATIONS = 190  # bytes of normal equations on ``THREADS`` threads for each p², which may be half of the budget
 _ROUNDS = 3
 _SLOTS = 4  # that memory is reckoned for: what is chosen must not depend on how many there are
-_LAST = 2 + _ROUNDS + len(ABOUT)  # on all rows of the subsample
+_LAST = 1 + FINALISTS + FURTHER + len(ABOUT)  # on all rows of the subsample
 
 
 @dataclass(frozen=True)
@@ -101,7 +116,7 @@ class Search:
     @property
     def few(self) -> tuple[int, int]:
         """Rows that the first models are fitted to, and their centers."""
-        return self.rows // 2, self.centers // 2
+        return self.rows // FEW, self.centers // FEW
 
     @property
     def fits(self) -> int:
@@ -111,12 +126,14 @@ class Search:
     def work(self, size: Any) -> Operations:
         """Operations, on arrays of shapes."""
         full, total = "full" in self.kinds, Operations()
-        some = len(MULTIPLES) + _ROUNDS * len(self.kinds)
+        metrics = _ROUNDS * len(self.kinds)
+        some, held = len(MULTIPLES) + metrics, round(HELD_OUT * self.rows)
+        last = (self.rows - held, self.centers)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
-        for (rows, p), fits, norms in ((self.few, some, self.norms), ((self.rows, self.centers), _LAST, (1,))):
-            fitted, gradients, _ = round_work(rows, p, full, size, RIDGES)
+        for (rows, p), fits, outer, norms in ((self.few, some, metrics, self.norms), (last, _LAST, FURTHER + 1, (1,))):
+            fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, held)
             for norm in norms:
-                found = float(fits) * fitted + float(_ROUNDS * len(self.kinds)) * gradients
+                found = float(fits) * fitted + float(outer) * gradients
                 total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
         return total
 
@@ -168,9 +185,14 @@ class KernelChoice:
             f"{tried}, and {self.simple:.4g} with the default bandwidth and no metric"
         )
 
+    def chosen(self, trial: dict[str, Any]) -> bool:
+        """Whether a model of ``trials`` is the one that the choice goes by."""
+        return bool(trial["kernel"] == self.described and trial["mse"] == self.best)
+
     def summary(self) -> dict[str, Any]:
         """JSON-serialisable facts, for results."""
         return {
+            "best": self.best,
             "kernel": dict(self.described),
             "metric": self.metric.kind,
             "ridge": self.ridge,
@@ -251,14 +273,30 @@ def search_for(bill: Bill, rows: int, budget: int, seed: int = 0, share: float |
         return None
     size = replace(bill.size, slots=THREADS, overlaps=True)
     allowed = min(MOST_WORK, (SHARE if share is None else share) * nominal_work(bill.solver, size))
-    kinds = ("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)
     for sample, p in possible:
-        search = Search(sample, p, (2, 1) if d <= WIDEST_L1 else (2,), kinds, seed)
+        search = _search(sample, p, d, seed)
         if metric_bill(search.agop, replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
             continue
         if search.work(size).priced(nominal(d)) <= allowed:
             return search
     return None
+
+
+def sample_search(sample: Dataset, centers: int, seed: int) -> Search | None:
+    """The search on all rows of a subsample; None where they are too few for it.
+
+    Args:
+        sample: the rows, as wide as they will be.
+        centers: of its models.
+        seed: of what is drawn.
+    """
+    rows, d = sample.base_rows, sample.n_features
+    return _search(rows, centers, d, seed) if max(TELLING * d, SIZES[-1][0]) <= rows else None
+
+
+def _search(rows: int, centers: int, d: int, seed: int) -> Search:
+    kinds = ("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)
+    return Search(rows, centers, (2, 1) if d <= WIDEST_L1 else (2,), kinds, seed)
 
 
 def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
@@ -272,9 +310,9 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     Raises:
         NumericalError: the kernel matrix of the centers of a model is not positive definite.
     """
-    rounds = replace(Rounds.of(search.agop, default, problem), ridges=RIDGES)
+    rounds = replace(Rounds.of(search.agop, default, problem, HELD_OUT), ridges=RIDGES)
     few, trials = rounds.fewer(*search.few), _Trials()
-    best: list[Round] = []
+    first: list[list[Round]] = []
     for norm in search.norms:
         try:
             median = median_distance(few.train, problem.executor, problem.dtype, norm)
@@ -282,13 +320,12 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
             continue
         plain = _least(trials.noted(few.on(_laplace(m * median, norm)).plain() for m in MULTIPLES))
         here = few.on(plain.problem.kernel)
-        best += [plain, *(each for kind in search.kinds for each in trials.noted(here.learned(plain, kind)))]
+        learned = [trials.noted(here.learned(plain, kind)) for kind in search.kinds]
+        first.append([plain, *(_least(each) for each in learned if each)])
     simple = rounds.plain()
     trials.noted([simple])
-    found = simple
-    if best:
-        winner = _least(best)
-        found = _preferred(simple, _fitted_again(rounds, winner, trials))
+    found = _least([simple, *_last(rounds, _finalists(first), trials)]) if first else simple
+    found = found if found.mse < (1 - ENOUGH) * simple.mse else simple
     metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
     kernel = found.problem.kernel
     return KernelChoice(
@@ -296,29 +333,32 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     )
 
 
-def _fitted_again(rounds: Rounds, winner: Round, trials: _Trials) -> list[Round]:
-    """Models of the winner's norm and kind on all rows: without a metric, and with it at several bandwidths."""
-    kernel: Any = winner.problem.kernel
-    here = rounds.on(kernel)
-    plain = here.plain()
-    made = trials.noted([plain])
-    if winner.kind != "none":
-        made += trials.noted(here.learned(plain, winner.kind))
+def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
+    """The best of each norm, and the best of the others, ``FINALISTS`` in all: few rows do not tell norms apart."""
+    kept = [_preferred(each[0], each[1:]) for each in first]
+    others = sorted((e for some in first for e in some if all(e is not k for k in kept)), key=lambda each: each.mse)
+    return [*kept, *others[: max(0, FINALISTS - len(kept))]]
+
+
+def _last(rounds: Rounds, finalists: Sequence[Round], trials: _Trials) -> list[Round]:
+    """Models on all rows: of the finalists; of the best with its metric learned further; and at other bandwidths."""
+    made = trials.noted(rounds.on(each.problem.kernel).through(each) for each in finalists)
     top = _least(made)
+    if top.kind != "none":
+        made += trials.noted(rounds.on(top.problem.kernel).learned(top, top.kind, FURTHER))
+        top = _least(made)
+    near = (float(f"{multiple * top.ridge:.1g}") for multiple in FINER)
+    finer = replace(rounds, ridges=tuple(ridge for ridge in near if ridge >= RIDGES[0]))
+    kernel: Any = top.problem.kernel
     for multiple in ABOUT:
-        other = rounds.on(_laplace(multiple * kernel.sigma, kernel.norm))
-        made += trials.noted([other.fit(top.kind, top.number, top.M, top.factor)])
+        made += trials.noted([finer.on(_laplace(multiple * kernel.sigma, kernel.norm)).through(top)])
     return made
 
 
-def _preferred(simple: Round, made: Sequence[Round]) -> Round:
-    """The least error, where it is better by ``ENOUGH`` than no metric; and that, than ``simple``."""
-    found = simple
-    for some in ([each for each in made if each.kind == "none"], made):
-        least = _least([found, *some])
-        if least.mse < (1 - ENOUGH) * found.mse:
-            found = least
-    return found
+def _preferred(plain: Round, learned: Sequence[Round]) -> Round:
+    """The least error; no metric, where none is better by ``ENOUGH``."""
+    least = _least([plain, *learned])
+    return least if least.mse < (1 - ENOUGH) * plain.mse else plain
 
 
 class _Trials:

@@ -305,8 +305,8 @@ class Rounds:
     blocks: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
-    def of(cls, agop: AGOP, kernel: Kernel, problem: Problem) -> Rounds:
-        """The sample is read here, once."""
+    def of(cls, agop: AGOP, kernel: Kernel, problem: Problem, held_out: float = HELD_OUT) -> Rounds:
+        """The sample is read here, once, and ``held_out`` of it is for comparisons."""
         data, executor, dtype = problem.train.plain(), problem.executor, problem.dtype
         rows, p = agop.sizes(data.base_rows)
         ids = np.sort(data.draw(rows, _DRAW, agop.seed))
@@ -317,7 +317,7 @@ class Rounds:
         encoding: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
         # Of mean 1: only the ratios of weights matter, and a ridge is added to sums that are divided by rows.
         base = from_arrays(X, y, sample_weight=None if w is None or not w.any() else w / w.mean())
-        train, held = base.split(HELD_OUT, agop.seed)
+        train, held = base.split(held_out, agop.seed)
         if rows < LEAST or held.base_rows < 2 or train.base_rows < p:
             raise UsageError(
                 f"A metric is learned from {rows:,} rows here.",
@@ -350,10 +350,14 @@ class Rounds:
         """Round 0: no metric."""
         return self.fit("none", 0, np.ones(self.d), np.ones(self.d))
 
-    def learned(self, plain: Round, kind: str) -> list[Round]:
-        """Rounds of one kind that follow round 0: while the error falls, and the first with which it does not."""
-        current, made = plain, []
-        for number in range(1, self.agop.rounds + 1):
+    def through(self, made: Round) -> Round:
+        """A model through the metric of another."""
+        return self.fit(made.kind, made.number, made.M, made.factor)
+
+    def learned(self, first: Round, kind: str, rounds: int | None = None) -> list[Round]:
+        """Rounds of one kind that follow another: while the error falls, and the first with which it does not."""
+        current, made = first, []
+        for number in range(first.number + 1, first.number + 1 + (self.agop.rounds if rounds is None else rounds)):
             M = self.outer(current, kind == "full")
             if not M.max() > 0:  # a constant model
                 break
@@ -487,16 +491,17 @@ def metric_bill(agop: AGOP, size: Size, rows: int) -> MetricBill:
 
 
 def round_work(
-    sample: int, p: int, full: bool, size: Size, ridges: tuple[float, ...] = RIDGES
+    sample: int, p: int, full: bool, size: Size, ridges: tuple[float, ...] = RIDGES, compared: int | None = None
 ) -> tuple[Operations, Operations, int]:
     """Operations of a round's fit with its errors and of its gradients, and bytes at the peak, on arrays of shapes.
 
     Args:
-        sample: rows of the sample.
+        sample: rows that it is fitted to.
         p: centers.
         full: whether a matrix is summed.
         size: of the problem; n and p are not looked at.
         ridges: of the round.
+        compared: rows that errors are taken on; ``HELD_OUT`` of the sample by default.
     """
     size = replace(size, n=sample, p=p, features=None, stored=False, blocks=None)
     meter, overlaps = Meter(), size.slots > 1 if size.overlaps is None else size.overlaps
@@ -505,7 +510,7 @@ def round_work(
     weights = RidgePath.of(problem).solved(ridges)
     c, kept = size.outputs, engine.zeros((p, size.outputs), size.dtype)
     held = PathError(problem.expansion(), c, False)
-    error = replace(size, n=max(1, round(HELD_OUT * sample)))
+    error = replace(size, n=max(1, round(HELD_OUT * sample) if compared is None else compared))
     problem_of_error = MeteredProblem.of(error, engine, _Run())
     problem_of_error.sweep(held, weights.astype(size.dtype))
     del weights

@@ -207,6 +207,60 @@ def test_the_command_line_prints_a_table_and_leaves_json_and_a_page(
     assert json.loads(capsys.readouterr().out)["choice"]["kernel"]["name"] == "Gaussian"
 
 
+OPEN = """
+import numpy as np
+import streamkern as sk
+
+def pipeline(centers: int = 300):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3200, 6)) * [1, 1, 1, 1, 1, 50]
+    return sk.Pipeline(sk.from_arrays(X, np.sin(2 * X[:, 0]) + X[:, 1]), centers=sk.Uniform(centers), task="regression")
+"""
+
+
+def test_a_kernel_that_is_left_open_is_searched_for_and_the_page_shows_every_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkern.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    Path("table.py").write_text(OPEN)
+    assert main(["tune", "table.py"]) == 0
+    said = capsys.readouterr()
+    kept = json.loads(Path("runs/table/tune.json").read_text())
+    search = kept["search"]
+    best = min(search["trials"], key=lambda trial: trial["mse"])
+    assert search["best"] == best["mse"]
+    assert kept["choice"]["kernel"] == search["kernel"] == best["kernel"]
+    assert search["metric"] == best["kind"] != "none"
+    assert {trial["kernel"].get("norm", 2) for trial in search["trials"]} == {1, 2}
+    assert {trial["kind"] for trial in search["trials"]} == {"none", "diagonal", "full"}
+    table, _, rest = said.out.partition("\n\n")
+    assert len(table.splitlines()) == 1 + len(search["trials"])
+    (marked,) = [line for line in table.splitlines() if line.endswith("*")]
+    assert f"{best['mse']:.4g}" in marked
+    assert search["reason"] in rest
+    assert kept["choice"]["mse"] < 0.2 * search["trials"][0]["mse"]
+    page = Path("runs/table/tune.html").read_text()
+    assert "Models of the search" in page
+    assert page.count("<figure>") == 5
+    made = sk.load_pipeline("table.py")
+    found = tune(made, seconds=False)
+    assert found.pipeline.kernel is None  # a run chooses again
+    assert found.search is not None
+    assert next_command(found, "table.py", {}).startswith("streamkern run table.py --set centers=")
+    named = tune(made, "laplace", seconds=False)
+    assert named.search is None
+    assert named.choice.mse > 2 * found.choice.mse
+
+
+def test_a_pipeline_of_defaults_and_one_of_few_rows_are_tuned() -> None:
+    X, y = waves(500)
+    found = tune(sk.Pipeline(sk.from_arrays(X, y), task="regression"), seconds=False, centers=50)
+    assert found.search is None
+    assert {type(trial.kernel) for trial in found.trials} == {sk.Laplace}
+
+
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(sk.StorageError, match=r"tune\.json cannot be written"):
