@@ -466,11 +466,11 @@ def _alternatives(
 
 
 def _most(value: int, fits: Callable[[int], bool], least: int = 1) -> int:
-    """The largest number below ``value`` that fits, to a thousandth, by bisection; 0 if none from ``least`` on does."""
+    """The largest number below ``value`` that fits, by bisection; 0 if none from ``least`` on does."""
     low, high = max(0, least - 1), value
     if low and not fits(low):
         return 0
-    while high - low > max(1, value // 1000):
+    while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low

@@ -246,7 +246,7 @@ def many(n: int, p: int, solver: sk.Solver, d: int = 64) -> sk.Pipeline:
 def test_a_plan_of_a_million_centers_is_refused_in_seconds():
     """Of delayed projection a cycle of steps is looked at, which is long where p is large and the batch small."""
     start = time.process_time()
-    with pytest.raises(sk.PlanRefusedError, match="use at most [0-9,]+ centers"):
+    with pytest.raises(sk.PlanRefusedError, match=r"use at most [0-9,]+ centers"):
         sk.plan(many(1_200_000, 1_000_000, sk.EigenPro()), prices=PRICES, memory="8GiB")
     assert time.process_time() - start < 30
 
