@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         EigenPro2,
         Falkon,
         GradientDescent,
+        Logistic,
         corollary_1,
         default_features,
     )
@@ -129,6 +130,7 @@ __all__ = [
     "KernelRegressor",
     "Laplace",
     "Linear",
+    "Logistic",
     "Matern",
     "MemoryLimitError",
     "MixUp",
@@ -259,6 +261,7 @@ _NAMES = {
         "EigenPro2",
         "Falkon",
         "GradientDescent",
+        "Logistic",
         "corollary_1",
         "default_features",
     ),

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.special import softmax
 
 from streamkern.data.precision import far
 from streamkern.errors import DataError
@@ -64,11 +65,17 @@ class Classes:
     Args:
         values: the labels, sorted, shape (K,).
         cut: of two classes the second is predicted where its output less the first's is greater than this.
+        logits: whether outputs are logits, as of ``Logistic``, and softmax makes them comparable with the targets.
     """
 
     values: Array
     kind: str = "classification"
     cut: float = 0.0
+    logits: bool = False
+
+    def comparable(self, F: Array) -> Array:
+        """Outputs (n, K) as the targets in {0, 1} are compared with them: F itself, or the softmax of logits."""
+        return np.asarray(softmax(F, axis=1)) if self.logits else F
 
     def decided(self, F: Array) -> IntArray:
         """Codes of the classes that outputs (n, K) stand for, shape (n,)."""
@@ -273,9 +280,9 @@ def as_values(y: Array, outputs: int) -> Array:
 def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
     """The encoding as JSON-serialisable data; None stays None."""
     if isinstance(encoding, Classes):
-        cut = {"cut": encoding.cut} if encoding.cut else {}
+        more = {name: value for name in ("cut", "logits") if (value := getattr(encoding, name))}
         values = encoding.values
-        return {"kind": encoding.kind, "dtype": values.dtype.str, "values": values.tolist(), **cut}
+        return {"kind": encoding.kind, "dtype": values.dtype.str, "values": values.tolist(), **more}
     if isinstance(encoding, Indicators):
         return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "names": list(encoding.names)}
     if isinstance(encoding, Continuous):
@@ -301,7 +308,7 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
         cut = float(data.get("cut", 0.0))
         if not math.isfinite(cut) or (cut and len(values) != 2):
             raise ValueError(f"a threshold of {cut} between {len(values)} classes")
-        return Classes(values, cut=cut)
+        return Classes(values, cut=cut, logits=bool(data.get("logits", False)))
     mean = np.array(data["mean"], dtype=np.float64)
     if data["kind"] == "multilabel":
         if np.any(mean) or mean.ndim != 1 or len(data["names"]) != len(mean):

@@ -60,6 +60,7 @@ from streamkern.solvers.fit import (
     steps,
 )
 from streamkern.solvers.footprint import Footprint
+from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Outcome, Progress
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.precision import relative
@@ -211,6 +212,8 @@ def require_partition(recipe: Recipe) -> None:
         (centers is None, "no centers", "draw centers, such as sk.Uniform(1000)"),
         (isinstance(recipe.solver, Direct) and recipe.solver.keep_sums, "a solver that keeps its sums",
          "leave keep_sums out"),
+        (isinstance(recipe.solver, Logistic), "the logistic loss, whose outputs cannot be blended",
+         "use least squares, such as sk.Direct()"),
         (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
          "leave patience out: validation rows choose how wide leaves blend"),
         (getattr(recipe, "diagnose", False), "diagnose=True", "leave diagnose out"),

@@ -30,7 +30,7 @@ from streamkern.pipeline.calibrate import Prices
 from streamkern.pipeline.pipeline import Pipeline, load_pipeline, parameters
 from streamkern.pipeline.plan import plan, priced
 from streamkern.progress import showing
-from streamkern.solvers import Direct, Falkon, Problem
+from streamkern.solvers import Direct, Falkon, Logistic, Problem
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
 from streamkern.solvers.choice import KernelChoice, Search, choose_kernel, default_kernel, leaves_open, sample_search
@@ -550,7 +550,7 @@ def _chosen(
     if why:
         reasons.append(f"solver {why}")
     solver: Any = pipeline.solver
-    if isinstance(solver, Direct | Falkon):
+    if isinstance(solver, Direct | Falkon | Logistic):
         pipeline = replace(pipeline, solver=replace(solver, ridge=ridge))
         if ridge != choice.ridge:
             reasons.append(f"ridge: {choice.ridge:.0e} for {rows:,} rows is {ridge:.2g} for {n:,}: noise fixes λ n")

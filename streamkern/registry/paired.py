@@ -156,6 +156,8 @@ class _Tally:
             P = answers.probabilities(F) if isinstance(answers, LabelCalibration) else None
             found = measured(encoding, *units, None, P, held)
         self.more = found if self.more is None else self.more + found
+        if isinstance(encoding, Classes):
+            F = encoding.comparable(F)
         squared = np.square(F - wanted)
         self.errors += squared.sum(axis=0)
         self.right += int(right.sum())

@@ -8,6 +8,7 @@ from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
+from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Checkpoint, Keeper, Outcome, Progress, train
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.sgd import SGD, GradientDescent, corollary_1, default_features
@@ -27,6 +28,7 @@ __all__ = [
     "GradientDescent",
     "Iteration",
     "Keeper",
+    "Logistic",
     "Outcome",
     "Problem",
     "Progress",

@@ -80,15 +80,21 @@ class ModelAnswers:
             UsageError: as ``prediction_set``.
         """
         calibration = self._calibration()
-        if isinstance(calibration, LabelCalibration) or calibration.sets is None:
+        if isinstance(calibration, LabelCalibration):
             raise UsageError(
                 "The model has several labels a row, and no sets of classes.",
                 where="prediction_set",
                 expected="a classifier of one label a row",
                 remedy="predict_proba gives the probability of each label",
             )
-        scores = calibration.sets
-        return np.asarray(self.probabilities(outputs) >= scores.least(coverage))
+        if calibration.sets is None:
+            raise UsageError(
+                "The model has no rows that it was not fitted to, from which sets of classes are made.",
+                where="prediction_set",
+                expected="a classifier that was trained with validation rows",
+                remedy="train with validation=0.1 (Pipeline(validation=...))",
+            )
+        return np.asarray(self.probabilities(outputs) >= calibration.sets.least(coverage))
 
     def _calibration(self) -> ProbabilityCalibration | LabelCalibration:
         if not isinstance(self.answers, ProbabilityCalibration | LabelCalibration):

@@ -108,6 +108,7 @@ def require_two(encoding: Encoding | None) -> None:
     """
     if not isinstance(encoding, Classes) or encoding.outputs != 2:
         found = f"{encoding.outputs} classes" if isinstance(encoding, Classes) else "no classes"
+        found = "several labels a row" if isinstance(encoding, Indicators) else found
         raise UsageError(
             f"There is a threshold to choose, and {found}.",
             where="threshold",
@@ -157,7 +158,7 @@ def class_answers(
     if factors is not None and left_out.w is not None:
         weights = np.where(factors > 0, factors, 1.0)[left_out.y]
         left_out = replace(left_out, w=left_out.w / weights)
-    made = calibrated(left_out, problem.engine)
+    made = calibrated(left_out, problem.engine, encoding.logits)
     if threshold is not None:
         made = _with_cut(made, left_out, threshold, warn)
     missing = [str(encoding.values[code]) for code in made.facts["missing"]]
@@ -179,7 +180,7 @@ def _with_cut(
     if cut is None:
         warn(f"a class is not among the {len(F):,} rows that the threshold would be chosen on: it stays in the middle")
         return made
-    half = np.array([[-cut.value / 2, cut.value / 2]]) + 0.5
+    half = np.array([[-cut.value / 2, cut.value / 2]]) + (0.0 if made.logits else 0.5)
     found = {
         "metric": metric,
         "value": cut.value,

@@ -1,12 +1,14 @@
 """The kernel of a fit without one: norm, bandwidth, metric and ridge, by the error on held-out rows of a subsample.
 
 A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
-are learned at the best of them. The best of each norm, and the next best, are fitted to all rows of the subsample; the
-best of these learns its metric further, and bandwidths about its own are compared, at finer steps of the ridge. What is
-more than ``default_kernel`` has to be better than it by ``ENOUGH`` of the squared error.
+are learned at the best of them. The best of each norm, and the best of these without its metric, are fitted to all rows
+of the subsample; there the best learns its metric further, and bandwidths about its own are compared, at finer steps of
+the ridge. A metric has to be better than none by ``ENOUGH`` of the squared error, and so has what is more than
+``default_kernel``.
 
-The search takes at most half of the time of the fit that it is for, and at most two minutes. Work is counted on
-arrays of shapes at fixed prices, never in seconds: what is chosen is the same on any machine, on threads and workers.
+The search takes at most half of the time of the fit that it is for, or three seconds, and at most two minutes. Work is
+counted on arrays of shapes at fixed prices, never in seconds: what is chosen is the same on any machine, on threads and
+workers.
 Where not even the smallest search is allowed, the kernel is ``default_kernel``.
 """
 
@@ -28,6 +30,7 @@ from streamkern.solvers.bandwidth import median_distance
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.falkon import Falkon
+from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.metered import THREADS, Bill, nominal, nominal_work
 from streamkern.solvers.metric import AGOP, WIDEST, Metric, Round, Rounds, metric_bill, round_work
 from streamkern.storage.serialize import serializable
@@ -45,7 +48,7 @@ FEW = 3
 """The first models are fitted to the subsample's rows, and have its centers, divided by this."""
 
 FINALISTS = 3
-"""Models of the first part that are fitted to all rows of the subsample."""
+"""Models of the first part that are fitted to all rows of the subsample, at most."""
 
 FURTHER = 2
 """Rounds, at most, in which the best of these learns its metric further."""
@@ -58,6 +61,9 @@ SHARE = 0.45
 
 MOST_WORK = 120 * 5e10
 """Work of the search at most: two minutes on two slow cores."""
+
+LEAST_WORK = 3 * 5e10
+"""Work that the search may take whatever the fit takes: three seconds on two slow cores."""
 
 MEMORY_SHARE = 8
 """The search may hold this part of the budget."""
@@ -79,7 +85,8 @@ CENTERS, SOME_CENTERS, MOST_CENTERS = 2_000, 5_000, 8_000
 get one for four of them; and at most, one for eight."""
 
 TELLING = 20
-"""Rows of the subsample for each feature, at least: what fewer say of many features does not hold for all rows."""
+"""Rows of the subsample for each number of a metric's diagonal, at least: what fewer say of many does not hold for all
+rows. There are as many as columns, or, for metrics of all directions, as features."""
 
 WIDEST_L1 = 200
 """Features up to which the L1 norm is tried: of wider rows its distances take several times what a product takes."""
@@ -111,7 +118,7 @@ class Search:
     @property
     def agop(self) -> AGOP:
         """The metric that is tried."""
-        return AGOP(_ROUNDS, "auto" if len(self.kinds) > 1 else self.kinds[0], self.rows, self.centers, self.seed)
+        return AGOP(_ROUNDS, "auto" if len(self.kinds) > 1 else "diagonal", self.rows, self.centers, self.seed)
 
     @property
     def few(self) -> tuple[int, int]:
@@ -130,7 +137,10 @@ class Search:
         some, held = len(MULTIPLES) + metrics, round(HELD_OUT * self.rows)
         last = (self.rows - held, self.centers)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
-        for (rows, p), fits, outer, norms in ((self.few, some, metrics, self.norms), (last, _LAST, FURTHER + 1, (1,))):
+        for (rows, p), fits, outer, norms in (
+            (self.few, some, metrics, self.norms),
+            (last, _LAST, (FURTHER + 1) * bool(self.kinds), (1,)),
+        ):
             fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, held)
             for norm in norms:
                 found = float(fits) * fitted + float(outer) * gradients
@@ -140,9 +150,10 @@ class Search:
     def text(self) -> str:
         """What is tried, in a sentence."""
         norms = " and ".join(f"L{norm}" for norm in sorted(self.norms))
+        metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
         return (
-            f"kernel: Laplace in the {norms} norm, {len(MULTIPLES)} bandwidths, a metric ({', '.join(self.kinds)}) or "
-            f"none, by the error on held-out rows of {self.rows:,}; models of {self.centers:,} centers"
+            f"kernel: Laplace in the {norms} norm, {len(MULTIPLES)} bandwidths, {metric}, "
+            f"by the error on held-out rows of {self.rows:,}; models of {self.centers:,} centers"
         )
 
 
@@ -203,9 +214,7 @@ class KernelChoice:
 
     def solver(self, given: Solver, n: int) -> Solver:
         """The solver with the ridge for n rows, where it has one that is not its default: noise asks for λ n."""
-        if isinstance(given, Direct | Falkon) and given.ridge == type(given)().ridge:
-            return replace(given, ridge=float(f"{self.ridge * min(1.0, self.rows / n):.2g}"))
-        return given
+        return with_ridge(given, self.ridge * min(1.0, self.rows / n))
 
 
 def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
@@ -217,6 +226,13 @@ def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
     return Laplace(float(np.sqrt(spread)) if spread > 0 else 1.0)
 
 
+def with_ridge(given: Solver, ridge: float) -> Solver:
+    """The solver with a ridge, where it has one that is its default; that of least squares for any loss."""
+    if isinstance(given, Direct | Falkon | Logistic) and given.ridge == type(given)().ridge:
+        return replace(given, ridge=float(f"{ridge:.2g}"))
+    return given
+
+
 def ridge_under_weights(given: Solver, rows: int) -> Solver:
     """The solver with the ridge 1/n, where it has one that is its default: for weights of classes.
 
@@ -226,9 +242,7 @@ def ridge_under_weights(given: Solver, rows: int) -> Solver:
         given: the solver.
         rows: training rows n.
     """
-    if isinstance(given, Direct | Falkon) and given.ridge == type(given)().ridge:
-        return replace(given, ridge=float(f"{1 / rows:.2g}"))
-    return given
+    return with_ridge(given, 1 / rows)
 
 
 def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
@@ -257,24 +271,29 @@ def leaves_open(recipe: Any) -> bool:
     return not (given or recipe.centers is None or isinstance(recipe.centers, Given) or recipe.train.augmentations)
 
 
-def search_for(bill: Bill, rows: int, budget: int, seed: int = 0, share: float | None = None) -> Search | None:
+def search_for(
+    bill: Bill, rows: int, columns: int, budget: int, seed: int = 0, share: float | None = None
+) -> Search | None:
     """The largest search that a fit allows; None where not even the smallest is.
 
     Args:
         bill: of the fit.
         rows: training rows.
+        columns: of the table: its categories have a weight of their metric each, whatever their levels.
         budget: bytes the process may hold.
         seed: of the subsample.
-        share: work of the search at nominal prices, at most, as a part of that of the fit; ``SHARE`` by default.
+        share: work of the search at nominal prices, at most, as a part of that of the fit, of ``Logistic`` as a part of
+            that of ``Direct``; by default ``SHARE``, or ``LEAST_WORK`` where that is more.
     """
     d = bill.size.d
-    possible = [(sample, p) for sample, p in SIZES if TELLING * d <= sample <= rows]
-    if not possible:
-        return None
     size = replace(bill.size, slots=THREADS, overlaps=True)
-    allowed = min(MOST_WORK, (SHARE if share is None else share) * nominal_work(bill.solver, size))
-    for sample, p in possible:
-        search = _search(sample, p, d, seed)
+    # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
+    fit = nominal_work(Direct() if isinstance(bill.solver, Logistic) else bill.solver, size)
+    allowed = min(MOST_WORK, max(LEAST_WORK, SHARE * fit) if share is None else share * fit)
+    for sample, p in SIZES:
+        if sample > rows:
+            continue
+        search = _search(sample, p, columns, d, seed)
         if metric_bill(search.agop, replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
             continue
         if search.work(size).priced(nominal(d)) <= allowed:
@@ -291,12 +310,14 @@ def sample_search(sample: Dataset, centers: int, seed: int) -> Search | None:
         seed: of what is drawn.
     """
     rows, d = sample.base_rows, sample.n_features
-    return _search(rows, centers, d, seed) if max(TELLING * d, SIZES[-1][0]) <= rows else None
+    return _search(rows, centers, sample.source.n_features, d, seed) if SIZES[-1][0] <= rows else None
 
 
-def _search(rows: int, centers: int, d: int, seed: int) -> Search:
-    kinds = ("diagonal", "full") if 1 < d <= WIDEST else ("diagonal",)
-    return Search(rows, centers, (2, 1) if d <= WIDEST_L1 else (2,), kinds, seed)
+def _search(rows: int, centers: int, columns: int, d: int, seed: int) -> Search:
+    kinds = [] if rows < TELLING * min(columns, d) else ["diagonal"]
+    if rows >= TELLING * d and 1 < d <= WIDEST:
+        kinds.append("full")
+    return Search(rows, centers, (2, 1) if d <= WIDEST_L1 else (2,), tuple(kinds), seed)
 
 
 def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
@@ -324,8 +345,9 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
         first.append([plain, *(_least(each) for each in learned if each)])
     simple = rounds.plain()
     trials.noted([simple])
-    found = _least([simple, *_last(rounds, _finalists(first), trials)]) if first else simple
-    found = found if found.mse < (1 - ENOUGH) * simple.mse else simple
+    last = _last(rounds, _finalists(first), trials) if first else []
+    found = _preferred(simple, [each for each in last if each.kind == "none"])
+    found = _preferred(found, last)
     metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
     kernel = found.problem.kernel
     return KernelChoice(
@@ -334,10 +356,11 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
-    """The best of each norm, and the best of the others, ``FINALISTS`` in all: few rows do not tell norms apart."""
+    """The best of each norm, since few rows do not tell norms apart; and the best of all without its metric."""
     kept = [_preferred(each[0], each[1:]) for each in first]
-    others = sorted((e for some in first for e in some if all(e is not k for k in kept)), key=lambda each: each.mse)
-    return [*kept, *others[: max(0, FINALISTS - len(kept))]]
+    top = _least(kept)
+    (plain,) = (some[0] for some in first if any(each is top for each in some))
+    return kept if any(plain is each for each in kept) else [*kept, plain]
 
 
 def _last(rounds: Rounds, finalists: Sequence[Round], trials: _Trials) -> list[Round]:

@@ -59,11 +59,12 @@ from streamkern.solvers.choice import (
 )
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
 from streamkern.solvers.left_out import ROWS
+from streamkern.solvers.logistic import encoding_for
 from streamkern.solvers.loop import Outcome, Progress, train_stably
 from streamkern.solvers.metric import Metric, learn_metric, require_metric
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
-from streamkern.solvers.probabilities import ProbabilityCalibration
+from streamkern.solvers.probabilities import ProbabilityCalibration, softmax_of_logits
 from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.saved import Answers
 from streamkern.sweep import ScanWork, sweep
@@ -418,6 +419,8 @@ def fit(
     basis = recipe.features or recipe.kernel
     scaled = relative(scaled, facts, basis is None or basis.translation_invariant, np.dtype(recipe.dtype))
     assert facts.encoding is not None
+    facts = replace(facts, encoding=encoding_for(facts.encoding, recipe.solver))
+    assert facts.encoding is not None
     if recipe.threshold is not None:
         require_two(facts.encoding)
     basis = recipe.features or recipe.kernel
@@ -489,6 +492,8 @@ def fit(
             lambda: (*key(), *([] if recipe.threshold is None else [recipe.threshold])),
             lambda: make_answers(problem, outcome, stages.warn, recipe.threshold),
         )
+    elif isinstance(problem.encoding, Classes) and problem.encoding.logits:
+        answers = softmax_of_logits(problem.encoding.outputs)
     return Fitted(problem, outcome, report, projected.after(report), median, learned, columns, chosen, answers)
 
 
@@ -524,7 +529,8 @@ def search_of(recipe: Recipe, projected: Footprint, share: float | None = None) 
     """What is tried where a recipe has no kernel; None where ``default_kernel`` is taken without a search."""
     if not leaves_open(recipe):
         return None
-    return search_for(projected.bill, recipe.train.base_rows, projected.budget, recipe.seed % (1 << 31), share)
+    rows, columns = recipe.train.base_rows, recipe.train.source.n_features
+    return search_for(projected.bill, rows, columns, projected.budget, recipe.seed % (1 << 31), share)
 
 
 def _chosen_kernel(

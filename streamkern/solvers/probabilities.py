@@ -91,6 +91,7 @@ class ProbabilityCalibration:
         bias: b, shape (K,).
         sets: what sets of classes are made from, or None.
         cut: of two classes the second is predicted where its output less the first's is greater.
+        logits: whether outputs are logits, which stand for log s(f), and −log s(1 − f) for 0.
         facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` classes among them, as codes.
     """
 
@@ -100,6 +101,7 @@ class ProbabilityCalibration:
     facts: dict[str, Any]
     sets: ClassScores | None = None
     cut: float = 0.0
+    logits: bool = False
 
     def probabilities(self, outputs: Array) -> Array:
         """Probabilities of the classes, shape (n, K), float64, of outputs of that shape; rows sum to 1."""
@@ -107,7 +109,7 @@ class ProbabilityCalibration:
 
     def log_probabilities(self, outputs: Array) -> Array:
         """Their logarithms, which stay finite where a probability rounds to 0."""
-        u, v = _features(outputs)
+        u, v = _features(outputs, self.logits)
         return np.asarray(log_softmax(self.below * u + self.above * v + self.bias, axis=1))
 
     def require(self, classes: int) -> None:
@@ -203,9 +205,14 @@ def calibrated_labels(left_out: LeftOut, engine: Engine) -> LabelCalibration:
     return LabelCalibration(below, above, bias, facts)
 
 
-def _features(outputs: Array) -> tuple[Array, Array]:
+def _features(outputs: Array, logits: bool = False) -> tuple[Array, Array]:
     """Log s(f) and −log s(1 − f). Of two classes f is (f_1 − f_0 + 1)/2, so that its order is that of the score."""
     F = outputs.astype(np.float64)
+    if logits:
+        if F.shape[1] == 2:
+            half = (F[:, 1:] - F[:, :1]) / 2
+            F = np.concatenate([-half, half], axis=1)
+        return F, np.zeros_like(F)
     if F.shape[1] == 2:
         second = (F[:, 1:] - F[:, :1] + 1.0) / 2
         F = np.concatenate([1.0 - second, second], axis=1)
@@ -220,12 +227,19 @@ def _log_soft(u: Array) -> Array:
     return np.asarray(np.where(tiny, u, np.log(np.where(tiny, 1.0, soft))) + np.log(SOFTNESS))
 
 
-def calibrated(left_out: LeftOut, engine: Engine) -> ProbabilityCalibration:
+def softmax_of_logits(classes: int) -> ProbabilityCalibration:
+    """The probabilities that logits stand for, which nothing has corrected."""
+    one, none = np.ones(classes), np.zeros(classes)
+    return ProbabilityCalibration(one, none, none, {"source": "softmax", "rows": 0, "missing": []}, logits=True)
+
+
+def calibrated(left_out: LeftOut, engine: Engine, logits: bool = False) -> ProbabilityCalibration:
     """The calibration that outputs on rows teach.
 
     Args:
         left_out: outputs and class codes.
         engine: sums in a fixed order.
+        logits: whether outputs are logits.
     """
     F, y, w = left_out.outputs, left_out.y, left_out.w
     K = F.shape[1]
@@ -236,14 +250,14 @@ def calibrated(left_out: LeftOut, engine: Engine) -> ProbabilityCalibration:
     present = np.flatnonzero(mass > 0)
     code = np.searchsorted(present, y)
     weight = np.ones(len(y)) if w is None else w / w.mean()
-    u, v = (each[:, present] for each in _features(F))
+    u, v = (each[:, present] for each in _features(F, logits))
     fit = _Newton(u, v, code, weight, engine, own=K <= OWN_PARAMETERS)
     a, c, b, steps = fit.solved()
     below, above, bias = np.full(K, fit.theta[0]), np.full(K, fit.theta[1]), np.full(K, b.mean())
     below[present], above[present], bias[present] = a, c, b
     missing = np.flatnonzero(mass == 0).tolist()
     facts = {"source": left_out.source, "rows": len(y), "missing": missing, "steps": steps}
-    made = ProbabilityCalibration(below, above, bias, facts)
+    made = ProbabilityCalibration(below, above, bias, facts, logits=logits)
     return replace(made, sets=ClassScores.of(made.probabilities(F), y, weight))
 
 

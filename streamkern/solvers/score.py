@@ -60,7 +60,8 @@ class SquaredError:
         basis: the functions the model is linear in.
         classify: whether targets are class codes.
         sample: rows whose values are kept; None for no details.
-        encoding: of the targets, for all metrics; None for squared error and accuracy alone.
+        encoding: of the targets.
+        every: whether sums of all metrics are wanted, not of squared error and accuracy alone.
         answers: what turns outputs into probabilities or intervals, or None.
     """
 
@@ -68,6 +69,7 @@ class SquaredError:
     classify: bool
     sample: Chooser | None = None
     encoding: Encoding | None = None
+    every: bool = False
     answers: Answers | None = None
 
     def __call__(self, block: Block, state: Array) -> Parts:
@@ -82,10 +84,12 @@ class SquaredError:
         elif self.answers is not None:
             P = self.answers.probabilities(F)
         correct, details = 0.0, self._details(block, y, F)
-        more = 0 if self.encoding is None else measured(self.encoding, F, y, w, P, held)
+        more = measured(self.encoding, F, y, w, P, held) if self.every and self.encoding is not None else 0
         if self.classify:
             right = self._decided(F) == y
             correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
+        if isinstance(self.encoding, Classes):
+            F = self.encoding.comparable(F)
         residual(F, y)
         error, mass = np.square(F, dtype=np.float64), n if w is None else float(w.sum())
         if self.classify:
@@ -164,7 +168,7 @@ def score(
         ``metrics_of`` and, for values, ``rmse``; by output, where there are several.
     """
     classify = isinstance(assembly.encoding, Classes)
-    error = SquaredError(basis, classify, encoding=assembly.encoding if every else None, answers=answers)
+    error = SquaredError(basis, classify, None, assembly.encoding, every, answers)
     sums = _sums(executor, assembly, error, weights, block_rows)
     return _metrics(assembly.encoding, sums)
 
@@ -181,7 +185,9 @@ def score_in_detail(
     encoding, data = assembly.encoding, assembly.dataset
     classify = isinstance(encoding, Classes)
     sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]
-    sums = _sums(executor, assembly, SquaredError(basis, classify, sample, encoding, answers), weights, block_rows)
+    sums = _sums(
+        executor, assembly, SquaredError(basis, classify, sample, encoding, True, answers), weights, block_rows
+    )
     metrics, details = _metrics(encoding, sums), sums[-2]
     curves = curves_of(encoding, sums[-1], answers) if encoding is not None and sums[-1] else {}
     if classify:

