@@ -171,6 +171,7 @@ def make_parser() -> argparse.ArgumentParser:
         help='most memory of a worker of a cluster, such as "64GiB"; more is refused',
     )
     command.add_argument("--worker-threads", type=_count, default=1, metavar="N", help="threads of a worker (1)")
+    command.add_argument("--workers", type=_count, default=0, metavar="N", help="workers that share the centers")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_with_settings(command, "training.plan_command"))
 

@@ -101,6 +101,6 @@ def plan_command(args: Namespace, settings: dict[str, str]) -> None:
     get_device(args.device)
     made = plan(
         load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads, device=args.device,
-        worker_memory=args.worker_memory, worker_threads=args.worker_threads,
+        worker_memory=args.worker_memory, worker_threads=args.worker_threads, workers=args.workers,
     )  # fmt: skip
     say((json.dumps(made.to_json(), indent=1) if args.json else made.text()) + "\n")

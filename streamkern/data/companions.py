@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from streamkern.data.stream import Block, Key, Scan, Stream
+from streamkern.types import IntArray
 
 
 class AllTiles:
@@ -28,7 +31,16 @@ class AllTiles:
 
     def __call__(self, state: Any) -> Iterator[Block]:
         """The tiles, whatever the state."""
-        return (self.scan.block((index,)) for index in range(len(self.scan)))
+        return map(self.tile, range(len(self.scan)))
+
+    def tile(self, index: int) -> Block:
+        """One tile."""
+        return self.scan.block((index,))
+
+    def cuts(self, ids: IntArray) -> list[slice]:
+        """Where in ``ids``, ascending ids of rows, those of each tile are."""
+        starts, stops = self.scan.spans
+        return list(map(slice, np.searchsorted(ids, starts).tolist(), np.searchsorted(ids, stops).tolist()))
 
 
 class RecentBlocks:

@@ -459,6 +459,11 @@ class Scan:
         """Number of blocks."""
         return self._full_rounds * len(self._full[0]) + len(self._rest[0])
 
+    @property
+    def spans(self) -> tuple[IntArray, IntArray]:
+        """First row id of each block of a round, and the one after its last: (blocks,) each."""
+        return self._full
+
     def block(self, key: Key) -> Block:
         """Build block (index,)."""
         raw, where = self.raw(key)

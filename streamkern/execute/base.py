@@ -52,6 +52,48 @@ class LaneWork(Protocol):
         """What the block contributes under ``state``; ``begun`` is the token of ``begin``, or None."""
 
 
+class SharedWork(Protocol):
+    """What a step does where each worker holds some of the centers, in tiles, and sees all rows. Picklable.
+
+    Attributes:
+        leaves: tiles of centers; a number that no worker has a say in.
+        lanes: blocks of rows.
+    """
+
+    leaves: int
+    lanes: int
+
+    def among(self, workers: int) -> SharedWork:
+        """The work of so many workers, which keep stored rows in parts."""
+
+    def build(self, pass_: int, lane: int, step: int) -> Any:
+        """Read and assemble a block of rows; called ahead of time, from a thread of its own."""
+
+    def hold(self, leaf: int) -> Any:
+        """Read a tile of centers."""
+
+    def forward(self, held: Any, part: Any, blocks: Sequence[Any]) -> list[tuple[Parts, Any]]:
+        """Sums for each block, such as its outputs; and what ``backward`` needs of it.
+
+        Args:
+            held: a tile of centers.
+            part: what of the state belongs to it.
+            blocks: of rows.
+        """
+
+    def respond(self, block: Any, *sums: Any) -> Any:
+        """What follows for a block from the sums over all tiles, which may be overwritten."""
+
+    def backward(self, part: Any, values: Any, response: Any) -> Parts:
+        """Sums that follow from a block's response."""
+
+    def contribute(self, block: Any, response: Any, *sums: Any) -> Parts:
+        """What the block contributes to the step, as ``LaneWork`` says."""
+
+    def advance(self, held: Any, part: Any, parts: Parts) -> Any:
+        """What belongs to a tile of centers after the step, whose sums over all lanes are ``parts``."""
+
+
 class Share(NamedTuple):
     """What one worker did for a step.
 
@@ -162,6 +204,10 @@ class Executor(Protocol):
         """Blocks that run at a time."""
 
     @property
+    def processes(self) -> int:
+        """Worker processes that centers can be shared out over; 0 where blocks run in this one."""
+
+    @property
     def overlaps(self) -> bool:
         """Whether two stages of the set-up may be evaluated at a time, by threads that would wait otherwise."""
 
@@ -190,6 +236,16 @@ class Executor(Protocol):
 
     def place(self, work: LaneWork, lanes: int) -> Placement:
         """Place ``lanes`` lanes of ``work``."""
+
+    def share(self, work: SharedWork, part: Callable[[Any, int], Any]) -> Placement | None:
+        """Share the centers of ``work`` out; None where they would not be, as where blocks run in this process.
+
+        A step follows the one before: of its state only the first is looked at, and that after a worker is lost.
+
+        Args:
+            work: what workers do.
+            part: (state, tile) -> what of a state belongs to a tile of centers.
+        """
 
 
 def add(a: Parts, b: Parts) -> Parts:

@@ -1,9 +1,8 @@
 """Blocks on the workers of a Dask cluster: anything that a ``distributed.Client`` can talk to.
 
 Sweeps are tasks, a bounded number in flight. Minibatch steps are calls to one long-lived actor a worker, which holds
-its lanes' blocks and the centers: a task a step would cost several times as much. What crosses the wire is pickled here
-rather than by Dask, so that arrays arrive aligned and writable, as they are in threads, and so that an exception of the
-computation cannot be taken for one of the cluster.
+its lanes' blocks and the centers: a task a step would cost several times as much. Where the solver can, the centers are
+shared out instead, see ``execute/shared.py``.
 
 Nothing waits for ever. A worker that dies is noticed at once; one that is silent for ``stall_timeout``, or does not
 answer a step within ``step_timeout``, is removed from the cluster and counts as lost; a run without any worker for
@@ -12,40 +11,35 @@ answer a step within ``step_timeout``, is removed from the cluster and counts as
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
-import threading
+import secrets
 import time
 from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-import cloudpickle
 import dask
-from distributed import Client, Future, KilledWorker, LocalCluster, get_worker
+from distributed import Client, Future, KilledWorker, LocalCluster
 from distributed.client import FutureCancelledError
-from distributed.protocol import pickle
 from threadpoolctl import threadpool_limits
 
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
-from streamkern.execute.base import PIPELINE_FILE, Allowance, LaneWork, Parts, Position, Share, StepResult, Tree
+from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, SharedWork, StepResult, Tree
 from streamkern.execute.client import CONNECT, connect
-from streamkern.execute.request_counts import ProcessCounts, WorkerCounts, process_counts
+from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
+from streamkern.execute.shared import Done, Route, ShareActor
 from streamkern.execute.threads import LanePool, Nodes, blas_kernels
-from streamkern.memory import keep_heap, limited, resident
-from streamkern.storage.remote import COUNTS
+from streamkern.execute.wire import LostError, Shared, counts, dumps, give_way, loads, packed
+from streamkern.memory import keep_heap
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-loads: Callable[[bytes], Any] = pickle.loads
 
 _TICK = 1.0  # seconds between looks at the workers while an answer is awaited
 _LOOK = 5.0  # seconds between looks at the workers while answers keep coming
@@ -55,21 +49,8 @@ _QUIET = {  # of workers started here, which share their cores with arithmetic: 
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.admin.tick.interval": "1s",
 }
+_GONE = ("lost", "error", "cancelled")  # status of a future that will have no result
 _ATTEMPTS = 5  # times in a row that work may lose its workers: after that, it is the work that kills them
-
-
-class LostError(Exception):
-    """The worker that was to reply is gone."""
-
-
-def dumps(value: Any) -> bytes:
-    """Plain pickle, and cloudpickle for what no worker can import: what scripts and pipeline files define."""
-    payload = bytes(pickle.dumps(value))  # type: ignore[no-untyped-call]
-    if PIPELINE_FILE.encode() not in payload:
-        return payload
-    for module in [module for name, module in list(sys.modules.items()) if name.startswith(PIPELINE_FILE)]:
-        cloudpickle.register_pickle_by_value(module)
-    return bytes(cloudpickle.dumps(value))
 
 
 class _Seen(NamedTuple):
@@ -216,6 +197,11 @@ class DaskExecutor:
         return sum(self.workers.values())
 
     @property
+    def processes(self) -> int:
+        """Workers, when they were last looked at."""
+        return len(self.workers)
+
+    @property
     def overlaps(self) -> bool:
         """No: one thread at a time requests kernel values of the set-up from the workers."""
         return False
@@ -266,13 +252,17 @@ class DaskExecutor:
         """Lanes in contiguous ranges on the workers, in proportion to their threads; workers beyond the lanes idle."""
         return Lanes(self, dumps(work), lanes)
 
+    def share(self, work: SharedWork, part: Callable[[Any, int], Any]) -> SharedLanes | None:
+        """Tiles of centers in contiguous ranges on the workers; not where some would have none."""
+        return SharedLanes(self, work, part) if work.leaves >= len(self.workers) else None
+
     def spread(self, payload: bytes) -> Future[Shared]:
         """Unpickle ``payload`` once, on a worker; the others copy it when they need it.
 
         It travels as the argument of a task, so that the scheduler can make it again; what is scattered to a worker is
         lost with the worker.
         """
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60}):
+        with large_arguments():
             spread: Future[Shared] = self.client.submit(Shared, payload, self.allowed, pure=False)
             return spread
 
@@ -395,7 +385,7 @@ class DaskExecutor:
             self.look()
             raise LostError
         gone = worker is not None and worker not in self._workers
-        if gone or future.status in ("lost", "error", "cancelled"):
+        if gone or future.status in _GONE:
             raise LostError
         self.require_workers()
 
@@ -427,8 +417,8 @@ class Lanes:
             start = time.perf_counter()
             try:
                 with self.executor.client.as_current():  # an actor talks through the current client
-                    self._place()
-                    parts, shares, slowest = self._step(dumps((position, state, tuple(ahead))))
+                    self._place(state)
+                    parts, shares, slowest = self._step(position, state, tuple(ahead))
                     reduce = time.perf_counter() - start - slowest
                     return StepResult(parts, shares, reduce, retries, self.executor.losses - before)
             except LostError as error:
@@ -449,7 +439,7 @@ class Lanes:
         self._futures.clear()
         self._actors.clear()
 
-    def _place(self) -> None:
+    def _place(self, state: Any) -> None:
         """Make actors if there are none, or if with the workers there are now a step would take fewer rounds."""
         executor = self.executor
         executor.look(_LOOK if self._actors else 0.0)
@@ -461,9 +451,18 @@ class Lanes:
             if held <= max(-(-len(mine) // threads[address]) for address, mine in parts.items()):
                 return
             self.close()
-        spread, deadline = executor.spread(self.payload), time.monotonic() + executor.step_timeout
-        self._futures = [
-            executor.client.submit(
+        deadline = time.monotonic() + executor.step_timeout
+        self._futures = self._submitted(parts, threads, state)
+        self._actors = [
+            _Placed(address, mine, threads[address], future, executor.wait(future, address, deadline))
+            for (address, mine), future in zip(parts.items(), self._futures, strict=True)
+        ]
+
+    def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
+        """An actor for each part."""
+        spread = self.executor.spread(self.payload)
+        return [
+            self.executor.client.submit(
                 LaneActor,
                 spread,
                 mine,
@@ -476,15 +475,13 @@ class Lanes:
             )
             for address, mine in parts.items()
         ]
-        self._actors = [
-            _Placed(address, mine, threads[address], future, executor.wait(future, address, deadline))
-            for (address, mine), future in zip(parts.items(), self._futures, strict=True)
-        ]
 
-    def _step(self, message: bytes) -> tuple[Parts, tuple[Share, ...], float]:
+    def _step(
+        self, position: Position, state: Any, ahead: tuple[Position, ...]
+    ) -> tuple[Parts, tuple[Share, ...], float]:
         """The sums, what each worker did, and the seconds of the slowest."""
         executor, tree, shares, slowest = self.executor, Tree(self.lanes), list[Share](), 0.0
-        deadline = time.monotonic() + executor.step_timeout
+        message, deadline = dumps((position, state, ahead)), time.monotonic() + executor.step_timeout
         calls = [(placed, _ask(placed, message)) for placed in self._actors]
         for placed, call in calls:
             done: Nodes = executor.opened(self._answer(placed, call, deadline), placed.address)
@@ -500,8 +497,71 @@ class Lanes:
                 return bytes(call.result(timeout=_TICK))
             except TimeoutError:
                 self.executor.miss(placed.future, placed.address, deadline)
+                self._require_others()
             except (Exception, CancelledError) as error:  # what the work itself raises comes as an answer
                 raise LostError from error
+
+    def _require_others(self) -> None:
+        """Check actors that the answer of another depends on: here on none."""
+
+
+class SharedLanes(Lanes):
+    """Tiles of centers on the workers of a cluster; the driver calls the root of their tree.
+
+    What they hold is made again from the state of the driver when a worker is lost, and the step is repeated.
+
+    Args:
+        executor: whose workers.
+        work: what they do.
+        part: (state, tile) -> what of a state belongs to a tile.
+    """
+
+    def __init__(self, executor: DaskExecutor, work: SharedWork, part: Callable[[Any, int], Any]) -> None:
+        super().__init__(executor, b"", work.leaves)
+        self.work, self.part, self._number = work, part, 0
+
+    def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
+        workers, name, lanes = len(parts), f"streamkern-share-{secrets.token_hex(8)}", self.work.lanes
+        spread = self.executor.spread(dumps(self.work.among(workers)))
+        peers = tuple((address, f"{name}-{rank}") for rank, address in enumerate(parts))
+        with large_arguments():
+            return [
+                self.executor.client.submit(
+                    ShareActor,
+                    spread,
+                    Route(
+                        rank, peers, mine, range(lanes * rank // workers, lanes * (rank + 1) // workers),
+                        threads[address], self.executor.step_timeout, platform.node(),
+                    ),
+                    dumps([self.part(state, leaf) for leaf in mine]),
+                    actor=True,
+                    workers=[address],
+                    key=f"{name}-{rank}",
+                )
+                for rank, (address, mine) in enumerate(parts.items())
+            ]  # fmt: skip
+
+    def _step(
+        self, position: Position, state: Any, ahead: tuple[Position, ...]
+    ) -> tuple[Parts, tuple[Share, ...], float]:
+        root, deadline = self._actors[0], time.monotonic() + self.executor.step_timeout
+        self._number += 1
+        call = _ask(root, dumps((self._number, position, ahead)))
+        done: Done = self.executor.opened(self._answer(root, call, deadline), root.address)
+        for requests in done.counts:
+            self.executor.request_counts.add(requests)
+        return done.parts, done.shares, done.slowest
+
+    def _require_others(self) -> None:
+        if any(placed.address not in self.executor.workers or placed.future.status in _GONE for placed in self._actors):
+            raise LostError
+
+    def _drop(self) -> None:
+        """Have the workers that are left release what they hold, which others will hold."""
+        for placed in self._actors:
+            with suppress(Exception, CancelledError):
+                placed.actor.stop().result(timeout=_CLOSE)
+        super()._drop()
 
 
 class _Placed(NamedTuple):
@@ -521,6 +581,11 @@ def _ask(placed: _Placed, message: bytes) -> Any:
         raise LostError from error
 
 
+def large_arguments() -> dask.config.set:
+    """Let tasks be submitted with arguments of any size."""
+    return dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
+
+
 def partition(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
     """Contiguous ranges of lanes for workers, in proportion to their threads; who gets none is left out."""
     chosen = sorted(threads, key=lambda address: (-threads[address], address))[:lanes]
@@ -532,29 +597,6 @@ def partition(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
             parts[address] = mine
         before = after
     return parts
-
-
-class Shared:
-    """What tasks or actors of a worker share: unpickled there once, and pickled again for a worker that copies it."""
-
-    def __init__(self, payload: bytes, allowed: Allowance | None = None) -> None:
-        self.before, self.allowed = COUNTS.now(), allowed
-        self.held = resident()
-        self.value = loads(payload)
-        self._bytes = len(payload)
-        threadpool_limits(1, user_api="blas")  # here, after every library in use was imported by unpickling
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Shared, (dumps(self.value), self.allowed)
-
-    def limit(self) -> AbstractContextManager[None]:
-        """Hold the worker to what it may hold; called in a task, which knows its worker."""
-        if self.allowed is None:
-            return nullcontext()
-        return limited(self.allowed.bytes(self.held, get_worker().state.nthreads))
-
-    def __sizeof__(self) -> int:  # what Dask believes it costs to hold and to copy
-        return self._bytes
 
 
 class LaneActor:
@@ -572,14 +614,14 @@ class LaneActor:
         keep_heap()
         self._shared, self._slots = shared, threads
         self._threads = ThreadPoolExecutor(
-            threads, thread_name_prefix="streamkern", initializer=_give_way, initargs=(driver,)
+            threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(driver,)
         )
         self._pool = LanePool(shared.value, mine, lanes, self._threads)
 
     def step(self, message: bytes) -> bytes:
         """Sums of the largest complete subtrees held here, and the seconds they took; or what was raised."""
         position, state, ahead = loads(message)
-        answer = _packed(self._shared, lambda: self._pool.nodes(position, state, ahead))
+        answer = packed(self._shared, lambda: self._pool.nodes(position, state, ahead))
         if ahead:  # while the sums travel and the host updates
             self._pool.begin_ahead(ahead[0], 2 * self._slots)
         return answer
@@ -587,38 +629,12 @@ class LaneActor:
     def close(self) -> ProcessCounts | None:
         self._pool.close()
         self._threads.shutdown()
-        return _counts(self._shared)
-
-
-def _give_way(driver: str) -> None:
-    """Have this thread run after those of the driver, if it is on this machine: messages and updates are waited for."""
-    if driver != platform.node():
-        return
-    with suppress(OSError, AttributeError):  # on Linux a thread has a niceness of its own
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + 5)
+        return counts(self._shared)
 
 
 def _run(shared: Shared, message: bytes) -> bytes:
     fn, args = shared.value
-    return _packed(shared, lambda: fn(loads(message), *args))
-
-
-def _packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
-    """What ``compute`` returns or raises, and the counts of requests to stores, pickled."""
-    try:
-        with shared.limit():
-            return dumps((True, compute(), _counts(shared)))
-    except Exception as error:
-        if isinstance(error, MemoryLimitError):
-            error.where = f"worker {get_worker().address}, {error.where}"
-        try:
-            return dumps((False, error, _counts(shared)))
-        except Exception:
-            return dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), _counts(shared)))
-
-
-def _counts(shared: Shared) -> ProcessCounts | None:
-    return process_counts(get_worker().address, shared.before)
+    return packed(shared, lambda: fn(loads(message), *args))
 
 
 def _gives_up(what: str) -> StorageError:

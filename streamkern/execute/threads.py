@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from streamkern.engine.parallel import thread_count
-from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, StepResult, Tree
+from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, SharedWork, StepResult, Tree
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.memory import check
@@ -53,6 +53,7 @@ class ThreadsExecutor:
     """
 
     name = "threads"
+    processes = 0
     dashboard = None
     allowed: Allowance | None = None
 
@@ -114,6 +115,9 @@ class ThreadsExecutor:
     def place(self, work: LaneWork, lanes: int) -> LanePool:
         """All lanes in the pool."""
         return LanePool(work, range(lanes), lanes, self.pool, self.slots)
+
+    def share(self, work: SharedWork, part: Callable[[Any, int], Any]) -> None:
+        """Not here: this process holds whatever is held."""
 
 
 class Nodes(NamedTuple):

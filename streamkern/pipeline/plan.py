@@ -79,6 +79,7 @@ class Plan:
         budget: bytes the process may hold.
         solver: name of the solver.
         worker_threads: threads of a worker of a cluster.
+        workers: of the cluster; 0 where their number is not known.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -87,6 +88,7 @@ class Plan:
     budget: int
     solver: str
     worker_threads: int = 1
+    workers: int = 0
 
     @property
     def seconds(self) -> float:
@@ -130,8 +132,9 @@ class Plan:
         if self.footprint.extra:
             lines[-1] += f"; {format_bytes(self.footprint.extra)} more {self._better()}"
         worker = format_bytes(self.footprint.worker_bytes(self.worker_threads))
+        which = f"each of {self.workers:,} workers" if self.workers else "a worker of a cluster"
         lines.append(
-            f"a worker of a cluster, {self.worker_threads} thread(s): {worker} beyond what its process holds: "
+            f"{which}, {self.worker_threads} thread(s): {worker} beyond what its process holds: "
             f"{self.footprint.worker_text(self.worker_threads)}, libraries"
         )
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])
@@ -146,6 +149,7 @@ def plan(
     device: str = "auto",
     worker_memory: str | int | None = None,
     worker_threads: int = 1,
+    workers: int = 0,
 ) -> Plan:
     """Cost of a pipeline on this machine, with threads. Of the rows it reads the first chunk.
 
@@ -159,6 +163,7 @@ def plan(
         prices: what operations take; by default this machine's, measured for a few seconds once and kept.
         worker_memory: bytes that each worker of a cluster may hold, such as "64GiB"; not looked at by default.
         worker_threads: threads of a worker.
+        workers: workers of the cluster, over which centers are shared out where the solver can; 0 if not known.
 
     Raises:
         PlanRefusedError: it would not fit here, or on a worker; says what would make it fit.
@@ -167,6 +172,8 @@ def plan(
     """
     if worker_threads < 1:
         raise UsageError(f"A worker has {worker_threads} threads.", where="worker_threads", expected="at least 1")
+    if workers < 0:
+        raise UsageError(f"There are {workers} workers.", where="workers", expected="0 or more")
     limit = None if worker_memory is None else parse_bytes(worker_memory)
     budget = default_budget() if memory is None else parse_bytes(memory)
     if pipeline.partition is not None:
@@ -174,13 +181,15 @@ def plan(
     if pipeline.partition is not None and not single(pipeline.partition, pipeline.train.base_rows):
         made = _in_leaves(pipeline, pipeline.partition, budget, threads or default_threads(), prices)
     else:
-        made = _of_one(pipeline, budget, threads, prices, device)
+        made = _of_one(pipeline, budget, threads, prices, device, workers)
     if limit is not None:
         made.footprint.require_worker(limit, worker_threads, made.footprint.bill.size.p)
-    return replace(made, worker_threads=worker_threads)
+    return replace(made, worker_threads=worker_threads, workers=workers)
 
 
-def _of_one(pipeline: Pipeline, budget: int, threads: int | None, prices: Prices | None, device: str) -> Plan:
+def _of_one(
+    pipeline: Pipeline, budget: int, threads: int | None, prices: Prices | None, device: str, workers: int
+) -> Plan:
     """The plan of one model of all rows."""
     pipeline, reason = settled(without(pipeline), budget)
     pipeline.train.require_rows()
@@ -197,7 +206,7 @@ def _of_one(pipeline: Pipeline, budget: int, threads: int | None, prices: Prices
         centers_bytes=centers_bytes(pipeline, slots),
         stored_centers=pipeline.centers is not None and pipeline.centers.stored,
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
-        answers=None if source is None else AnswersFrom(source, pipeline.task),
+        answers=None if source is None else AnswersFrom(source, pipeline.task), processes=workers,
     )  # fmt: skip
     fits = project(agop=pipeline.metric)
     search = search_of(pipeline, fits)
@@ -214,6 +223,7 @@ def _of_one(pipeline: Pipeline, budget: int, threads: int | None, prices: Prices
         *planned_note(pipeline.train, steps(pipeline)),
         *_on_device(pipeline, device, fits, bill.size),
         *bill.reasons,
+        *_sharing(bill, fits, workers),
         *([] if pipeline.metric is None else [_metric_choice(pipeline)]),
         answering,
         *([] if search is None else [search.text()]),
@@ -225,6 +235,16 @@ def _of_one(pipeline: Pipeline, budget: int, threads: int | None, prices: Prices
     if doubt is not None:
         choices = (*choices, f"warning: {doubt}")
     return Plan(stages, choices, fits, budget, solver.to_json()["name"])
+
+
+def _sharing(bill: Bill, fits: Footprint, workers: int) -> list[str]:
+    """How centers are shared out over workers, where the solver can."""
+    if not bill.memory.shared:
+        return []
+    whole = f"centers can be shared out over workers of a cluster: {format_bytes(bill.memory.shared)} in all"
+    if not workers:
+        return [f"{whole}; --workers says what each holds"]
+    return [f"{whole}, over {workers:,}" if fits.share else f"{whole}; {workers:,} would not hold them, and read tiles"]
 
 
 def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int, prices: Prices | None) -> Plan:

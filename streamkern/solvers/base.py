@@ -17,7 +17,7 @@ from streamkern.data.stream import Assembly, Key, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.engine import Engine, default_engine
 from streamkern.errors import UsageError
-from streamkern.execute.base import Executor, Parts, Position
+from streamkern.execute.base import Executor, Parts, Position, SharedWork
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.solvers.left_out import LeftOut, alike
 from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gather_weighted, gathered, sweep
@@ -75,6 +75,7 @@ class Problem:
         engine: where heavy arithmetic runs, bound to the executor; by default the one of the CPU.
         leave_out: training rows, at most, whose outputs, each row left out, are wanted of solvers that have them in
             closed form; 0 for none.
+        share: whether the centers may be shared out over workers; the weights are the same.
     """
 
     train: Dataset
@@ -94,6 +95,7 @@ class Problem:
     largest_weight: float = 1.0
     engine: Engine = field(default_factory=default_engine)
     leave_out: int = 0
+    share: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", self.engine.bound(self.executor))
@@ -165,7 +167,7 @@ class Problem:
         )
         return stream if chances is None else Draws.instead_of(stream, chances)
 
-    def all_tiles(self, stream: Stream, rows: int) -> Companions:
+    def all_tiles(self, stream: Stream, rows: int) -> AllTiles:
         """All training rows in tiles, read independently of the stream's rows."""
         return AllTiles(stream, rows)
 
@@ -286,6 +288,13 @@ class Iteration(Protocol):
         """Blocks that the contribution needs in addition to its own in a state; None if it needs no others."""
 
     @property
+    def shared_work(self) -> SharedWork | None:
+        """What workers do in a step where each holds a share of the centers; None where each holds all."""
+
+    def part(self, state: Any, leaf: int) -> Any:
+        """What of a state belongs to a tile of centers that are shared out."""
+
+    @property
     def cycle(self) -> int:
         """Steps after which what a step takes repeats itself: 1, but where steps gather what a later one uses up."""
 
@@ -347,6 +356,14 @@ class OneByOne:
     sweeps = 0
     cycle = 1
     companions: Companions | None = None
+
+    @property
+    def shared_work(self) -> SharedWork | None:
+        """No centers are shared out."""
+        return None
+
+    def part(self, state: Any, leaf: int) -> Any:
+        """Never called: no centers are shared out."""
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
         """Nothing precedes the steps of a pass."""

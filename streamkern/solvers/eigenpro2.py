@@ -15,16 +15,18 @@ weights a step, and the top eigenfunctions are approximate, which the measured s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamkern.data.companions import AllTiles
 from streamkern.data.stream import Block, Stream
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.errors import UsageError, require_counts
-from streamkern.execute.base import Parts, Position, Stack
+from streamkern.execute.base import Parts, Position, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
@@ -36,7 +38,7 @@ from streamkern.solvers.projection import eigen_floor, measure_unprojected
 from streamkern.solvers.score import residual, weigh
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
-from streamkern.sweep import Companions, Contribution
+from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
 
 _SUBSAMPLE = 2000
@@ -122,10 +124,8 @@ class EigenPro2(ChoosesNothing):
         prepared = prepared or self.prepare(problem)
         rows, places = problem.all_rows()
         stream, subsample = problem.stream(prepared.batch), Expansion(problem.kernel, prepared.X, problem.engine)
-        return EigenPro2Iteration(
-            self, stream, problem.all_tiles(stream, CENTER_TILE), subsample, prepared, problem.encoding.outputs, rows,
-            places, np.searchsorted(rows, prepared.ids),
-        )  # fmt: skip
+        companions, outputs = problem.all_tiles(stream, CENTER_TILE), problem.encoding.outputs
+        return EigenPro2Iteration(self, stream, companions, subsample, prepared, outputs, rows, places)
 
 
 @serializable
@@ -150,47 +150,77 @@ class PreparedRows:
 
 @dataclass(eq=False)
 class Residual(Contribution):
-    """Contributes (ids, W r), K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y.
+    """Contributes (ids, W r), Eᵀ K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y.
+
+    Both sums over X are taken over its tiles in the order of a tree, so that they are the same wherever a tile is.
 
     Args:
         subsample: kernel and X_s.
-        ids: row ids of X_s, all of them among the rows.
+        ids: row ids of X_s, ascending.
+        vectors: E, the eigenvectors, whose rows are in the order of the ids.
+        cuts: which of the ids are in each tile of X.
     """
 
     subsample: Expansion
     ids: IntArray
+    vectors: Array
+    cuts: list[slice]
 
     def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Block] = ()) -> Parts:
         """Sums over the block under α, shape (n, c), in ascending order of row ids; companions are tiles of X."""
-        X, y, ids, subsample = block.X, block.y, block.ids, self.subsample
-        assert y is not None
-        engine, diagonal = subsample.engine, subsample.engine.diagonal(subsample, X)
-        r = engine.zeros((len(X), state.shape[1]), state.dtype)
-        K_s = engine.empty((len(self.ids), len(X)), state.dtype)  # K(X_s, X_m), whose rows come by in the tiles
-        scratch = engine.empty((min(ROW_TILE, len(X)), CENTER_TILE), state.dtype)
-        order = np.argsort(self.ids)
-        chosen, parts, first = self.ids[order], list[slice](), 0
-        for tile in companions if len(X) else ():
-            centers = subsample.at(tile.X)
-            places = np.searchsorted(tile.ids, ids)
-            own = np.take(tile.ids, places, mode="clip") == ids
-            here = slice(*np.searchsorted(chosen, [tile.ids[0], tile.ids[-1] + 1]))
-            columns = np.searchsorted(tile.ids, chosen[here])
-            for rows in tiles(len(X), ROW_TILE):
-                K = centers.block(X[rows], scratch[: rows.stop - rows.start, : len(tile.X)])
-                mine = np.flatnonzero(own[rows])
-                K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
-                r[rows] += K @ state[first : first + len(tile.X)]
-                K_s[here, rows] = K[:, columns].T
-            parts.append(here)
+        F, G, values, first = Tree(len(self.cuts)), Tree(len(self.cuts)), list[Array](), 0
+        if not len(block.X):  # a lane that has run out
+            zeros = self.subsample.engine.zeros
+            none = zeros((0, state.shape[1]), state.dtype), zeros((self.vectors.shape[1], state.shape[1]))
+            return Stack(((block.ids, none[0]),)), none[1], 0.0, 0
+        for leaf, tile in enumerate(companions):
+            alpha = state[first : first + len(tile.X)]
             first += len(tile.X)
-        residual(r, y)
-        loss = weigh(r, block.w)
-        g = engine.zeros((len(chosen), state.shape[1]), state.dtype)
-        for here in parts:
-            for rows in tiles(len(X), ROW_TILE):
-                g[order[here]] += K_s[here, rows] @ r[rows]
-        return Stack(((ids, r),)), g, loss, len(X)
+            sums, K = self.forward(leaf, tile.ids, self.subsample.at(tile.X), alpha, block)
+            F.put(0, leaf, sums)
+            values.append(K)
+        r, loss = self.respond(block, *F.total())
+        for leaf, K in enumerate(values):
+            G.put(0, leaf, self.backward(self.vectors[self.cuts[leaf]], K, r))
+        return Stack(((block.ids, r),)), *G.total(), loss, len(block.X)
+
+    def forward(self, leaf: int, ids: IntArray, tile: Expansion, alpha: Array, block: Block) -> tuple[Parts, Array]:
+        """K(X_m, tile) α, shape (b, c), and K(X_s, X_m), shape (s', b), of the rows of X_s that are in the tile.
+
+        Args:
+            leaf: number of the tile.
+            ids: of its rows.
+            tile: its rows.
+            alpha: their weights.
+            block: X_m.
+        """
+        X, engine, chosen = block.X, tile.engine, self.ids[self.cuts[leaf]]
+        F = engine.empty((len(X), alpha.shape[1]), alpha.dtype)
+        K_s = engine.empty((len(chosen), len(X)), alpha.dtype)
+        scratch = engine.empty((min(ROW_TILE, len(X)), tile.p), alpha.dtype)
+        diagonal, columns = engine.diagonal(tile, X), np.searchsorted(ids, chosen)
+        places = np.searchsorted(ids, block.ids)
+        own = np.take(ids, places, mode="clip") == block.ids
+        for rows in tiles(len(X), ROW_TILE):
+            K = tile.block(X[rows], scratch[: rows.stop - rows.start])
+            mine = np.flatnonzero(own[rows])
+            K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
+            F[rows] = K @ alpha
+            K_s[:, rows] = K[:, columns].T
+        return (F,), K_s
+
+    def respond(self, block: Block, F: Array) -> tuple[Array, float]:
+        """W r in place of F, the sum of all tiles', and the loss."""
+        assert block.y is not None
+        residual(F, block.y)
+        return F, weigh(F, block.w)
+
+    def backward(self, vectors: Array, K_s: Array, r: Array) -> Parts:
+        """Eᵀ K(X_s, X_m) r, shape (q, c), of the rows of X_s that are in a tile."""
+        g = self.subsample.engine.zeros((len(K_s), r.shape[1]), r.dtype)
+        for rows in tiles(len(r), ROW_TILE):
+            g += K_s[:, rows] @ r[rows]
+        return (vectors.T @ g,)
 
 
 @serializable
@@ -209,18 +239,20 @@ class EigenPro2Iteration(OneByOne):
 
     solver: EigenPro2
     stream: Stream
-    companions: Companions | None = field()  # a field without a default, where the base has one
+    companions: AllTiles = field()  # a field without a default, where the base has one
     subsample: Expansion
     prepared: PreparedRows
     outputs: int
     rows: IntArray
     places: IntArray
-    chosen: IntArray
 
     def __post_init__(self) -> None:
         self.epochs = self.solver.epochs
         self.nystrom, self.size = self.prepared.nystrom, self.prepared.size
-        self.contribution = Residual(self.subsample, self.prepared.ids)
+        order = np.argsort(self.prepared.ids)
+        ids, vectors = self.prepared.ids[order], self.nystrom.eigensystem.vectors[order]
+        self.contribution = Residual(self.subsample, ids, vectors, self.companions.cuts(ids))
+        self.chosen = np.searchsorted(self.rows, ids)
         eigensystem = self.nystrom.eigensystem
         self.report: dict[str, Any] = {
             "s": self.subsample.p,
@@ -244,15 +276,108 @@ class EigenPro2Iteration(OneByOne):
     def update(self, state: EigenPro2State, parts: Parts, position: Position) -> EigenPro2State:
         """One step."""
         pieces, g, _, rows = parts
-        rate = (self.solver.step or self.size.step(rows)) / rows
-        alpha = state.alpha.copy()
+        rate, alpha, E = step_rate(self.solver.step, self.size, rows), state.alpha.copy(), self.contribution.vectors
         for ids, r in pieces:
             alpha[np.searchsorted(self.rows, ids)] -= np.asarray(rate, dtype=alpha.dtype) * r
-        alpha[self.chosen] += (rate * self.nystrom.correction(g)).astype(alpha.dtype)
+        for cut in self.contribution.cuts:  # as each would be by itself: a product's bits depend on its rows
+            alpha[self.chosen[cut]] += corrected(E[cut], self.nystrom.damping, g, rate).astype(alpha.dtype)
         mean = average(state.mean, alpha, state.t + 1) if self.solver.average else state.mean
         return EigenPro2State(alpha, mean, state.t + 1)
+
+    @property
+    def shared_work(self) -> SharedRows:
+        """The same steps where each worker holds some tiles of X, with their weights and rows of E."""
+        residual = replace(self.contribution, subsample=self.subsample.head(0), vectors=self.contribution.vectors[:0])
+        return SharedRows(residual, self.nystrom.damping, self.stream, self.companions, self.solver.step, self.size)
+
+    def part(self, state: EigenPro2State, leaf: int) -> RowsPart:
+        """Of the state and the preconditioner, what belongs to a tile of X."""
+        own, cut = self.owned[leaf], self.contribution.cuts[leaf]
+        return RowsPart(state.alpha[own].copy(), self.chosen[cut] - own.start, self.contribution.vectors[cut])
+
+    @cached_property
+    def owned(self) -> list[slice]:
+        """Which weights belong to each tile of X."""
+        return self.companions.cuts(self.rows)
 
     def weights(self, state: EigenPro2State) -> Array:
         """The average of the iterates, or the last, in the order of the centers."""
         final = state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
         return final[self.places]
+
+
+def step_rate(step: float | None, size: StepSize, rows: int) -> float:
+    """η/m for a batch of so many rows: of a given η, or of what was measured."""
+    return (step or size.step(rows)) / rows
+
+
+def corrected(E: Array, damping: Array, g: Array, rate: float) -> Array:
+    """η/m of the rows of Q_s K(X_s, X_m) r that belong to rows of E, for g = Eᵀ K(X_s, X_m) r: shape (s', c)."""
+    found: Array = rate * (E @ (damping[:, None] * g))
+    return found
+
+
+class RowsPart(NamedTuple):
+    """What belongs to a tile of X: its weights (rows, c), which of its rows are in X_s, and their rows of E."""
+
+    alpha: Array
+    chosen: IntArray
+    vectors: Array
+
+
+@dataclass(eq=False)
+class SharedRows:
+    """EigenPro 2 where each worker holds some tiles of X: see ``SharedWork``.
+
+    Args:
+        residual: what a block contributes, without X_s, of which only the ids are needed, and without E.
+        damping: the diagonal of Q_s in the eigenbasis.
+        stream: the rows of a step.
+        tiles: X.
+        step: η, or None for what ``size`` allows.
+        size: what was measured.
+    """
+
+    residual: Residual
+    damping: Array
+    stream: Stream
+    tiles: AllTiles
+    step: float | None
+    size: StepSize
+
+    def __post_init__(self) -> None:
+        self.leaves, self.lanes = len(self.residual.cuts), self.stream.lanes
+
+    def among(self, workers: int) -> SharedRows:
+        stream = replace(self.stream, cache_bytes=self.stream.cache_bytes // workers)
+        return replace(self, stream=stream, tiles=AllTiles(stream, self.tiles.rows))
+
+    def build(self, *key: int) -> Block:
+        return self.stream.block(key)
+
+    def hold(self, leaf: int) -> Block:
+        return self.tiles.tile(leaf)
+
+    def forward(self, held: Block, part: RowsPart, blocks: Sequence[Block]) -> list[tuple[Parts, Array]]:
+        tile, leaf = self.residual.subsample.at(held.X), held.key[0]
+        return [self.residual.forward(leaf, held.ids, tile, part.alpha, block) for block in blocks]
+
+    def respond(self, block: Block, *sums: Array) -> tuple[Array, float]:
+        return self.residual.respond(block, *sums)
+
+    def backward(self, part: RowsPart, values: Array, response: tuple[Array, float]) -> Parts:
+        return self.residual.backward(part.vectors, values, response[0])
+
+    def contribute(self, block: Block, response: tuple[Array, float], *sums: Array) -> Parts:
+        r, loss = response
+        return Stack(((block.ids, r),)), *sums, loss, len(block.X)
+
+    def advance(self, held: Block, part: RowsPart, parts: Parts) -> RowsPart:
+        pieces, g, _, rows = parts
+        alpha, rate = part.alpha, step_rate(self.step, self.size, rows)
+        for ids, r in pieces:
+            places = np.searchsorted(held.ids, ids)
+            own = np.take(held.ids, places, mode="clip") == ids
+            alpha[places[own]] -= np.asarray(rate, dtype=alpha.dtype) * r[own]
+        alpha[part.chosen] += corrected(part.vectors, self.damping, g, rate).astype(alpha.dtype)
+        return part

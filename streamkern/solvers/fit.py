@@ -377,6 +377,7 @@ def fit(
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
             agop=recipe.metric if search is None else search.agop,
             answers=None if source is None else AnswersFrom(source, recipe.task, stages.left_out),
+            processes=executor.processes,
         )  # fmt: skip
 
     source = source_of(recipe.solver, data, recipe.validation) if stages.left_out else None
@@ -463,6 +464,7 @@ def fit(
         largest_weight=facts.largest_weight,
         engine=engine_on(device),
         leave_out=stages.left_out if source == "leave-one-out" else 0,
+        share=projected.share,
     )
 
     def key() -> tuple[Any, ...]:

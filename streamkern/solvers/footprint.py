@@ -12,6 +12,7 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import KEPT_BYTES, reading_bytes
 from streamkern.engine import default_engine
+from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError
 from streamkern.execute.base import Allowance
@@ -45,6 +46,7 @@ _USUAL_SLOTS, _FRESH = 4, 192 << 20
 _ORDERING = 2  # numbers for each row of a group while its order is made
 _IDS = 1 << 20  # row ids hashed at a time
 _GATHER_ROWS = 4096
+_LEAST_BATCH = 64  # part of the batch that would do, beyond which a smaller one is not looked for
 _DETAILS = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
 _WINDOW = 8  # blocks of a window of the stream
 _ORDER_ROWS = 1 << 17  # row ids that a stream keeps along with its largest groups
@@ -64,6 +66,7 @@ class Footprint:
             blocks and sums.
         extra: bytes that training adds to its stage where data make the solver try a better solve.
         better_budget: budget in bytes that allows it; 0 where this one does, or nothing is added.
+        share: whether centers are shared out over the workers.
     """
 
     baseline: int
@@ -74,6 +77,7 @@ class Footprint:
     worker: dict[str, int]
     extra: int
     better_budget: int = 0
+    share: bool = False
 
     @property
     def solver_bytes(self) -> int:
@@ -91,7 +95,10 @@ class Footprint:
     def worker_text(self, threads: int = 1) -> str:
         """What such a process holds, the largest first."""
         parts = self.worker | {"thread": threads * self.worker["thread"]}
-        names = {"thread": "threads" if threads > 1 else "its thread"}
+        names = {
+            "thread": "threads" if threads > 1 else "its thread", "share": "its share of the centers",
+            "step": "rows and sums of a step",
+        }  # fmt: skip
         largest = sorted(parts, key=lambda name: -parts[name])
         return ", ".join(f"{names.get(name, name)} {format_bytes(parts[name])}" for name in largest)
 
@@ -109,13 +116,16 @@ class Footprint:
         needed = _FRESH + self.worker_bytes(threads)
         if needed <= limit:
             return
+        fixed, shared = needed - self.worker.get("share", 0), self.bill.memory.shared
         each = self.worker.get("centers", 0) // max(1, p)
-        fewer = f"fewer centers, each of which takes {format_bytes(each)} there" if each else "smaller leaves"
+        other = f"fewer centers, each of which takes {format_bytes(each)} there" if each else "smaller leaves"
+        if shared and fixed < limit:
+            other = f"at least {-(-shared // (limit - fixed)) + 1} workers, which share the centers out"
         raise PlanRefusedError(
             f"A worker needs {format_bytes(needed)} and may use {format_bytes(limit)}: {self.worker_text(threads)}.",
             where=f"worker_memory={format_bytes(limit)}, worker_threads={threads}, centers={p:,}",
             expected=f"workers with at least {_rounded_up(needed)}",
-            remedy=f"give workers more memory; or use {fewer}; or fewer threads a worker",
+            remedy=f"give workers more memory; or use {other}; or fewer threads a worker",
         )
 
     @property
@@ -151,6 +161,7 @@ def footprint(
     agop: AGOP | None = None,
     answers: AnswersFrom | None = None,
     better: bool = False,
+    processes: int = 0,
 ) -> Footprint:
     """Project the memory of a fit.
 
@@ -177,6 +188,7 @@ def footprint(
         agop: the metric to learn, or None.
         answers: where outputs on rows that are left out come from; None where there are none.
         better: whether the peak is that of a fit whose data need the better solve.
+        processes: workers that centers may be shared out over; 0 for none.
 
     Raises:
         PlanRefusedError: it cannot fit; says what would.
@@ -187,6 +199,7 @@ def footprint(
         model_rows=model_rows, stored_centers=stored_centers, features=features, overlaps=overlaps, agop=agop,
         answers=answers,
         better=better,
+        processes=processes,
     )  # fmt: skip
     result = project()
     if result.peak <= budget:
@@ -263,6 +276,7 @@ def _project(
     agop: AGOP | None,
     answers: AnswersFrom | None,
     better: bool,
+    processes: int,
     spare: bool = False,
 ) -> Footprint:
     """The projection for a budget, whether it fits or not; parameters as in ``footprint``.
@@ -352,7 +366,15 @@ def _project(
     worker = {
         "centers": 3 * takes.centers, "weights": 2 * takes.state, "rows": reading + needed + ids, "thread": thread,
     }  # fmt: skip
-    return Footprint(baseline, stages, cache, bill, budget, worker, extra)
+    found = Footprint(baseline, stages, cache, bill, budget, worker, extra)
+    if not (processes and takes.shared):
+        return found
+    tiles = -(-p // CENTER_TILE)
+    share = takes.shared * -(-tiles // processes) // tiles
+    rows = reading + needed // processes + ids
+    # What is sent is held as arrays, as a message, and as it came.
+    sharing = replace(found, share=True, worker=worker | {"share": share, "rows": rows, "step": 3 * takes.exchanged})
+    return sharing if sharing.worker_bytes() <= max(budget, found.worker_bytes()) else found
 
 
 def loaded() -> int:
@@ -432,7 +454,8 @@ def _alternatives(
     rows = result.bill.memory.batch
     if rows:
         given: Any = solver  # a dataclass with a batch
-        batch = _most(rows, lambda fewer: fits(solver=replace(given, batch=fewer)))
+        # A step of far fewer rows is no remedy, and of delayed projection takes long to look at.
+        batch = _most(rows, lambda fewer: fits(solver=replace(given, batch=fewer)), rows // _LEAST_BATCH)
         found += [f"use batch={batch}"] if batch else []
     found += [f"use lanes={fewer}"] if (fewer := most(lanes, "lanes")) else []
     if fewer := min(most(slots, "slots"), default_threads()):
@@ -442,9 +465,11 @@ def _alternatives(
     return found or ["change several of centers, batch, lanes and threads: none alone makes it fit"]
 
 
-def _most(value: int, fits: Callable[[int], bool]) -> int:
-    """The largest number below ``value`` that fits, by bisection; 0 if none does."""
-    low, high = 0, value
+def _most(value: int, fits: Callable[[int], bool], least: int = 1) -> int:
+    """The largest number below ``value`` that fits, by bisection; 0 if none from ``least`` on does."""
+    low, high = max(0, least - 1), value
+    if low and not fits(low):
+        return 0
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

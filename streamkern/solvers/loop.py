@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkern.data.stream import Scan
 from streamkern.data.targets import Continuous, Encoding
-from streamkern.execute.base import Parts, Position
+from streamkern.execute.base import Parts, Placement, Position
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.left_out import LeftOut
@@ -245,8 +245,7 @@ class _Loop:
         self.ahead = steps_ahead(iteration.stream.batch_rows, width)
         self.total_rows = iteration.epochs * iteration.stream.rows * (iteration.minibatches + iteration.sweeps)
         self.scan = Scan(iteration.stream.assembly, SCAN_ROWS)
-        work = StepWork(iteration.stream, iteration.contribution, iteration.companions)
-        self.placement = problem.executor.place(work, iteration.stream.lanes) if self.steps else None
+        self.placement = _placed(problem, iteration) if self.steps else None
         self.started = time.perf_counter() - now.seconds
 
     @property
@@ -321,7 +320,8 @@ class _Loop:
         now, iteration = self.now, self.iteration
         position = now.position
         ahead = _ahead(position, self.ahead, self.steps, iteration.epochs)
-        result = self.placement.step(position, iteration.broadcast(now.state), ahead)
+        placement, broadcast = self.placement
+        result = placement.step(position, broadcast(now.state), ahead)
         loss, rows = float(result.parts[-2]) / self.outputs, int(result.parts[-1])
         mean = loss / max(1, rows)
         scale = max(now.scale, mean) if now.rows < _SETTLING else now.scale
@@ -387,7 +387,17 @@ class _Loop:
     def close(self) -> None:
         """Release resident state on the workers."""
         if self.placement is not None:
-            self.placement.close()
+            self.placement[0].close()
+
+
+def _placed(problem: Problem, iteration: Iteration) -> tuple[Placement, Callable[[Any], Any]]:
+    """Where steps run, and what of a state is handed there: with the centers shared out where that can be."""
+    shared = iteration.shared_work if problem.share and problem.executor.processes else None
+    placement = None if shared is None else problem.executor.share(shared, iteration.part)
+    if placement is not None:
+        return placement, lambda state: state
+    work = StepWork(iteration.stream, iteration.contribution, iteration.companions)
+    return problem.executor.place(work, iteration.stream.lanes), iteration.broadcast
 
 
 def stale(errors: Sequence[float]) -> int:

@@ -35,6 +35,8 @@ LIKELY_CRITICAL_BATCH = 256.0
 _ANY_CRITICAL_BATCH = 1e9  # that memory is projected for: then a batch is as large as its rules let it be
 
 
+_GROUPS = 32  # updates of a cycle that are run on shapes: of a longer one, each stands for several
+
 THREADS = 16
 """Threads that memory is reckoned for: what is chosen must not depend on how many there are."""
 
@@ -121,6 +123,9 @@ class Memory:
         evaluation: of a block that is evaluated, what each thread holds.
         batch: rows of a step, at most; 0 for a method of whole passes.
         sweeps: times that a pass goes over all rows in its beginning, with all threads.
+        shared: of centers and what belongs to them, where they are shared out over workers: of all workers together; 0
+            where the method cannot share them out.
+        exchanged: of the rows and sums of a step, which then each worker has.
     """
 
     setup: int
@@ -132,6 +137,8 @@ class Memory:
     evaluation: int
     batch: int
     sweeps: int
+    shared: int
+    exchanged: int
 
 
 @dataclass(frozen=True)
@@ -222,8 +229,23 @@ class _Run:
         meter.peak = 0
         self._train()
         batch = iteration.stream.batch_rows if iteration.minibatches else 0
-        sweeps = iteration.sweeps
-        return Memory(setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch, sweeps)
+        return Memory(
+            setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch, iteration.sweeps,
+            *self._shared(),
+        )  # fmt: skip
+
+    def _shared(self) -> tuple[int, int]:
+        """What workers hold of centers that are shared out, all together, and of a step, each."""
+        iteration, size = self.iteration, self.size
+        work = iteration.shared_work
+        if work is None:
+            return 0, 0
+        held, part, block = work.hold(0), iteration.part(iteration.init(), 0), work.build(0, 0, 0)
+        ((sums, values),) = work.forward(held, part, [block])
+        return (
+            _bytes(held) + _bytes(part) + size.lanes * _bytes(values),
+            size.lanes * (_bytes(block) + _bytes(sums)),
+        )
 
     def effort(self) -> Effort:
         """Operations and rows."""
@@ -254,12 +276,17 @@ class _Run:
             iteration.weights(state)
             meter.taken()
             return begins, nothing, nothing
-        stream = iteration.stream
-        cycle = max(1, min(iteration.cycle, iteration.epochs * stream.steps))
+        stream: Any = iteration.stream
+        cycle = steps = max(1, min(iteration.cycle, iteration.epochs * stream.steps))
+        if cycle > _GROUPS:
+            stream.group = -(-cycle // _GROUPS)
+            given: Any = iteration  # a dataclass with a cycle
+            iteration = replace(given, cycle=-(-cycle // stream.group))
+            steps = iteration.cycle
         blocks, updates = [], []
         parts: Parts = ()
-        for step in range(cycle):
-            if step in (0, cycle - 1):
+        for step in range(steps):
+            if step in (0, steps - 1):
                 parts = self._block(iteration.broadcast(state), step)
                 blocks.append(meter.taken())
             # Each lane's pieces are its own.
@@ -272,7 +299,7 @@ class _Run:
             updates.append(meter.taken())
         iteration.weights(iteration.settle(state))
         meter.taken()
-        return begins, _mean(blocks), _mean(updates)
+        return begins, _mean(blocks), _mean(updates, cycle - steps)
 
     def _block(self, state: Any, step: int) -> Parts:
         """What a block of a step contributes; what threads hold meanwhile is noted."""
@@ -299,17 +326,22 @@ class _Run:
         pieces = []
         for lane in range(self.size.lanes):
             for piece in stack:
-                fresh = tuple(x.copy() if isinstance(x, Shaped) else x for x in piece)
+                fresh = tuple(self._grouped(x) if isinstance(x, Shaped) else x for x in piece)
                 pieces.append(((0, lane, step), *fresh[1:]) if isinstance(piece[0], tuple) else fresh)
         return Stack(pieces)
 
+    def _grouped(self, x: Shaped) -> Any:
+        """What the steps that an update stands for leave in place of one's."""
+        stream: Any = self.iteration.stream
+        return self.meter.array((stream.group * len(x), *x.shape[1:]), x.dtype)
 
-def _mean(found: list[tuple[Operations, float]]) -> tuple[Operations, float]:
-    """Mean of what steps of a cycle take: it grows in proportion to their number."""
-    total, rows = Operations(), 0.0
+
+def _mean(found: list[tuple[Operations, float]], more: int = 0) -> tuple[Operations, float]:
+    """Mean of what steps of a cycle take, ``more`` of them as the first: it grows in proportion to their number."""
+    total, rows = float(more) * found[0][0], more * found[0][1]
     for operations, count in found:
         total, rows = total + operations, rows + count
-    return (1.0 / len(found)) * total, rows / len(found)
+    return (1.0 / (more + len(found))) * total, rows / (more + len(found))
 
 
 def _bytes(value: Any) -> int:
@@ -358,6 +390,7 @@ class _Stream:
         self.block_rows = max(1, batch // self.lanes)
         self.batch_rows, self.rows = self.lanes * self.block_rows, len(problem.train)
         self.steps = -(-self.rows // self.batch_rows)
+        self.group = 1  # steps that a block of earlier ones stands for
         self.ends = None if chances is None else chances.copy()
 
     def block(self, key: Key) -> Block:
@@ -373,12 +406,21 @@ class _Tiles:
     def __init__(self, problem: MeteredProblem, rows: int) -> None:
         self.problem, self.rows = problem, min(rows, len(problem.train))
 
+    def cuts(self, ids: Array) -> list[slice]:
+        """All rows are in it."""
+        return [slice(0, len(ids))]
+
+    def tile(self, index: int) -> Block:
+        """All rows at once."""
+        X: Any = self.problem.meter.array((len(self.problem.train), self.problem.size.d), self.problem.dtype)
+        return Block(X, None, self.problem.draw(self.rows), (index,))
+
     def __call__(self, state: Any) -> Iterator[Block]:
         """The tile, as often as there are tiles."""
         n, meter = len(self.problem.train), self.problem.meter
         with meter.scaled(n / self.rows):
             meter.count("rows", self.rows)
-            yield self.problem.block((0,), self.rows)
+            yield self.problem.block((0,), self.rows)._replace(ids=self.problem.draw(self.rows))
 
 
 class _Recent:
@@ -396,7 +438,8 @@ class _Recent:
     def __call__(self, state: Any) -> Iterator[Block]:
         """The blocks, in the state's order."""
         names = list(self.keys(state))
-        self.kept = {key: self.kept.get(key) or self.stream.block(key) for key in names}
+        problem, rows = self.stream.problem, self.stream.group * self.stream.block_rows
+        self.kept = {key: self.kept.get(key) or problem.block(key, rows) for key in names}
         if names:  # a block was new in the step before, and is built once by every process
             self.stream.problem.meter.count("rows", self.stream.block_rows)
         return iter(list(self.kept.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -67,6 +67,71 @@ class Dawdling(OrderSensitive):
         except FileExistsError:
             pass
         return super().contribute(block, state)
+
+
+@dataclass
+class SharedSums:
+    """Shared work whose sums have other bits in any other order; see ``streamkern.execute.base.SharedWork``.
+
+    A tile's part is a number, which each step changes.
+
+    Args:
+        leaves: tiles.
+        lanes: lanes.
+        seconds: how late the last tile is; below 0, it raises instead.
+    """
+
+    leaves: int = 7
+    lanes: int = 3
+    seconds: float = 0.0
+
+    def among(self, workers: int) -> SharedSums:
+        """The same."""
+        return self
+
+    def build(self, pass_: int, lane: int, step: int) -> Array:
+        return OrderSensitive(50).build(pass_, lane, step)
+
+    def hold(self, leaf: int) -> tuple[int, Array]:
+        return leaf, OrderSensitive(50).build(9, leaf, 0)
+
+    def forward(self, held: tuple[int, Array], part: np.float32, blocks: Sequence[Array]) -> list[tuple[Parts, Any]]:
+        leaf, tile = held
+        if leaf == self.leaves - 1:
+            if self.seconds < 0:
+                raise DataError("A bad tile.", where=f"tile {leaf}")
+            time.sleep(self.seconds)
+        return [((tile * block * part,), block * tile) for block in blocks]
+
+    def respond(self, block: Array, *sums: Array) -> Array:
+        return sums[0] - block
+
+    def backward(self, part: np.float32, values: Array, response: Array) -> Parts:
+        return (values * response * part,)
+
+    def contribute(self, block: Array, response: Array, *sums: Array) -> Parts:
+        return response, *sums, Stack((os.getpid(),)), 1
+
+    def advance(self, held: tuple[int, Array], part: np.float32, parts: Parts) -> np.float32:
+        return part * np.float32(0.5) + np.float32(np.tanh(parts[1][held[0]]))
+
+    def expected(self, steps: int) -> list[Parts]:
+        """What steps from the state 1, 1, .. on sum to, tile after tile in one thread."""
+        held, state, found = list(map(self.hold, range(self.leaves))), [np.float32(1)] * self.leaves, list[Parts]()
+        for step in range(steps):
+            total = Tree(self.lanes)
+            for lane in range(self.lanes):
+                block, F, G = self.build(0, lane, step), Tree(self.leaves), Tree(self.leaves)
+                made = [self.forward(tile, part, [block])[0] for tile, part in zip(held, state, strict=True)]
+                for leaf, (sums, _) in enumerate(made):
+                    F.put(0, leaf, sums)
+                response = self.respond(block, *F.total())
+                for leaf, (_, values) in enumerate(made):
+                    G.put(0, leaf, self.backward(state[leaf], values, response))
+                total.put(0, lane, self.contribute(block, response, *G.total()))
+            found.append(total.total())
+            state = [self.advance(tile, part, found[-1]) for tile, part in zip(held, state, strict=True)]
+        return found
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from streamkern.engine.operations import Operations
 from streamkern.memory import format_bytes
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes, gemm_rate
 from streamkern.solvers import footprint
+from streamkern.storage import ArraySource
 
 Make = Callable[..., sk.Pipeline]
 PRICES = Prices(Operations(*[1e-10] * 11), step=1e-4, row=1e-7, moments=1e-7, byte=1e-9)
@@ -232,3 +234,43 @@ def test_a_plan_for_a_cluster_says_what_a_worker_holds_and_refuses_what_is_more(
     sk.plan(make(centers=sk.Uniform(500)), prices=PRICES, worker_memory=enough[1], worker_threads=8)
     with pytest.raises(sk.UsageError, match="0 threads"):
         sk.plan(make(), prices=PRICES, worker_threads=0)
+
+
+def many(n: int, p: int, solver: sk.Solver, d: int = 64) -> sk.Pipeline:
+    """Rows that take no memory."""
+    X, y = (np.broadcast_to(np.float32(0), shape) for shape in ((n, d), (n, 1)))
+    rows = sk.Dataset(ArraySource(X, y, chunk_rows=4096))
+    centers = sk.AllRows() if p == n else sk.Uniform(p)
+    return sk.Pipeline(rows, sk.Laplace(5.0), centers, solver, task="regression", preprocess=())
+
+
+def test_a_plan_of_a_million_centers_is_refused_in_seconds():
+    """Of delayed projection a cycle of steps is looked at, which is long where p is large and the batch small."""
+    start = time.process_time()
+    with pytest.raises(sk.PlanRefusedError, match=r"use at most [0-9,]+ centers"):
+        sk.plan(many(1_200_000, 1_000_000, sk.EigenPro()), prices=PRICES, memory="8GiB")
+    assert time.process_time() - start < 30
+
+
+def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
+    pipeline = many(1_000_000, 1_000_000, sk.EigenPro2(batch=1000))
+
+    def plan(**given: Any) -> Any:
+        return sk.plan(pipeline, prices=PRICES, memory="2GiB", **given)
+
+    alone, few, all_ = plan(), plan(workers=4), plan(workers=64)
+    whole = all_.footprint.bill.memory.shared
+    assert 1_000_000 * 64 * 4 < whole < 1.5 * 1_000_000 * (64 + 16) * 4
+    assert not alone.footprint.share
+    assert "--workers says what each holds" in alone.text()
+    assert "each of 64 workers, 1 thread(s)" in all_.text()
+    for made, workers in ((few, 4), (all_, 64)):
+        assert whole / workers <= made.footprint.worker["share"] < 1.2 * whole / workers
+    needed = few.footprint.worker_bytes() + (192 << 20)  # with what a process holds before
+    with pytest.raises(sk.PlanRefusedError) as caught:
+        plan(workers=4, worker_memory=needed - (10 << 20))
+    found = re.search(r"or use at least ([0-9]+) workers, which share", str(caught.value))
+    assert found is not None
+    plan(workers=int(found[1]), worker_memory=needed - (10 << 20))
+    with pytest.raises(sk.UsageError, match="-1 workers"):
+        plan(workers=-1)

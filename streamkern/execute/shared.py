@@ -1,0 +1,304 @@
+"""A share of the centers, on a worker of a cluster: some tiles of them, with their weights, for all rows of a step.
+
+The workers of a step form a tree, and what they send goes along it from worker to worker; the driver calls its root.
+Three things are exchanged, each up the tree and down again: the rows of the step, each lane's read by one worker; sums
+over tiles of centers, such as outputs; and sums that follow from those. A message up holds the sums of the largest
+complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from distributed import get_worker
+from distributed.protocol.serialize import to_serialize
+
+from streamkern.execute.base import Parts, Position, Share, SharedWork, Tree
+from streamkern.execute.prefetch import Prefetch
+from streamkern.execute.request_counts import ProcessCounts
+from streamkern.execute.wire import LostError, Shared, counts, dumps, give_way, loads, packed
+from streamkern.memory import check, keep_heap
+
+T = TypeVar("T")
+Sums = dict[int, dict[tuple[int, int], Parts]]
+"""By lane: sums of the largest complete subtrees of tiles, by (level, index)."""
+
+_TICK = 1.0  # seconds between looks whether a message is still waited for
+_CLOSED = "closed"
+
+
+class Route(NamedTuple):
+    """Which part a worker has.
+
+    Attributes:
+        rank: its number; 0 is the root.
+        peers: address and actor's key of every worker, by rank.
+        tiles: of centers, held by this one.
+        lanes: whose rows this one reads.
+        threads: that compute here.
+        timeout: seconds that a message is waited for.
+        driver: name of the driver's machine.
+    """
+
+    rank: int
+    peers: tuple[tuple[str, str], ...]
+    tiles: range
+    lanes: range
+    threads: int
+    timeout: float
+    driver: str
+
+    @property
+    def parent(self) -> int:
+        """Who is sent sums."""
+        return self.rank & (self.rank - 1)
+
+    @property
+    def children(self) -> list[int]:
+        """Who sends sums, in the order of their tiles."""
+        below = self.rank & -self.rank or len(self.peers)
+        return [self.rank + (1 << k) for k in range(below.bit_length()) if 1 << k < below
+                and self.rank + (1 << k) < len(self.peers)]  # fmt: skip
+
+
+class _Failure(NamedTuple):
+    """What was raised by one of the workers, which all of them raise."""
+
+    error: Exception
+
+
+class Done(NamedTuple):
+    """What the root answers: the sums of the step, what each worker did, seconds of the slowest, and their counts."""
+
+    parts: Parts
+    shares: tuple[Share, ...]
+    slowest: float
+    counts: tuple[ProcessCounts | None, ...]
+
+
+class ShareActor:
+    """Some tiles of the centers, on a worker.
+
+    Args:
+        shared: the work.
+        route: which tiles.
+        parts: pickled: what of the state belongs to each of them.
+    """
+
+    def __init__(self, shared: Shared, route: Route, parts: bytes) -> None:
+        keep_heap()
+        self._shared, self._route = shared, route
+        self._work: SharedWork = shared.value
+        self._parts: list[Any] = loads(parts)
+        self._held: list[Any] = []
+        self._values: dict[int, list[Any]] = {}
+        self._worker, self._context = get_worker(), contextvars.copy_context()
+        loop: Any = self._worker.loop
+        self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop
+        self._wait = self._busy = 0.0  # seconds of the running step, of all threads together
+        self._mail: dict[Any, bytes] = {}
+        self._came = threading.Condition()
+        self._prefetch = Prefetch(self._work.build)
+        self._steps = ThreadPoolExecutor(1, thread_name_prefix="streamkern-share")
+        self._threads = ThreadPoolExecutor(
+            route.threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(route.driver,)
+        )
+
+    async def deliver(self, name: tuple[Any, ...], message: bytes) -> None:
+        """Take a message of another worker: a step to begin with, or what a running one waits for."""
+        if name[0] == "go":
+            self._steps.submit(self._context.copy().run, self._step, message)
+            return
+        with self._came:
+            self._mail[name] = message
+            self._came.notify_all()
+
+    async def stop(self) -> None:
+        """Give up: whoever waits here for a message waits no more, and what is held is released."""
+        with self._came:
+            self._mail[_CLOSED] = b""
+            self._came.notify_all()
+        self._held, self._parts, self._values = [], [], {}
+
+    def step(self, message: bytes) -> bytes:
+        """The root's: the sums of a step, and what each worker did; or what was raised."""
+        return self._step(message)
+
+    def close(self) -> None:
+        """Release what is held."""
+        self._prefetch.close()
+        self._threads.shutdown()
+
+    def _step(self, message: bytes) -> bytes:
+        return packed(self._shared, lambda: self._run(message))
+
+    def _run(self, message: bytes) -> Done:
+        number, position, ahead = loads(message)
+        self._send(self._route.children, ("go", number), message)
+        started, work = time.perf_counter(), self._work
+        self._wait = self._busy = 0.0
+        blocks = self._together((number, "rows"), lambda: self._rows(position, ahead), _both, lambda all_: all_)
+        sums = self._together(
+            (number, "sums"), lambda: self._over_tiles(blocks, self._forward), self._joined, self._totals
+        )
+        responses: dict[int, Any] = {}
+
+        def more() -> tuple[Sums, tuple[Any, ...]]:
+            responses.update({lane: work.respond(block, *sums[lane]) for lane, block in blocks.items()})
+            found = self._over_tiles(responses, self._backward)
+            share = Share(self._worker.address, len(self._route.lanes), self._wait, self._busy)
+            return found, ((share, time.perf_counter() - started, counts(self._shared)),)
+
+        totals, told = self._together(
+            (number, "more"),
+            more,
+            lambda a, b: (self._joined(a[0], b[0]), (*a[1], *b[1])),
+            lambda both: (self._totals(both[0]), both[1]),
+        )
+        tree = Tree(len(blocks))
+        for lane in sorted(blocks):
+            tree.put(0, lane, work.contribute(blocks[lane], responses[lane], *totals[lane]))
+        parts = tree.total()
+        self._parts = [work.advance(held, part, parts) for held, part in zip(self._held, self._parts, strict=True)]
+        shares, elapsed, requests = zip(*told, strict=True)
+        return Done(parts, shares, max(elapsed), requests)
+
+    def _rows(self, position: Position, ahead: Sequence[Position]) -> dict[int, Any]:
+        """Blocks of the lanes that are read here; those of ``ahead`` are read meanwhile."""
+        lanes = self._route.lanes
+        self._prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in lanes)
+        if not self._held:
+            self._held = list(self._threads.map(self._work.hold, self._route.tiles))
+        taken = {lane: self._prefetch.take((position[0], lane, position[1])) for lane in lanes}
+        self._wait = sum(wait for _, wait in taken.values())
+        return {lane: block for lane, (block, _) in taken.items()}
+
+    def _forward(self, i: int, blocks: dict[int, Any]) -> list[Parts]:
+        found = self._work.forward(self._held[i], self._parts[i], list(blocks.values()))
+        self._values[i] = [values for _, values in found]
+        return [sums for sums, _ in found]
+
+    def _backward(self, i: int, responses: dict[int, Any]) -> list[Parts]:
+        pairs = zip(self._values.pop(i), responses.values(), strict=True)
+        return [self._work.backward(self._parts[i], values, response) for values, response in pairs]
+
+    def _over_tiles(self, given: dict[int, Any], compute: Callable[[int, dict[int, Any]], list[Parts]]) -> Sums:
+        """Sums over the tiles held here for each lane."""
+        first, count, cuts = self._route.tiles.start, len(self._route.tiles), self._route.threads
+
+        def some(cut: int) -> tuple[list[Tree], float]:
+            start, trees = time.perf_counter(), [Tree(self._work.leaves) for _ in given]
+            for i in range(count * cut // cuts, count * (cut + 1) // cuts):
+                if _CLOSED in self._mail:
+                    raise LostError
+                for tree, sums in zip(trees, compute(i, given), strict=True):
+                    tree.put(0, first + i, sums)
+                check()
+            return trees, time.perf_counter() - start
+
+        found = dict[int, Tree]()
+        for trees, seconds in self._threads.map(some, range(cuts)):
+            self._busy += seconds
+            for lane, tree in zip(given, trees, strict=True):
+                found[lane] = _merged(found[lane], tree.nodes) if lane in found else tree
+        return {lane: tree.nodes for lane, tree in found.items()}
+
+    def _joined(self, sums: Sums, others: Sums) -> Sums:
+        """Sums of this worker and of one below it."""
+        return {lane: _merged(Tree(self._work.leaves, sums[lane]), others[lane]).nodes for lane in sums}
+
+    def _totals(self, sums: Sums) -> dict[int, Parts]:
+        return {lane: Tree(self._work.leaves, nodes).total() for lane, nodes in sums.items()}
+
+    # ---------------------------------------------------------------------------------------------------- messages
+
+    def _together(
+        self,
+        name: tuple[int, str],
+        compute: Callable[[], Any],
+        join: Callable[[Any, Any], Any],
+        close: Callable[[Any], T],
+    ) -> T:
+        """What all workers compute, joined up the tree, closed at its root and sent down again.
+
+        Raises:
+            LostError: a worker does not answer.
+            Exception: what one of them raised.
+        """
+        try:
+            value = compute()
+        except LostError:
+            raise
+        except Exception as error:
+            value = _Failure(error)
+        for child in self._route.children:
+            other = loads(self._take((*name, child)))
+            if not isinstance(value, _Failure):
+                value = other if isinstance(other, _Failure) else join(value, other)
+        if self._route.rank:
+            self._send([self._route.parent], (*name, self._route.rank), dumps(value))
+            message = self._take((*name, self._route.parent))
+            found = loads(message)
+        else:
+            found = value if isinstance(value, _Failure) else close(value)
+            message = dumps(found) if self._route.children else b""
+        self._send(self._route.children, (*name, self._route.rank), message)
+        if isinstance(found, _Failure):
+            raise found.error
+        done: T = found
+        return done
+
+    def _take(self, name: tuple[Any, ...]) -> bytes:
+        """Wait for a message.
+
+        Raises:
+            LostError: it does not come, or this share is given up.
+        """
+        deadline = time.monotonic() + self._route.timeout
+        with self._came:
+            while name not in self._mail:
+                if _CLOSED in self._mail or time.monotonic() > deadline:
+                    raise LostError
+                self._came.wait(_TICK)
+            return self._mail.pop(name)
+
+    def _send(self, ranks: Sequence[int], name: tuple[Any, ...], message: bytes) -> None:
+        """Send a message to other workers.
+
+        Raises:
+            LostError: one of them is gone.
+        """
+
+        async def one(address: str, key: str) -> None:
+            arguments: list[Any] = [to_serialize(name), to_serialize(message)]  # type: ignore[no-untyped-call]
+            answer = await self._worker.rpc(address).actor_execute(
+                function="deliver", actor=key, args=arguments, kwargs={}
+            )
+            if answer["status"] != "OK":
+                raise LostError
+
+        async def each() -> None:
+            await asyncio.gather(*(one(*self._route.peers[rank]) for rank in ranks))
+
+        if not ranks:
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(each(), self._loop).result(self._route.timeout)
+        except Exception as error:
+            raise LostError from error
+
+
+def _both(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
+    return a | b
+
+
+def _merged(tree: Tree, nodes: dict[tuple[int, int], Parts]) -> Tree:
+    for (level, index), parts in nodes.items():
+        tree.put(level, index, parts)
+    return tree

@@ -1,0 +1,92 @@
+"""What crosses the wire between the driver and workers, and how work is carried out there.
+
+Pickled here rather than by Dask, so that arrays arrive aligned and writable, as they are in threads, and so that an
+exception of the computation cannot be taken for one of the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
+
+import cloudpickle
+from distributed import get_worker
+from distributed.protocol import pickle
+from threadpoolctl import threadpool_limits
+
+from streamkern.errors import MemoryLimitError
+from streamkern.execute.base import PIPELINE_FILE, Allowance
+from streamkern.execute.request_counts import ProcessCounts, process_counts
+from streamkern.memory import limited, resident
+from streamkern.storage.remote import COUNTS
+
+loads: Callable[[bytes], Any] = pickle.loads
+
+
+class LostError(Exception):
+    """The worker that was to reply is gone."""
+
+
+def dumps(value: Any) -> bytes:
+    """Plain pickle, and cloudpickle for what no worker can import: what scripts and pipeline files define."""
+    payload = bytes(pickle.dumps(value))  # type: ignore[no-untyped-call]
+    if PIPELINE_FILE.encode() not in payload:
+        return payload
+    for module in [module for name, module in list(sys.modules.items()) if name.startswith(PIPELINE_FILE)]:
+        cloudpickle.register_pickle_by_value(module)
+    return bytes(cloudpickle.dumps(value))
+
+
+class Shared:
+    """What tasks or actors of a worker share: unpickled there once, and pickled again for a worker that copies it."""
+
+    def __init__(self, payload: bytes, allowed: Allowance | None = None) -> None:
+        self.before, self.allowed = COUNTS.now(), allowed
+        self.held = resident()
+        self.value = loads(payload)
+        self._bytes = len(payload)
+        threadpool_limits(1, user_api="blas")  # here, after every library in use was imported by unpickling
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shared, (dumps(self.value), self.allowed)
+
+    def limit(self) -> AbstractContextManager[None]:
+        """Hold the worker to what it may hold; called in a task, which knows its worker."""
+        if self.allowed is None:
+            return nullcontext()
+        return limited(self.allowed.bytes(self.held, get_worker().state.nthreads))
+
+    def __sizeof__(self) -> int:  # what Dask believes it costs to hold and to copy
+        return self._bytes
+
+
+def give_way(driver: str) -> None:
+    """Have this thread run after those of the driver, if it is on this machine: messages and updates are waited for."""
+    if driver != platform.node():
+        return
+    with suppress(OSError, AttributeError):  # on Linux a thread has a niceness of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + 5)
+
+
+def packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
+    """What ``compute`` returns or raises, and the counts of requests to stores, pickled."""
+    try:
+        with shared.limit():
+            return dumps((True, compute(), counts(shared)))
+    except Exception as error:
+        if isinstance(error, MemoryLimitError):
+            error.where = f"worker {get_worker().address}, {error.where}"
+        try:
+            return dumps((False, error, counts(shared)))
+        except Exception:
+            return dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), counts(shared)))
+
+
+def counts(shared: Shared) -> ProcessCounts | None:
+    """Requests of this worker to stores since it was given the work."""
+    return process_counts(get_worker().address, shared.before)

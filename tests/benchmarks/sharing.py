@@ -1,0 +1,190 @@
+"""Centers shared out over worker processes: bits, memory of each process, and what a step takes of the processors.
+
+    python tests/benchmarks/sharing.py [--rows 40000] [--features 784] [--steps 4] [--workers 1 2 4]
+
+EigenPro 2 on rows of noise in zarr, every row a center. For each number of workers, a digest of the weights after the
+steps, the most that a worker held beyond what it held before, and the seconds of its processor, of the driver's and of
+the clock in a step. Beside them one plain process that goes over all tiles of the same step, and two
+plain processes at a time that go over half of them each: what two workers could gain at best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+import time
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+from threadpoolctl import threadpool_limits
+
+import streamkern as sk
+from streamkern.data.targets import Continuous
+from streamkern.execute.dask import local
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.memory import release
+from streamkern.solvers import Problem
+
+C = 10
+
+
+class Use(NamedTuple):
+    """What a process has taken: seconds of its processor, most bytes resident, bytes resident."""
+
+    seconds: float
+    peak: int
+    held: int
+
+
+def use() -> Use:
+    """Of this process."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    peak, held = (int(status[name].split()[0]) << 10 for name in ("VmHWM", "VmRSS"))
+    return Use(time.process_time(), peak, held)
+
+
+def begin() -> Use:
+    """Let the peak start anew, from what is held."""
+    release()
+    Path("/proc/self/clear_refs").write_text("5")
+    return use()
+
+
+def write(path: Path, n: int, d: int) -> None:
+    """Rows of noise."""
+    rng = np.random.default_rng(0)
+    blocks = ((X, X[:, :C]) for X in (rng.standard_normal((1000, d), dtype=np.float32) for _ in range(n // 1000)))
+    sk.write_zarr(path, blocks, n_rows=n)
+
+
+def problem(path: Path, executor: Any) -> Problem:
+    """Every row a center; no chunk stays in memory."""
+    data, dtype = sk.open_dataset(path, target="target"), np.dtype(np.float32)
+    centers = sk.AllRows().choose(data, executor, dtype)
+    kernel = sk.Laplace(float(np.sqrt(data.n_features)))
+    return Problem(data, Continuous(np.zeros(C)), kernel, centers, executor, dtype=dtype, cache_bytes=16 << 20)
+
+
+class Side:
+    """A number of workers, whose steps are taken in turn with those of others.
+
+    Attributes:
+        found: of each step: seconds of the processor of the busiest worker, of the driver's, and of the clock.
+    """
+
+    def __init__(self, executor: Any, given: Problem, prepared: Any, batch: int) -> None:
+        self.executor, self.iteration = executor, sk.EigenPro2(epochs=1, batch=batch).setup(given, prepared)
+        self.before = executor.client.run(begin)
+        self.state, self.placement = (
+            self.iteration.init(),
+            executor.share(self.iteration.shared_work, self.iteration.part),
+        )
+        self.found: list[tuple[float, float, float]] = []
+
+    def step(self, step: int) -> None:
+        """One step."""
+        before, driver, clock = self.executor.client.run(use), time.process_time(), time.perf_counter()
+        result = self.placement.step((0, step), self.state, [(0, step + 1)])
+        self.state = self.iteration.update(self.state, result.parts, (0, step))
+        clock, driver = time.perf_counter() - clock, time.process_time() - driver
+        after = self.executor.client.run(use)
+        self.found.append((max(after[name].seconds - before[name].seconds for name in after), driver, clock))
+
+    def close(self) -> tuple[str, float]:
+        """Digest of the weights, and the most MiB that a worker held beyond what it held before."""
+        after = self.executor.client.run(use)
+        self.placement.close()
+        held = max(after[name].peak - self.before[name].held for name in after) / 2**20
+        return sha256(np.ascontiguousarray(self.state.alpha)).hexdigest()[:12], held
+
+
+def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: Any) -> None:
+    """Go over a part of the tiles for one batch, whenever asked; report seconds of the processor and the clock."""
+    with ThreadsExecutor(1) as executor, threadpool_limits(1, user_api="blas"):
+        given = problem(path, executor)
+        iteration = sk.EigenPro2(epochs=1, batch=batch).setup(given, prepared)
+        work, state = iteration.shared_work, iteration.init()
+        mine = range(work.leaves * part // parts, work.leaves * (part + 1) // parts)
+        held, own = [work.hold(leaf) for leaf in mine], [iteration.part(state, leaf) for leaf in mine]
+        blocks = [work.build(0, lane, 0) for lane in range(work.lanes)]
+        while pipe.recv():
+            start, clock = time.process_time(), time.perf_counter()
+            for tile, some in zip(held, own, strict=True):
+                for block, (sums, values) in zip(blocks, work.forward(tile, some, blocks), strict=True):
+                    work.backward(some, values, work.respond(block, *sums)[0:1])
+            pipe.send((time.process_time() - start, time.perf_counter() - clock))
+
+
+def plain_processes(path: Path, prepared: Any, batch: int, parts: int, count: int) -> tuple[float, float]:
+    """Seconds of the processor and of the clock, of the slowest of so many plain processes, the least of the steps."""
+    context = multiprocessing.get_context("spawn")
+    pipes, processes, found = [], [], []
+    for part in range(parts):
+        here, there = context.Pipe()
+        processes.append(context.Process(target=plain, args=(path, prepared, batch, part, parts, there)))
+        processes[-1].start()
+        pipes.append(here)
+    for _ in range(count + 1):
+        for pipe in pipes:
+            pipe.send(True)
+        found.append(np.max([pipe.recv() for pipe in pipes], axis=0))
+    for pipe, process in zip(pipes, processes, strict=True):
+        pipe.send(False)
+        process.join()
+    seconds, clock = np.min(found[1:], axis=0)
+    return float(seconds), float(clock)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=40_000)
+    parser.add_argument("--features", type=int, default=784)
+    parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        path, small = Path(folder) / "rows.zarr", Path(folder) / "few.zarr"
+        write(path, args.rows, args.features)
+        write(small, 10_000, args.features)
+        with ThreadsExecutor(1) as executor:
+            solver = sk.EigenPro2(epochs=1, batch=args.batch)
+            few, prepared = (solver.prepare(problem(place, executor)) for place in (small, path))
+        sides = []
+        for workers in args.workers:
+            executor = stack.enter_context(local(workers))
+            warm = Side(executor, problem(small, executor), few, args.batch)  # which loads code
+            warm.step(0)
+            warm.close()
+            sides.append(Side(executor, problem(path, executor), prepared, args.batch))
+        for step in range(args.steps):
+            for side in sides:
+                side.step(step)
+        plain = {parts: plain_processes(path, prepared, args.batch, parts, args.steps) for parts in (1, 2)}
+        print(
+            f"p = n = {args.rows:,}, d = {args.features}, c = {C}, batches of {args.batch:,}; {os.cpu_count()} cores, "
+            f"load {psutil.getloadavg()[0]:.1f}; least of {args.steps - 1} steps, taken in turn"
+        )
+        one = np.min(sides[0].found[1:], axis=0)
+        for workers, side in zip(args.workers, sides, strict=True):
+            busy, driver, clock = np.min(side.found[1:], axis=0)
+            digest, held = side.close()
+            print(
+                f"{workers} worker(s): weights {digest}; {held:.0f} MiB; processor {busy:.3f} s ({one[0] / busy:.2f} "
+                f"times), driver {driver:.3f} s; clock {clock:.3f} s ({one[2] / clock:.2f} times)"
+            )
+        (whole, clock), (half, clocks) = plain[1], plain[2]
+        print(
+            f"plain processes: one {whole:.3f} s of its processor, clock {clock:.3f} s; two, half each, {half:.3f} s "
+            f"({whole / half:.2f} times), clock {clocks:.3f} s ({clock / clocks:.2f} times)"
+        )
+
+
+if __name__ == "__main__":
+    main()

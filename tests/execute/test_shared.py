@@ -1,0 +1,203 @@
+"""Centers shared out over workers: the bits of one process, whoever holds a tile and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.data.targets import Continuous
+from streamkern.errors import DataError, StorageError
+from streamkern.execute.base import Tree
+from streamkern.execute.dask import DaskExecutor, SharedLanes
+from streamkern.execute.shared import Route
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.solvers import Problem, train
+from streamkern.testing.executor import SharedSums
+
+N = 9_000  # five tiles
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(N, 6)).astype(np.float32)
+    place = tmp_path_factory.mktemp("data") / "rows.zarr"
+    y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
+    sk.write_zarr(place, ((X[a : a + 1000], y[a : a + 1000]) for a in range(0, N, 1000)), n_rows=N)
+    return sk.open_dataset(place, target="target")
+
+
+@contextmanager
+def workers_of(cluster, number, **settings):
+    """An open executor that has seen all workers."""
+    cluster.keep(number)
+    with DaskExecutor(cluster.address, 1, **settings) as executor:
+        start = time.monotonic()
+        while len(executor.workers) < number:
+            executor.look()
+            assert time.monotonic() < start + 30
+        yield executor
+
+
+def weights(rows, executor, on_step=lambda progress: None, **changes):
+    """Of EigenPro 2 after a pass."""
+    dtype = np.dtype(np.float32)
+    centers = sk.AllRows().choose(rows, executor, dtype)
+    problem = Problem(rows, Continuous(np.zeros(2)), sk.Laplace(3.0), centers, executor, dtype=dtype, **changes)
+    outcome = train(problem, sk.EigenPro2(epochs=1, s=300, batch=1500).setup(problem), on_step=on_step)
+    assert outcome.failure is None
+    return outcome.weights
+
+
+@pytest.fixture(scope="module")
+def expected(rows):
+    with ThreadsExecutor(2) as executor:
+        return weights(rows, executor)
+
+
+def steps(placement, count):
+    """Sums of as many steps, from the state 1, 1, .. on, which the placement keeps."""
+    return [placement.step((0, step), [np.float32(1)] * 7, [(0, step + 1)]).parts for step in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expected, workers):
+    with workers_of(cluster, workers) as executor:
+        seen = []
+        np.testing.assert_array_equal(weights(rows, executor, seen.append), expected)
+        assert len(seen[-1].timeline["workers"]) == workers
+        if workers == 2:  # each with all centers
+            np.testing.assert_array_equal(weights(rows, executor, share=False), expected)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_sums_are_added_in_the_order_of_the_tree_over_several_steps(cluster, workers):
+    with workers_of(cluster, workers) as executor:
+        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
+        for found, wanted in zip(steps(placement, 4), SharedSums().expected(4), strict=True):
+            np.testing.assert_array_equal(found[0], wanted[0])
+            np.testing.assert_array_equal(found[1], wanted[1])
+            assert found[-1] == 3
+        placement.close()
+
+
+@pytest.mark.parametrize("victim", ["the root", "another"])
+def test_a_worker_killed_within_a_step_changes_no_bit(cluster, rows, expected, victim):
+    """The root of the tree, which the driver waits for, or one that the root waits for."""
+    with workers_of(cluster, 3) as executor:
+        address = sorted(executor.workers)[0 if victim == "the root" else -1]
+        pids = executor.client.run(os.getpid)
+        timers = []
+
+        def kill(progress):
+            if progress.step == 2:
+                process = next(worker for worker in cluster.workers if worker.pid == pids[address])
+                timers.append(threading.Timer(0.05, process.kill))
+                timers[0].start()
+
+        np.testing.assert_array_equal(weights(rows, executor, kill), expected)
+        timers[0].join()
+        assert executor.losses == 1
+
+
+def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster):
+    with workers_of(cluster, 2) as executor:
+        placement = executor.share(SharedSums(seconds=1.0), lambda state, leaf: state[leaf])
+        state, wanted = [np.float32(1)] * 7, SharedSums().expected(2)
+        placement.step((0, 0), state)
+        for leaf in range(7):  # as the driver's update would make it
+            state[leaf] = SharedSums().advance(SharedSums().hold(leaf), state[leaf], wanted[0])
+        timer = threading.Timer(0.5, cluster.workers[1].kill)
+        timer.start()
+        result = placement.step((0, 1), state)
+        timer.join()
+        np.testing.assert_array_equal(result.parts[1], wanted[1][1])
+        assert (result.retries, result.losses, len(result.shares)) == (1, 1, 1)
+        placement.close()
+
+
+def test_workers_that_are_all_killed_are_a_clear_error(cluster, rows):
+    with workers_of(cluster, 2, worker_timeout=2) as executor:
+
+        def disaster(progress):
+            for worker in cluster.workers:
+                worker.kill()
+
+        with pytest.raises(StorageError, match="no workers for 2 seconds"):
+            weights(rows, executor, disaster)
+
+
+def test_what_a_worker_raises_is_raised_here_and_others_go_on(cluster):
+    """The last tile belongs to a worker that the root waits for."""
+    with workers_of(cluster, 3) as executor:
+        placement = executor.share(SharedSums(seconds=-1), lambda state, leaf: state[leaf])
+        with pytest.raises(DataError, match=r"(?s)A bad tile.*tile 6"):
+            steps(placement, 1)
+        placement.close()
+        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
+        np.testing.assert_array_equal(steps(placement, 1)[0][1], SharedSums().expected(1)[0][1])
+        placement.close()
+
+
+def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
+    monkeypatch.setattr("streamkern.execute.dask._LOOK", 0.0)
+    with workers_of(cluster, 1) as executor:
+        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
+        assert len(placement.step((0, 0), [np.float32(1)] * 7).shares) == 1
+        cluster.keep(2)
+        start = time.monotonic()
+        while len(executor.workers) < 2:
+            executor.look()
+            assert time.monotonic() < start + 30
+        assert len(placement.step((0, 1), [np.float32(1)] * 7).shares) == 2
+        placement.close()
+
+
+def test_workers_without_a_tile_are_no_reason_to_share(cluster):
+    with workers_of(cluster, 2) as executor:
+        assert executor.share(SharedSums(leaves=1), lambda state, leaf: state[leaf]) is None
+        assert isinstance(executor.share(SharedSums(leaves=2), lambda state, leaf: state[leaf]), SharedLanes)
+
+
+@pytest.mark.parametrize("workers", range(1, 20))
+def test_workers_are_a_tree_that_joins_neighbours(workers):
+    """Everybody reaches the root, over at most log2 of them, and a parent joins tiles that follow its own."""
+    peers = tuple((str(rank), "") for rank in range(workers))
+    routes = [Route(rank, peers, range(rank, rank + 1), range(0), 1, 1.0, "") for rank in range(workers)]
+    assert sorted(child for route in routes for child in route.children) == list(range(1, workers))
+    for route in routes:
+        assert all(routes[child].parent == route.rank for child in route.children)
+        assert route.children == sorted(route.children)
+
+    def nodes(rank):
+        tree = Tree(workers)
+        tree.put(0, rank, (np.float64(rank),))
+        for child in routes[rank].children:
+            for (level, index), parts in nodes(child).items():
+                tree.put(level, index, parts)
+        return tree.nodes
+
+    assert Tree(workers, nodes(0)).total() == (sum(range(workers)),)
+
+
+def test_a_run_shares_out_and_evaluates(cluster, rows, tmp_path):
+    """From the pipeline to the model: weights and metrics of threads; a plan names the share."""
+    cluster.keep(2)
+    pipeline = sk.Pipeline(
+        train=rows, test=rows, kernel=sk.Laplace(3.0), centers=sk.AllRows(), task="regression",
+        solver=sk.EigenPro2(epochs=1, s=300, batch=1500),
+    )  # fmt: skip
+    threads = sk.run(pipeline, tmp_path / "threads", threads=1)
+    shared = sk.run(pipeline, tmp_path / "shared", scheduler=cluster.address, threads=1)
+    assert shared["weights_sha256"] == threads["weights_sha256"]
+    assert shared["metrics"] == threads["metrics"]
+    made = sk.plan(pipeline, workers=2)
+    assert "each of 2 workers" in made.text()
+    assert "its share of the centers" in made.text()
+    assert made.footprint.share
