@@ -1,9 +1,9 @@
 """The kernel of a fit without one: norm, bandwidth, metric and ridge, by the error on held-out rows of a subsample.
 
 A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
-are learned at the best of them. The best of each norm, and the best of these without its metric, are fitted to all rows
-of the subsample; there the best learns its metric further, and bandwidths about its own are compared, at finer steps of
-the ridge. A metric has to be better than none by ``ENOUGH`` of the squared error, and so has what is more than
+are learned at the best of them. The best of each norm, and of the better norm all kinds of metrics and none, are fitted
+to all rows of the subsample; there the best learns its metric further, and bandwidths about its own are compared, at
+finer steps of the ridge. A metric has to be better than none by ``ENOUGH`` of the squared error, and so has what is more than
 ``default_kernel``.
 
 The search takes at most half of the time of the fit that it is for, or three seconds, and at most two minutes. Work is
@@ -47,7 +47,7 @@ HELD_OUT = 1 / 3
 FEW = 3
 """The first models are fitted to the subsample's rows, and have its centers, divided by this."""
 
-FINALISTS = 3
+FINALISTS = 4
 """Models of the first part that are fitted to all rows of the subsample, at most."""
 
 FURTHER = 2
@@ -56,7 +56,7 @@ FURTHER = 2
 RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 """Ridges of a model: each takes a factorisation."""
 
-SHARE = 0.45
+SHARE = 0.5
 """Work of the search at nominal prices, at most, as a part of that of the fit."""
 
 MOST_WORK = 120 * 5e10
@@ -356,11 +356,11 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
-    """The best of each norm, since few rows do not tell norms apart; and the best of all without its metric."""
+    """The best of each norm, and all kinds of the best norm: few rows tell neither norms nor kinds of metrics apart."""
     kept = [_preferred(each[0], each[1:]) for each in first]
     top = _least(kept)
-    (plain,) = (some[0] for some in first if any(each is top for each in some))
-    return kept if any(plain is each for each in kept) else [*kept, plain]
+    (others,) = (some for some in first if any(each is top for each in some))
+    return [*kept, *(each for each in others if each is not top)]
 
 
 def _last(rounds: Rounds, finalists: Sequence[Round], trials: _Trials) -> list[Round]:
