@@ -3,8 +3,8 @@
 A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
 are learned at the best of them. The best of each norm, and of the better norm all kinds of metrics and none, are fitted
 to all rows of the subsample; there the best learns its metric further, and bandwidths about its own are compared, at
-finer steps of the ridge. A metric has to be better than none by ``ENOUGH`` of the squared error, and so has what is more than
-``default_kernel``.
+finer steps of the ridge. A metric has to be better than none by ``ENOUGH`` of the squared error, and so has what is
+more than ``default_kernel``.
 
 The search takes at most half of the time of the fit that it is for, or three seconds, and at most two minutes. Work is
 counted on arrays of shapes at fixed prices, never in seconds: what is chosen is the same on any machine, on threads and
