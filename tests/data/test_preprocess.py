@@ -389,8 +389,8 @@ def test_a_plan_and_a_footprint_know_the_projected_width(tmp_path):
     assert manifest["preprocess"] == [{"name": "RandomProjection", "components": 3, "density": None, "seed": 0}]
     with pytest.raises(sk.PlanRefusedError):
         sk.run(
-            sk.Pipeline(pipe.train, centers=sk.Uniform(50), preprocess=(sk.RandomProjection(40_000_000),)),
-            tmp_path / "wide", memory="4GiB", threads=1,
+            sk.Pipeline(pipe.train, centers=sk.Uniform(50), preprocess=(sk.RandomProjection(1_000_000),)),
+            tmp_path / "wide", memory="512MiB", threads=1,
         )  # fmt: skip
 
 
