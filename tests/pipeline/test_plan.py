@@ -256,7 +256,7 @@ def test_a_plan_shares_centers_out_over_workers_or_says_how_many_would_do():
     pipeline = many(1_000_000, 1_000_000, sk.EigenPro2(batch=1000))
 
     def plan(**given: Any) -> Any:
-        return sk.plan(pipeline, prices=PRICES, memory="2GiB", **given)
+        return sk.plan(pipeline, prices=PRICES, memory="4GiB", **given)
 
     alone, few, all_ = plan(), plan(workers=4), plan(workers=64)
     whole = all_.footprint.bill.memory.shared
