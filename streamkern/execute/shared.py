@@ -120,7 +120,7 @@ class ShareActor:
             self._came.notify_all()
 
     async def stop(self) -> None:
-        """Give up: whoever waits here for a message waits no more, and what is held is released."""
+        """Cancel the running step and release the tiles: threads that wait for a message raise ``LostError``."""
         with self._came:
             self._mail[_CLOSED] = b""
             self._came.notify_all()

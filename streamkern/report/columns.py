@@ -23,7 +23,7 @@ def explained(record: RunDirectory) -> str:
 
 
 def searched(choice: dict[str, Any]) -> str:
-    """Every model of the search for a kernel, and what came of it, as HTML."""
+    """Return HTML of the search for a kernel: a table of every model that was tried, and the reason of the choice."""
     rows = [
         (
             f"L{trial['kernel'].get('norm', 2)}, {number_text(trial['kernel']['bandwidth'])}",

@@ -1,4 +1,4 @@
-"""Centers shared out over workers: the bits of one process, whoever holds a tile and whoever dies."""
+"""Centers shared out over workers: weights equal those of one process, for any placement and after a worker's death."""
 
 from __future__ import annotations
 
