@@ -340,7 +340,7 @@ class Iteration(Protocol):
         """The solution that a state stands for, shape (p, c)."""
 
     def slower(self) -> Any:
-        """Return ``prepared`` with a smaller step, for a new start after training diverged; None if no step is left to try."""
+        """Return ``prepared`` with a smaller step, for a new start after training diverged; None to give up."""
 
     def left_out(self, state: Any) -> LeftOut | None:
         """Outputs on training rows, each as if it had been left out; None where the method has no closed form."""

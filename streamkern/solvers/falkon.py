@@ -63,30 +63,7 @@ class Falkon(ChoosesNothing):
             UsageError: the problem has features other than kernel values at centers.
             NumericalError: K(Z, Z) is not positive definite to working precision.
         """
-        if problem.features is not None:
-            raise UsageError(
-                "Falkon works on kernel values at centers.",
-                where="features",
-                expected="features=None",
-                remedy="leave features out",
-            )
-        expansion, engine = problem.expansion(), problem.engine
-        p = expansion.p
-        K = engine.kernel_matrix(expansion, p)
-        scale = float(np.mean(np.diag(K)))
-        K[np.diag_indices(p)] += _jitter(scale, expansion)
-        T = engine.cholesky(K).T
-        weights = center_weights(problem)
-        A = T @ T.T if weights is None else (T * weights) @ T.T
-        A /= p
-        A[np.diag_indices(p)] += self.ridge
-        R = engine.cholesky(A).T
-        # Sums in float32 add about ε √p ‖T⁻¹ A⁻¹ d‖ to the outputs of a direction d, which are about ‖d‖.
-        probe = engine.triangular_solve(R, engine.normal((p, _PROBES), "falkon", p), lower=False)
-        size = np.sqrt(np.mean(np.square(engine.triangular_solve(T, probe, lower=False))))
-        lost = float(np.finfo(expansion.dtype).eps) * float(np.sqrt(p)) * size > _LOST
-        wide = engine.decide(lost, bound=True, likely=False)
-        return Factors(T, R, "float64" if wide else str(expansion.dtype))
+        return factored(problem, self.ridge, "Falkon")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> FalkonIteration:
         """The iteration on what was prepared.
@@ -114,6 +91,44 @@ class Factors:
     products: str
 
 
+def factored(problem: Problem, ridge: float, solver: str) -> Factors:
+    """Factor K(Z, Z) = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A.
+
+    Args:
+        problem: rows, kernel and centers.
+        ridge: λ > 0.
+        solver: name of the solver, for errors.
+
+    Raises:
+        UsageError: the problem has features other than kernel values at centers.
+        NumericalError: K(Z, Z) is not positive definite to working precision.
+    """
+    if problem.features is not None:
+        raise UsageError(
+            f"{solver} works on kernel values at centers.",
+            where="features",
+            expected="features=None",
+            remedy="leave features out",
+        )
+    expansion, engine = problem.expansion(), problem.engine
+    p = expansion.p
+    K = engine.kernel_matrix(expansion, p)
+    scale = float(np.mean(np.diag(K)))
+    K[np.diag_indices(p)] += _jitter(scale, expansion)
+    T = engine.cholesky(K).T
+    weights = center_weights(problem)
+    A = T @ T.T if weights is None else (T * weights) @ T.T
+    A /= p
+    A[np.diag_indices(p)] += ridge
+    R = engine.cholesky(A).T
+    # Sums in float32 add about ε √p ‖T⁻¹ A⁻¹ d‖ to the outputs of a direction d, which are about ‖d‖.
+    probe = engine.triangular_solve(R, engine.normal((p, _PROBES), "falkon", p), lower=False)
+    size = np.sqrt(np.mean(np.square(engine.triangular_solve(T, probe, lower=False))))
+    lost = float(np.finfo(expansion.dtype).eps) * float(np.sqrt(p)) * size > _LOST
+    wide = engine.decide(lost, bound=True, likely=False)
+    return Factors(T, R, "float64" if wide else str(expansion.dtype))
+
+
 @serializable
 @dataclass(frozen=True, eq=False)
 class FalkonState:
@@ -137,10 +152,10 @@ class FalkonState:
 
 
 @dataclass(eq=False)
-class FalkonIteration(WholePasses):
-    """A pass is an iteration of conjugate gradients, for every output at once."""
+class FactoredIteration(WholePasses):
+    """Passes of a method that works on β, α = T⁻¹ A⁻¹ β."""
 
-    solver: Falkon
+    solver: Any
     stream: Stream
     expansion: Expansion
     prepared: Factors
@@ -149,9 +164,23 @@ class FalkonIteration(WholePasses):
     def __post_init__(self) -> None:
         self.T, self.A = self.prepared.T, self.prepared.A
         self.epochs = self.solver.epochs
-        self.contribution = Gradient(self.expansion)
         self.dtype = np.dtype(self.prepared.products)
         self.report: dict[str, Any] = {"ridge": self.solver.ridge, "products": self.prepared.products}
+
+    def _solve(self, R: Array, h: Array) -> Array:
+        return self.expansion.engine.triangular_solve(R, h, lower=False)
+
+    def _solve_t(self, R: Array, h: Array) -> Array:
+        return self.expansion.engine.triangular_solve(R, h, lower=False, transposed=True)
+
+
+@dataclass(eq=False)
+class FalkonIteration(FactoredIteration):
+    """A pass is an iteration of conjugate gradients, for every output at once."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.contribution = Gradient(self.expansion)
 
     def init(self) -> FalkonState:
         """β = 0."""
@@ -223,9 +252,3 @@ class FalkonIteration(WholePasses):
     def _adjoint(self, h: Array) -> Array:
         """A⁻ᵀ T⁻ᵀ h."""
         return self._solve_t(self.A, self._solve_t(self.T, h))
-
-    def _solve(self, R: Array, h: Array) -> Array:
-        return self.expansion.engine.triangular_solve(R, h, lower=False)
-
-    def _solve_t(self, R: Array, h: Array) -> Array:
-        return self.expansion.engine.triangular_solve(R, h, lower=False, transposed=True)

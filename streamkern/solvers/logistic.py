@@ -16,17 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.stream import Block, Stream
+from streamkern.data.stream import Block
 from streamkern.data.targets import Classes, Encoding
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts
-from streamkern.kernels import Basis, Expansion
-from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep, WholePasses
+from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.falkon import Factors, Falkon
+from streamkern.solvers.falkon import FactoredIteration, Factors, factored
+from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.score import residual, weigh
 from streamkern.storage.serialize import serializable
-from streamkern.sweep import Contribution
 from streamkern.types import Array
 
 _MEMORY = 10  # pairs of steps and gradients
@@ -91,14 +90,7 @@ class Logistic(ChoosesNothing):
             UsageError: the problem has features other than kernel values at centers.
             NumericalError: K(Z, Z) is not positive definite to working precision.
         """
-        if problem.features is not None:
-            raise UsageError(
-                "Logistic works on kernel values at centers.",
-                where="features",
-                expected="features=None",
-                remedy="leave features out",
-            )
-        return Falkon(ridge=self.ridge / _BOUND).prepare(problem)
+        return factored(problem, self.ridge / _BOUND, "Logistic")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> LogisticIteration:
         """The iteration on what was prepared.
@@ -111,18 +103,12 @@ class Logistic(ChoosesNothing):
 
 
 @dataclass(eq=False)
-class LogisticGradient(Contribution):
+class LogisticGradient(Gradient):
     """Contributes φ(X)ᵀ W (P − Y), −Σ w log p_y, Σ w‖P − Y‖² and the rows, with P = softmax(φ(X) α), Y one-hot codes.
 
     Args:
         basis: the functions φ.
     """
-
-    basis: Basis
-
-    def begin(self, block: Block) -> Any:
-        """The first panel of φ(X) does not depend on the weights."""
-        return self.basis.begin(block.X)
 
     def __call__(self, block: Block, state: Array, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
         """Sums over the block under weights ``state``, shape (M, K)."""
@@ -178,21 +164,12 @@ class LogisticState:
 
 
 @dataclass(eq=False)
-class LogisticIteration(WholePasses):
+class LogisticIteration(FactoredIteration):
     """A pass is the objective and its gradient at one point, for all classes at once."""
 
-    solver: Logistic
-    stream: Stream
-    expansion: Expansion
-    prepared: Factors
-    problem: Problem
-
     def __post_init__(self) -> None:
-        self.T, self.A = self.prepared.T, self.prepared.A
-        self.epochs = self.solver.epochs
+        super().__post_init__()
         self.contribution = LogisticGradient(self.expansion)
-        self.dtype = np.dtype(self.prepared.products)
-        self.report: dict[str, Any] = {"ridge": self.solver.ridge, "products": self.prepared.products}
 
     def init(self) -> LogisticState:
         """β = 0: every class is as likely as every other."""
@@ -268,9 +245,3 @@ class LogisticIteration(WholePasses):
                 f"Logistic has not reached its least objective: after {state.iterations} passes of at most "
                 f"{self.epochs} the next one may lower it by {left:.1%}. What helps: more epochs, or a larger ridge."
             ]
-
-    def _solve(self, R: Array, h: Array) -> Array:
-        return self.expansion.engine.triangular_solve(R, h, lower=False)
-
-    def _solve_t(self, R: Array, h: Array) -> Array:
-        return self.expansion.engine.triangular_solve(R, h, lower=False, transposed=True)
