@@ -63,7 +63,7 @@ class Falkon(ChoosesNothing):
             UsageError: the problem has features other than kernel values at centers.
             NumericalError: K(Z, Z) is not positive definite to working precision.
         """
-        return factored(problem, self.ridge, "Falkon")
+        return center_factors(problem, self.ridge, "Falkon")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> FalkonIteration:
         """The iteration on what was prepared.
@@ -91,7 +91,7 @@ class Factors:
     products: str
 
 
-def factored(problem: Problem, ridge: float, solver: str) -> Factors:
+def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     """Factor K(Z, Z) = Tᵀ T and T Tᵀ/p + λ I = Aᵀ A.
 
     Args:

@@ -22,7 +22,7 @@ from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts
 from streamkern.solvers.base import ChoosesNothing, Failure, Problem, Sweep
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.falkon import FactoredIteration, Factors, factored
+from streamkern.solvers.falkon import FactoredIteration, Factors, center_factors
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.score import residual, weigh
 from streamkern.storage.serialize import serializable
@@ -90,7 +90,7 @@ class Logistic(ChoosesNothing):
             UsageError: the problem has features other than kernel values at centers.
             NumericalError: K(Z, Z) is not positive definite to working precision.
         """
-        return factored(problem, self.ridge / _BOUND, "Logistic")
+        return center_factors(problem, self.ridge / _BOUND, "Logistic")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> LogisticIteration:
         """The iteration on what was prepared.
