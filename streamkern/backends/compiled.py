@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numba
 from numba.core import types
 
-OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
+from streamkern.storage.writer import turn
+
+
+def _kept() -> bool:
+    """Whether compiled code can be kept on the disk; in a container that is read-only it cannot."""
+    try:
+        numba.njit(cache=True)(_kept)
+    except RuntimeError:
+        warnings.warn(
+            "Compiled code cannot be kept, so that every process compiles anew, for some ten seconds: neither the "
+            "directory of the package nor that of the user can be written. Set NUMBA_CACHE_DIR to one that can.",
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+OPTIONS = {"cache": _kept(), "nogil": True, "error_model": "numpy", "boundscheck": False}
 
 
 class Loop:
@@ -33,8 +53,20 @@ class Loop:
         if self._compiled is None:
             with self._lock:
                 if self._compiled is None:
-                    self._compiled = numba.njit(self._signatures, **OPTIONS)(self._function)
+                    self._compiled = self._compile()
         return self._compiled(*args)
+
+    def _compile(self) -> Callable[..., Any]:
+        dispatcher = numba.njit(**OPTIONS)(self._function)
+        # Numba names a function's code in an index before it writes the code, and locks neither: another process would
+        # take what lies there, the code of another release of numba or of another type, for this function's.
+        folder = dispatcher.stats.cache_path
+        with turn(Path(folder) / "streamkern") if folder else nullcontext():
+            for signature in self._signatures:
+                dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        compiled: Callable[..., Any] = dispatcher
+        return compiled
 
 
 def loop(signature: Callable[[Any], Any], *dtypes: Any) -> Callable[[Callable[..., Any]], Loop]:

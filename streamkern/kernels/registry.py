@@ -74,7 +74,7 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
     """
     if (parts := _parts(data)) > _MOST_PARTS:
         raise ModelFormatError(
-            f"The kernel is combined of {parts:,}.",
+            f"The kernel is combined of {parts:,} kernels.",
             where="kernel",
             expected=f"at most {_MOST_PARTS:,} in all",
             remedy="restore the model from a copy",

@@ -198,7 +198,7 @@ def train(
 def train_stably(
     problem: Problem, solver: Solver, iteration: Iteration, anew: Callable[[Iteration, str], None], **how: Any
 ) -> tuple[Outcome, Iteration]:
-    """``train``, and where it diverges with a step of the solver's own choice, again from the start with half of it.
+    """Train; if that diverges with a step that the solver chose, train again from the start with half of the step.
 
     Args:
         problem: the problem.
@@ -213,11 +213,11 @@ def train_stably(
     while True:
         outcome = train(problem, iteration, patience=solver.patience, **how)
         failure = outcome.failure
-        diverged = failure is not None and failure.kind in ("diverged", "non-finite")
-        prepared = iteration.slower() if diverged else None
-        if failure is None or prepared is None:
-            if diverged and "halvings" in iteration.report:
-                assert failure is not None
+        if failure is None or failure.kind not in ("diverged", "non-finite"):
+            return outcome, iteration
+        prepared = iteration.slower()
+        if prepared is None:
+            if "halvings" in iteration.report:
                 outcome.failure = replace(failure, remedy=_HALVED)
             return outcome, iteration
         iteration, how["start"] = solver.setup(problem, prepared), None

@@ -131,7 +131,7 @@ def _acquire(path: Path, patience: float, parents: bool = False) -> int:
 
 
 @contextlib.contextmanager
-def _turn(target: Path) -> Iterator[bool]:
+def turn(target: Path) -> Iterator[bool]:
     """Wait for a turn to write a target; False where the file system has no locks."""
     path, handle = target.with_name(f".{target.name}.writing"), None
     try:
@@ -171,7 +171,7 @@ def staged(target: str | os.PathLike[str], *, folder: bool = False, parents: boo
     try:
         if parents:
             target.parent.mkdir(parents=True, exist_ok=True)
-        with _turn(target) as alone:
+        with turn(target) as alone:
             if alone:
                 tidy(target.parent, target.name)
             try:

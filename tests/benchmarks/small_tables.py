@@ -11,21 +11,18 @@ columns that say the answer, rows without one, and classes of fewer than five ro
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import time
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from lightgbm import LGBMClassifier, LGBMRegressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
 
-import streamkern as sk
-
-Table = tuple[pd.DataFrame, np.ndarray, bool]
+from tests.benchmarks.tables import Table, ours, packaged_file, trees
 
 R: dict[str, tuple[str, str, bool, str]] = {  # file, target, whether its logarithm, columns that say the answer
     "birthdays": ("mosaicData/Birthdays", "births", False, ""),
@@ -66,18 +63,11 @@ KEEL: dict[str, tuple[str, bool]] = {  # file, whether classes
 }
 
 
-def _file(folder: Path, name: str) -> Path:
-    found = sorted(folder.glob(f"**/{name}"))
-    if not found:
-        raise FileNotFoundError(f"{name} below {folder}")
-    return found[0]
-
-
-def read(folder: Path, name: str) -> Table:
+def read(name: str) -> Table:
     """A table, its target, and whether that is a class."""
     if name in R:
         file, target, logarithm, answers = R[name]
-        frame = pd.read_pickle(_file(folder, f"{file}.pkl.compress"), compression="xz")
+        frame = pd.read_pickle(packaged_file(f"{file}.pkl.compress"), compression="xz")
         frame = frame.drop(columns=["rownames", *answers.split()], errors="ignore").dropna(subset=[target])
         y = frame.pop(target)
         number = pd.api.types.is_numeric_dtype(y) and not pd.api.types.is_bool_dtype(y) and y.nunique() > 10
@@ -85,7 +75,7 @@ def read(folder: Path, name: str) -> Table:
             return frame, y.astype(str).to_numpy(str), True
         return frame, np.log1p(y.to_numpy(float)) if logarithm else y.to_numpy(float), False
     file, classes = KEEL[name]
-    lines = [line.strip() for line in _file(folder, file).read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in packaged_file(file).read_text(errors="replace").splitlines() if line.strip()]
     lines = lines[1 + max((i for i, line in enumerate(lines) if line.lower() == "@data"), default=-1) :]
     frame = pd.DataFrame([re.split(r"[,\s]+", line) for line in lines]).convert_dtypes()
     frame.columns = [f"column {number}" for number in range(frame.shape[1])]
@@ -115,12 +105,11 @@ def compare(X: pd.DataFrame, y: np.ndarray, classes: bool) -> tuple[float, float
     """Scores of this library and of LightGBM, and the processor's seconds of the first fit."""
     A, B, a, b = train_test_split(X, y, test_size=0.2, random_state=0)
     metric = accuracy_score if classes else r2_score
-    trees = (LGBMClassifier if classes else LGBMRegressor)(verbose=-1).fit(_coded(A, A), a)
-    ours: Any = sk.KernelClassifier() if classes else sk.KernelRegressor()
+    theirs, mine = trees(classes).fit(_coded(A, A), a), ours(classes)
     begun = time.process_time()
-    ours.fit(A, a)
+    mine.fit(A, a)
     seconds = time.process_time() - begun
-    return metric(b, ours.predict(B)), metric(b, trees.predict(_coded(B, A))), seconds
+    return metric(b, mine.predict(B)), metric(b, theirs.predict(_coded(B, A))), seconds
 
 
 def main() -> None:
@@ -131,9 +120,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=6000)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
+    os.environ["TABLES_PACKAGES"] = str(given.folder)
     ahead = 0
     for name in given.tables:
-        X, y, classes = read(given.folder, name)
+        X, y, classes = read(name)
         chosen = np.random.default_rng(0).permutation(len(X))[: given.rows]
         X, y = X.iloc[chosen], y[chosen]
         if classes:

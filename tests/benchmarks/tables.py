@@ -65,7 +65,8 @@ def friedman() -> Table:
     return (*datasets.make_friedman1(12_000, noise=1.0, random_state=0), False)
 
 
-def _file(name: str) -> Path:
+def packaged_file(name: str) -> Path:
+    """The file of this name below the folder of unpacked packages."""
     packages = Path(os.environ.get("TABLES_PACKAGES", "."))
     found = sorted(packages.glob(f"**/{name}"))
     if not found:
@@ -75,34 +76,36 @@ def _file(name: str) -> Path:
 
 def diamonds() -> Table:
     """Prices of 53,940 diamonds, in logarithms."""
-    frame = pd.read_pickle(_file("ggplot2/diamonds.pkl.compress"), compression="xz")
+    frame = pd.read_pickle(packaged_file("ggplot2/diamonds.pkl.compress"), compression="xz")
     frame = frame.drop(columns=["rownames"], errors="ignore")
     return frame.drop(columns="price"), np.log(frame["price"].to_numpy(float)), False
 
 
 def casp() -> Table:
     """How far 45,730 predicted structures of proteins are from the true ones."""
-    frame = pd.read_csv(_file("CASP.csv"))
+    frame = pd.read_csv(packaged_file("CASP.csv"))
     return frame.drop(columns="RMSD"), frame["RMSD"].to_numpy(float), False
 
 
 def fars() -> Table:
     """Injuries of 100,968 people in fatal accidents, of eight kinds, from 29 columns, most of them categories."""
-    lines = _file("fars.dat").read_text().splitlines()
+    lines = packaged_file("fars.dat").read_text().splitlines()
     names = [line.split()[1] for line in lines if line.startswith("@attribute")]
-    frame = pd.read_csv(_file("fars.dat"), skiprows=lines.index("@data") + 1, names=names, skipinitialspace=True)
+    frame = pd.read_csv(
+        packaged_file("fars.dat"), skiprows=lines.index("@data") + 1, names=names, skipinitialspace=True
+    )
     return frame.drop(columns="INJURY_SEVERITY"), frame["INJURY_SEVERITY"].to_numpy(str), True
 
 
 def flights() -> Table:
     """Minutes that 327,346 flights arrived late, from what is known when they leave."""
-    frame = pd.read_csv(_file("flights.csv.zip")).dropna(subset=["arr_delay"])
+    frame = pd.read_csv(packaged_file("flights.csv.zip")).dropna(subset=["arr_delay"])
     known = "month day sched_dep_time dep_delay sched_arr_time carrier origin dest distance hour minute"
     return frame[known.split()], frame["arr_delay"].to_numpy(float), False
 
 
 def _widedeep(name: str) -> pd.DataFrame:
-    return pd.read_parquet(_file(f"{name}.parquet.brotli"))
+    return pd.read_parquet(packaged_file(f"{name}.parquet.brotli"))
 
 
 def adult() -> Table:
@@ -125,7 +128,7 @@ def proteins() -> Table:
 
 def covtype() -> Table:
     """Seven kinds of forest on 581,012 patches of land."""
-    frame = pd.read_csv(_file("covtype.csv"))
+    frame = pd.read_csv(packaged_file("covtype.csv"))
     return frame.iloc[:, :-1], frame.iloc[:, -1].to_numpy(), True
 
 

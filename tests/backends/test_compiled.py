@@ -1,0 +1,74 @@
+"""Compiled code is kept on the disk, where several processes look for it at once."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+MODULE = """
+import sys, time, numba
+from numba.core import caching
+from streamkern.backends.compiled import OPTIONS, loop
+
+@numba.njit(**OPTIONS)
+def inner(x):
+    return x + 1
+
+@loop(lambda dtype: dtype(dtype), numba.float32, numba.float64)
+def outer(x):
+    return inner(x) * 2
+
+if __name__ == "__main__":
+    save = caching.IndexDataCacheFile._save_data
+    def slow(self, name, data):
+        time.sleep(float(sys.argv[1]))
+        save(self, name, data)
+    caching.IndexDataCacheFile._save_data = slow
+    assert outer(1.5) == 5.0
+"""
+
+NOWHERE = """
+from numba.core import caching
+getattr(caching, "CacheImpl", getattr(caching, "_CacheImpl", None))._locator_classes = []
+"""
+
+
+def test_a_process_does_not_take_what_another_release_of_numba_left_for_what_one_beside_it_compiles(tmp_path: Path):
+    module, kept = tmp_path / "loops_of_a_user.py", tmp_path / "__pycache__"
+    module.write_text(MODULE)
+
+    def begin(pause: float) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, module, str(pause)])
+
+    assert begin(0).wait(120) == 0
+    for index in kept.glob("*.nbi"):  # the release comes first, what it indexes is written after it
+        with index.open("rb") as file:
+            pickle.load(file)
+            rest = file.read()
+        index.write_bytes(pickle.dumps("0.1") + rest)
+    before = {index: index.read_bytes() for index in kept.glob("*.nbi")}
+    codes = list(kept.glob("*.nbc"))
+    assert len(before) == 2
+    assert len(codes) == 4
+    for code in codes:
+        code.write_bytes(pickle.dumps("code of another release"))
+
+    slow = begin(2.0)
+    until = time.monotonic() + 60
+    while all(index.read_bytes() == old for index, old in before.items()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    beside = begin(0)
+    assert [process.wait(120) for process in (slow, beside)] == [0, 0]
+
+
+def test_where_nothing_can_be_kept_every_process_compiles_and_says_so(tmp_path: Path):
+    module = tmp_path / "loops_of_a_user.py"
+    module.write_text(NOWHERE + MODULE)
+    done = subprocess.run([sys.executable, module, "0"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Set NUMBA_CACHE_DIR to one that can") == 1
+    assert not (tmp_path / "__pycache__").exists()
