@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
@@ -29,6 +31,7 @@ from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
 _DESCRIBED = 5  # copies of values that are described
+_SAMPLE, _WIDE = 256, 2.0  # texts that are looked at for the bytes of their letters, and these where there are none
 _OBJECT = 64  # bytes of a text as an object, without its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -151,8 +154,19 @@ class ParquetSource(TableSource):
             pages = max(pages, _DESCRIBED * sum(sizes.get(name, 0) for name, _ in self.non_features))
             if self.target is not None and self.target.dtype == object and file.rows:
                 texts = max(sizes.get(name, 0) for name in self._roles.targets)
-                text = max(text, _OBJECT + 2 * texts // max(file.rows))
+                text = max(text, _OBJECT + math.ceil(self._per_letter * texts / max(file.rows)))
         return pages + rows * max(self._roles.row_bytes, self._row_bytes(0)), text
+
+    @cached_property
+    def _per_letter(self) -> float:
+        """Bytes of a target's letters as an object for each that is stored: 1 of plain letters, up to 4 of others."""
+        name, files = self._roles.targets[0], [file for file in self._files.files if file.rows]
+        found: list[Any] = []
+        if name not in self._partitions and not self._files.remote:
+            with suppress(pa.ArrowException, OSError, StorageError):  # reading tells of it, with its place
+                found = self._files.first(files[0], name, _SAMPLE)
+        sizes = [(sys.getsizeof(text) - 76, len(text.encode())) for text in found if isinstance(text, str) and text]
+        return max((max(1.0, held / stored) for held, stored in sizes), default=_WIDE)
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         return self._groups(*self._reads[chunk], names)
