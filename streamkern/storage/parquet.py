@@ -31,8 +31,8 @@ from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
 _DESCRIBED = 5  # copies of values that are described
-_SAMPLE, _WIDE = 256, 2.0  # texts that are looked at for the bytes of their letters, and these where there are none
-_OBJECT = 64  # bytes of a text as an object, without its letters
+_SAMPLE, _WIDE = 256, 3.0  # texts that are looked at for the bytes of their letters, and these where there are none
+_OBJECT = 96  # bytes of a text as an object, without its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -159,14 +159,18 @@ class ParquetSource(TableSource):
 
     @cached_property
     def _per_letter(self) -> float:
-        """Bytes of a target's letters as an object for each that is stored: 1 of plain letters, up to 4 of others."""
+        """Bytes of a target's letters as an object for each that is stored: 1 of plain letters, up to 5 of others.
+
+        Others are held as two or four bytes a letter, and once they are written as they are stored, too.
+        """
         name, files = self._roles.targets[0], [file for file in self._files.files if file.rows]
         found: list[Any] = []
         if name not in self._partitions and not self._files.remote:
             with suppress(pa.ArrowException, OSError, StorageError):  # reading tells of it, with its place
                 found = self._files.first(files[0], name, _SAMPLE)
-        sizes = [(sys.getsizeof(text) - 76, len(text.encode())) for text in found if isinstance(text, str) and text]
-        return max((max(1.0, held / stored) for held, stored in sizes), default=_WIDE)
+        texts = [text for text in found if isinstance(text, str) and text]
+        wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
+        return max(wide, default=1.0 if texts else _WIDE)
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         return self._groups(*self._reads[chunk], names)

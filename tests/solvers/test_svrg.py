@@ -91,7 +91,7 @@ def test_the_residual_is_that_of_the_weights_and_a_large_one_is_said(sampling):
     assert "more epochs" in report["warnings"][0]
 
 
-@pytest.mark.parametrize("times", [4.0, 6.0])
+@pytest.mark.parametrize("times", [8.0, 16.0])
 def test_a_step_that_is_too_long_is_said_after_the_only_pass(times):
     """The gradient at the beginning of the last pass knew nothing of it."""
     X, y = rows()
