@@ -300,6 +300,10 @@ CASES: dict[str, Case] = {
         ("parquet", {"n": 200_000, "d": 4, "ids": 2000}), "predict", 5000,
         {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"},
     ),
+    "predict, long ids, many chunks": Case(
+        ("parquet", {"n": 300_000, "d": 4, "ids": 2000, "group": 20_000}), "predict", 3000,
+        {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"},
+    ),
     "predict": Case(
         ("parquet", {"n": 400_000, "d": 4, "ids": 20}), "predict", 700,
         {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"},
