@@ -217,7 +217,7 @@ def _taken_by(model: KernelMachine, dataset: Dataset, slots: int) -> tuple[int, 
     working = task_rows * (2 * (model.Z.shape[1] * itemsize + c * made) + (2 * widest * 8 if model.transforms else 0))
     centers, functions = model.held
     working += max(min(TILE_BYTES, ROW_TILE * functions * itemsize), functions * itemsize)
-    # Rows that wait share their ids or targets with the chunks that are held; those of other chunks count by themselves.
+    # Rows that wait share their ids or targets with the chunks that are held; those of others count by themselves.
     others = max(0, int(source.bounds[-1]) - rows_held(source, slots)) // slots
     waiting = 2 * task_rows * (c * made + 8)
     waiting += min(2 * task_rows, others) * (row - source.n_features * source.dtype.itemsize)
