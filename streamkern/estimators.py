@@ -321,9 +321,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _tabled(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
         """A table in memory of which not all columns are plain numbers."""
-        y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False) if y is not None else y
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        require_given_target(y)
+        y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
         if self._task == "classification":
             y = classification_targets(y)
         if sample_weight is not None:

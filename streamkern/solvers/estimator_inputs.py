@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
 
 from streamkern.errors import DataError, UsageError
 
+_TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
+
 
 def require_given_target(y: Any) -> None:
-    """Raises an error where targets are missing: all of them, or one that is None, NA or NaT."""
+    """Raises an error where targets are missing, all of them or one that is None, NA or NaT, or are dates or times."""
     if y is None:
         raise UsageError(
             "There is no target: this estimator requires y to be passed, but the target y is None.",
@@ -28,6 +31,13 @@ def require_given_target(y: Any) -> None:
                 where=f"y, row {row}",
                 expected="a label or a number for every row",
                 remedy="leave out the rows without a target: keep = pd.notna(y); model.fit(X[keep], y[keep])",
+            )
+        if isinstance(value, _TIMES):
+            raise DataError(
+                f"A target is a date or a time: {value!r}.",
+                where=f"y, row {row}",
+                expected="a label or a number for every row",
+                remedy="give numbers: pd.to_datetime(y).astype('int64'); or labels: [str(value) for value in y]",
             )
 
 
