@@ -34,7 +34,9 @@ from streamkern.errors import NumericalError
 from streamkern.rng import generator
 from streamkern.types import Array
 
-_GRADIENT_BYTES = 1 << 20  # of a tile of slopes
+GRADIENT_TILE = (256, 1024)
+"""Rows and centers of a tile of slopes, which stays in the caches."""
+
 _GROUP = 4  # products of a covariance's tiles held at a time
 
 
@@ -176,32 +178,33 @@ class NumpyEngine:
 
     def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
         """∇ Σ_l s_l f_l at each row; see ``Engine.gradients``."""
-        Z, kernel, loops = expansion.Z, expansion.kernel, self.loops
-        out = np.empty((len(X), Z.shape[1]), dtype=expansion.dtype)
-        x_norms, z_norms = loops.row_norms(X), loops.row_norms(Z)
-        centers, weights = self.right_factor(Z), self.right_factor(W)
-        features = self.right_factor(np.concatenate([Z, np.ones((len(Z), 1), Z.dtype)], axis=1).T.copy())
-        tile = max(1, min(expansion.row_tile, _GRADIENT_BYTES // max(1, len(Z) * expansion.dtype.itemsize)))
+        kernel, loops, dtype = expansion.kernel, self.loops, expansion.dtype
+        x_norms, z_norms = loops.row_norms(X), loops.row_norms(expansion.Z)
+        out = np.zeros(X.shape, dtype=dtype)
+        most, across = GRADIENT_TILE
         # In two buffers that stay in the caches: fresh pages would cost more than the elementwise pass.
-        buffers = np.empty((2, min(tile, len(X)), len(Z)), dtype=expansion.dtype)
-        buffers[1] = W.sum(axis=1)
-        for rows in cuts(len(X), tile):
-            x = X[rows]
-            S, V = buffers[:, : len(x)]
-            if signs is not None:
-                weights.product(signs[rows].astype(W.dtype), V)
-            if kernel.norm == 1:
-                loops.manhattan(x, Z, S)
-                P, _ = self.slopes(kernel, S, V, x_norms[rows], z_norms)
-                loops.signed_sums(P, x, Z, out[rows])
-                continue
-            centers.product(x, S)
-            P, Q = self.slopes(kernel, S, V, x_norms[rows], z_norms)
-            sums = features.times(P)
-            out[rows] = sums[:, :-1]
-            if Q is not None:  # None where it is −P, whose sum is there
-                sums[:, -1] = -Q.sum(axis=1)
-            out[rows] -= sums[:, -1:] * x
+        buffers = np.empty((2, min(most, len(X)), min(across, expansion.p)), dtype=dtype)
+        for cols in cuts(expansion.p, across):
+            Z = expansion.Z[cols]
+            centers, features, weights = (self.right_factor(B) for B in (Z, Z.T.copy(), W[cols]))
+            for rows in cuts(len(X), most):
+                x = X[rows]
+                S, V = buffers[:, : len(x), : len(Z)]
+                if signs is None:
+                    V[:] = W[cols].sum(axis=1)
+                else:
+                    weights.product(signs[rows].astype(W.dtype), V)
+                if kernel.norm == 1:
+                    loops.manhattan(x, Z, S)
+                    P, _ = self.slopes(kernel, S, V, x_norms[rows], z_norms[cols])
+                    found = np.empty(x.shape, dtype=dtype)
+                    loops.signed_sums(P, x, Z, found)
+                else:
+                    centers.product(x, S)
+                    P, Q = self.slopes(kernel, S, V, x_norms[rows], z_norms[cols])
+                    total = P.sum(axis=1) if Q is None else -Q.sum(axis=1)  # None where Q is −P
+                    found = features.times(P) - total[:, None] * x
+                out[rows] += found
         return out
 
     def slopes(self, kernel: Any, S: Array, V: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array | None]:
