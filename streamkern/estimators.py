@@ -434,7 +434,7 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
             uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
-            else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
+            else EigenPro over up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.
@@ -514,7 +514,7 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
             uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
-            else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
+            else EigenPro over up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
         class_weight: what the rows of a class weigh, times their sample weights: a number by label, 1 for labels that
             the dict lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities are
             nevertheless those of the rows as they are. None: 1 for all.
