@@ -27,7 +27,6 @@ from streamkern.backends.base import (
 )
 from streamkern.backends.manhattan import packed_for_manhattan
 from streamkern.backends.product import dense
-from streamkern.backends.slopes import whole_vectors
 from streamkern.errors import UsageError
 from streamkern.rng import seed_words
 from streamkern.types import Array, IntArray
@@ -137,10 +136,7 @@ class NumbaBackend:
     def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
         """Sums of signs; see ``Backend.signed_sums``."""
         check_manhattan(X, Z, P)
-        rows, centers = (whole_vectors(A, out.dtype) for A in (X, Z))
-        sums = np.empty_like(rows)
-        slopes.signed_sums(dense(P, out.dtype), rows, centers, sums)
-        out[...] = sums[:, : out.shape[1]]
+        out[...] = slopes.sums_of_signs(dense(P, out.dtype), X, slopes.whole_vectors(Z))
 
     def radial_slopes(
         self, S: Array, V: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float], near: float

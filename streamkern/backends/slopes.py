@@ -134,9 +134,17 @@ def signed_sums(P: Any, X: Any, Z: Any, out: Any) -> None:
             j += 2 * LANES if two else LANES * 4 // size
 
 
-def whole_vectors(A: Array, dtype: Any) -> Array:
+def sums_of_signs(P: Array, X: Array, centers: Array) -> Array:
+    """``Backend.signed_sums`` of centers that ``whole_vectors`` has laid out."""
+    padded = whole_vectors(X)
+    out = np.empty_like(padded)
+    signed_sums(P, padded, centers, out)
+    return out[:, : X.shape[1]]
+
+
+def whole_vectors(A: Array) -> Array:
     """A with columns of zeros after the last, up to a whole vector."""
-    lanes = LANES * 4 // np.dtype(dtype).itemsize
-    padded = np.zeros((len(A), -(-A.shape[1] // lanes) * lanes), dtype)
+    lanes = LANES * 4 // A.itemsize
+    padded = np.zeros((len(A), -(-A.shape[1] // lanes) * lanes), A.dtype)
     padded[:, : A.shape[1]] = A
     return padded

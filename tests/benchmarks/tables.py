@@ -264,7 +264,7 @@ def main() -> None:
             if not number:
                 print(f"{name}: {rows:,} rows to fit, {columns} columns, {'accuracy' if classes else 'R²'}")
             centers = f"{p:7,} centers  {why}" if p else ""
-            print(f"  {title:22} {score:7.4f} {took:8.1f} s {held / 2**20:8,.0f} MiB {centers}", flush=True)
+            print(f"  {title:22} {score:7.5f} {took:8.1f} s {held / 2**20:8,.0f} MiB {centers}", flush=True)
         if {"streamkern", *BY_HAND} <= scores.keys():
             lost = 100 * (max(scores[title] for title in BY_HAND) - scores["streamkern"])
             print(f"  {lost:+.2f} points from the defaults to the better of standardised and not", flush=True)
