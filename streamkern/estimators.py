@@ -29,7 +29,7 @@ from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
-from streamkern.partition.choice import centers_for, fit_any, settled
+from streamkern.partition.choice import fit_any, settled
 from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
 from streamkern.progress import showing
@@ -55,7 +55,7 @@ class _Recipe:
     train: Dataset
     validation: Dataset | None
     kernel: Kernel | None
-    centers: Centers
+    centers: Centers | None
     solver: Solver
     task: str
     standardise: bool | None
@@ -390,9 +390,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             data.require_rows()
             validation = held.plain()
         centers = self.centers
-        if centers is None:
-            centers = centers_for(self.partition, data, self._budget(), seed)
-        elif isinstance(centers, int | np.integer):
+        if isinstance(centers, int | np.integer):
             centers = Uniform(int(centers), seed)
         if isinstance(centers, Uniform) and centers.p > data.base_rows:
             message = f"there are {data.base_rows:,} rows for {centers.p:,} centers: all of them are centers"
