@@ -23,8 +23,9 @@ def require_given_target(y: Any) -> None:
     dtype = getattr(y, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind != "O":
         return
-    values = np.asarray(y, dtype=object)
-    for row, value in enumerate(values.ravel().tolist() if values.ndim == 1 else ()):
+    array = np.asarray(y, dtype=object)
+    values = array.tolist() if array.ndim == 1 else []
+    for row, value in enumerate(values):
         if value is None or type(value).__name__ in ("NAType", "NaTType"):
             raise DataError(
                 f"A target is missing: {value!r}.",
@@ -32,6 +33,7 @@ def require_given_target(y: Any) -> None:
                 expected="a label or a number for every row",
                 remedy="leave out the rows without a target: keep = pd.notna(y); model.fit(X[keep], y[keep])",
             )
+    for row, value in enumerate(values):
         if isinstance(value, _TIMES):
             raise DataError(
                 f"A target is a date or a time: {value!r}.",
