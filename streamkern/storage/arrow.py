@@ -411,7 +411,7 @@ def _has_gaps(values: pa.ChunkedArray) -> bool:
 
 def _mapped(file: TableFile) -> Any:
     """The file as a stream: where it is local, mapped, so that columns that are not used are never read."""
-    return pa.memory_map(file.path) if file.local and file.size else file.open()
+    return pa.memory_map(file.unchanged()) if file.local and file.size else file.open()
 
 
 class ArrowSource(TableSource):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,9 +27,38 @@ def test_a_file_without_rows_among_others_is_passed_over(kind: str, empty: set[i
     for i in range(3):
         WRITE[kind](frame[:0] if i in empty else frame, tmp_path / f"{i}.{kind}")
     if len(empty) == 3:
-        with pytest.raises(sk.DataError, match="no row|empty"):
+        with pytest.raises(sk.DataError, match=r"no row|empty"):
             sk.KernelRegressor(centers=2).fit(sk.open_dataset(tmp_path / f"*.{kind}", target="y"))
         return
     source = open_tables([tmp_path / f"*.{kind}"], "y")
     assert int(source.bounds[-1]) == 8
     np.testing.assert_array_equal(read_all(source)[0][:, 0], np.tile(np.arange(4.0), 2))
+
+
+def written(kind: str, path: Path, n: int) -> Path:
+    X = np.random.default_rng(n).normal(size=(n, 2))
+    if kind == "h5":
+        with h5py.File(path, "w") as file:
+            file["X"], file["y"] = X, X[:, 0]
+    elif kind == "npz":
+        np.savez(path, X=X, y=X[:, 0])
+    else:
+        WRITE[kind](pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": X[:, 0]}), path)
+    return path
+
+
+@pytest.mark.parametrize("rows", [200, 5, 0], ids=["longer", "shorter", "gone"])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "feather", "h5", "npz"])
+def test_a_file_that_changes_between_opening_and_reading_is_one_error(kind: str, rows: int, tmp_path: Path) -> None:
+    """Feather and HDF5 raised IndexError where a file had become shorter, and read the first rows of a longer one."""
+    path = written(kind, tmp_path / f"t.{kind}", 50)
+    source = open_tables([path], "y")
+    path.unlink()
+    if rows:
+        written(kind, path, rows)
+    elif kind == "npz":
+        assert len(read_all(source).X) == 50  # open since then: the rows are those of the file that was there
+        return
+    with pytest.raises(sk.StorageError) as error:
+        read_all(source)
+    assert path.name in str(error.value.where)
