@@ -31,13 +31,9 @@ def reading_bytes(source: Source, readers: int) -> int:
         readers: threads.
     """
     row, decoding, once, libraries = source.reading()
-    return rows_held(source, readers) * row + min(readers, len(source.bounds) - 1) * decoding + once + libraries
-
-
-def rows_held(source: Source, readers: int) -> int:
-    """Rows of the chunks that threads hold which go through a source; 0 of one that lies in memory already."""
-    largest = int(np.diff(source.bounds).max(initial=0))
-    return 0 if source.in_memory else min(2 * readers, len(source.bounds) - 1) * largest
+    chunks, largest = len(source.bounds) - 1, int(np.diff(source.bounds).max(initial=0))
+    rows = 0 if source.in_memory else min(2 * readers, chunks) * largest * row
+    return rows + min(readers, chunks) * decoding + once + libraries
 
 
 class Chunk(NamedTuple):

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from streamkern.data import Dataset
-from streamkern.data.reader import rows_held
 from streamkern.data.targets import Classes, Indicators
 from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
@@ -179,7 +178,7 @@ def predict(
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
             with open_executor(scheduler, threads) as executor, showing(verbose) as display:
-                held, working = _taken_by(machine, Dataset(source), executor.slots)
+                held, working = _taken_by(machine, Dataset(source))
                 # A part in blocks, joined, as labels, in the format's arrays, and encoded by a thread; and the next.
                 held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD
                 projected = require_fitting("prediction", source, working, budget, executor.slots, held)
@@ -207,8 +206,8 @@ def predict(
         )
 
 
-def _taken_by(model: KernelMachine, dataset: Dataset, slots: int) -> tuple[int, int]:
-    """Bytes that the model takes, and those that each of so many threads takes which predict, beyond reading them."""
+def _taken_by(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
+    """Bytes that the model takes, and those that a thread takes which predicts rows, beyond reading them."""
     source, c, itemsize = dataset.source, model.weights.shape[1], model.Z.dtype.itemsize
     made = model.output_dtype.itemsize
     row = source.reading().row
@@ -217,10 +216,8 @@ def _taken_by(model: KernelMachine, dataset: Dataset, slots: int) -> tuple[int, 
     working = task_rows * (2 * (model.Z.shape[1] * itemsize + c * made) + (2 * widest * 8 if model.transforms else 0))
     centers, functions = model.held
     working += max(min(TILE_BYTES, ROW_TILE * functions * itemsize), functions * itemsize)
-    # Rows that wait share their ids or targets with the chunks that are held; those of others count by themselves.
-    others = max(0, int(source.bounds[-1]) - rows_held(source, slots)) // slots
-    waiting = 2 * task_rows * (c * made + 8)
-    waiting += min(2 * task_rows, others) * (row - source.n_features * source.dtype.itemsize)
+    # Two tasks' rows wait. Their texts are those of the chunks that reading holds, but for a task of an earlier chunk.
+    waiting = 2 * task_rows * (c * made + 8) + task_rows * (row - source.n_features * source.dtype.itemsize)
     return centers, working + waiting
 
 
@@ -488,7 +485,7 @@ def evaluate(
         machine = model if isinstance(model, KernelMachine) else open_model(model)
         source = open_tables([data], target, machine.columns, schema=machine.schema, memory=budget)
         dataset = Dataset(source)
-        held, working = _taken_by(machine, dataset, executor.slots)
+        held, working = _taken_by(machine, dataset)
         sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
         held += sums * ranks_bytes(dataset.base_rows, machine.encoding.outputs)
         require_fitting("evaluation", source, working, budget, executor.slots, held)

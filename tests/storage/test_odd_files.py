@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 import streamkern as sk
 from streamkern.storage.tables import open_tables
@@ -33,6 +37,54 @@ def test_a_file_without_rows_among_others_is_passed_over(kind: str, empty: set[i
     source = open_tables([tmp_path / f"*.{kind}"], "y")
     assert int(source.bounds[-1]) == 8
     np.testing.assert_array_equal(read_all(source)[0][:, 0], np.tile(np.arange(4.0), 2))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "feather", "csv", "table", "batch"])
+def test_two_columns_of_one_name_are_one_error(kind: str, tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1.0, 2.0])] * 3, names=["a", "a", "y"])
+    given: Any = {"table": table, "batch": table.to_batches()[0]}.get(kind, tmp_path / f"t.{kind}")
+    if kind == "parquet":
+        pq.write_table(table, given)
+    elif kind == "feather":
+        feather.write_feather(table, given)
+    elif kind == "csv":
+        given.write_text("a,a,y\n1,1,0\n")
+    with pytest.raises(sk.DataError, match=r"'a'"):
+        open_tables([given], "y")
+
+
+NAMES = [
+    "",
+    " ",
+    "x" * 100_000,
+    "θ",
+    "🌡",
+    'a"b',
+    "a/b",
+    "../x",
+    "<b>",
+    "prediction",
+    "X",
+    "id",
+    "0",
+    "%s",
+    "{0}",
+    "\u202eg",
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:8]))
+def test_a_column_may_have_any_name(name: str, tmp_path: Path) -> None:
+    U = np.random.default_rng(0).normal(size=(60, 2))
+    frame = pd.DataFrame({name: np.where(U[:, 0] > 1, np.nan, U[:, 0]), "c": list("uvw") * 20, "zz": U[:, 1]})
+    for kind, write in WRITE.items():
+        write(frame, tmp_path / f"t.{kind}")
+    model = sk.KernelRegressor("laplace", 5, sk.Direct(), memory="2GiB", threads=1)
+    model.fit(sk.open_dataset(tmp_path / "t.csv", target="zz")).save(tmp_path / "m")
+    told = model.predict(frame[[name, "c"]])
+    for kind in WRITE:
+        sk.predict(tmp_path / "m", tmp_path / f"t.{kind}", tmp_path / f"{kind}.parquet", threads=1, memory="2GiB")
+        np.testing.assert_array_equal(pq.read_table(tmp_path / f"{kind}.parquet")["prediction"], told)
 
 
 def written(kind: str, path: Path, n: int) -> Path:
