@@ -46,7 +46,7 @@ from streamkern.sweep import gather
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "streamkern"
 KINDS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-KINDS |= {"UnlikeChampionError"}
+KINDS |= {"UnlikeChampionError", "NoRowsError"}
 
 
 @dataclass(frozen=True)
