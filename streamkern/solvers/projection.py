@@ -144,9 +144,9 @@ def factored(
 
 
 def jittered(jitter: float, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """What a report says of the jitter of a factor; with a warning where it had to be raised."""
+    """What a report says of the jitter of a factor; with a warning where it is above what float32 has by default."""
     found: dict[str, Any] = {"jitter": jitter}
-    if jitter > JITTER[dtype]:
+    if jitter > JITTER[np.dtype(np.float32)]:
         narrow = ['dtype="float64"'] if dtype == np.float32 else []
         remedies = [*narrow, "a smaller bandwidth", "scaled features", "solver=Direct()"]
         found["warnings"] = [
