@@ -29,7 +29,7 @@ from streamkern.storage.convert import (
     is_table,
     is_text,
     kind_of_type,
-    require_distinct,
+    require_names_apart,
     without_dictionary,
 )
 from streamkern.storage.described import DISTINCT, Described, key
@@ -431,7 +431,7 @@ class ArrowSource(TableSource):
         self._file = file
         with file.explaining("an Arrow IPC file (Feather version 2)"), _mapped(file) as stream:
             opened = pa.ipc.open_file(stream)
-            require_distinct(opened.schema.names, file.path)
+            require_names_apart(opened.schema.names, file.path)
             types = {field.name: field.type for field in opened.schema}
             batches = range(opened.num_record_batches)
             lengths, self._largest = [], 0

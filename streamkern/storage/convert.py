@@ -316,11 +316,11 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
         DataError: columns of different lengths, or of one name.
     """
     if isinstance(value, pa.Table | pa.RecordBatch):
-        require_distinct(value.schema.names)
+        require_names_apart(value.schema.names)
         return value if isinstance(value, pa.Table) else pa.Table.from_batches([value])
     try:
         if type(value).__module__.partition(".")[0] == "pandas":
-            require_distinct([str(name) for name in value.columns])
+            require_names_apart([str(name) for name in value.columns])
             return pa.table({str(name): _column(value.iloc[:, j]) for j, name in enumerate(value.columns)})
         if hasattr(value, "__arrow_c_stream__"):
             return pa.table(value)
@@ -383,7 +383,7 @@ def _word(value: Any) -> str | None:
     return str(value)
 
 
-def require_distinct(names: Sequence[str], where: str = "the table") -> None:
+def require_names_apart(names: Sequence[str], where: str = "the table") -> None:
     """Raises an error where two columns have one name."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(
