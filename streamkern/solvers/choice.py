@@ -285,8 +285,8 @@ def search_for(
         columns: of the table: its categories have a weight of their metric each, whatever their levels.
         budget: bytes the process may hold.
         seed: of the subsample.
-        share: work of the search at nominal prices, at most, as a part of that of the fit, of ``Logistic`` as a part of
-            that of ``Direct``, or a tenth of ``LEAST_WORK`` where that is more; by default ``SHARE``, or ``LEAST_WORK``.
+        share: work of the search at nominal prices, at most, as a part of that of the fit (of ``Logistic``, of that of
+            ``Direct``), or a tenth of ``LEAST_WORK`` where that is more; by default ``SHARE``, or ``LEAST_WORK``.
     """
     d = bill.size.d
     size = replace(bill.size, slots=THREADS, overlaps=True)
