@@ -1,8 +1,8 @@
 """The attacks of which each was a broken promise once, the tests that hold them now, and what the version of then did.
 
-"Then" is commit 8797ecb of 22 November 2026, on which they were tried again on 23 November with the packages of now; what
-stands in parentheses, and line 4, is as it was reported then, and was not tried again. The table is checked, so that no
-test goes without another in its place.
+"Then" is commit 8797ecb of 22 November 2026, on which they were tried again on 23 November with the packages of now;
+what stands in parentheses, and line 4, is as it was reported then, and was not tried again. The table is checked, so
+that no test goes without another in its place.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ ATTACKS = [
     (8, "a FIFO, a device in the place of a file", "storage/test_artifact_attacks.py::test_only_regular_files_are_read",
      "waited for ever; 4,646 MiB read before memory ended"),
     (8, "metadata of very many chunks",
-     "storage/test_artifact_attacks.py::test_a_manifest_that_no_array_can_have_is_refused", "7 s and 474 MiB for 200,000 chunks"),
+     "storage/test_artifact_attacks.py::test_a_manifest_that_no_array_can_have_is_refused",
+     "7 s and 474 MiB for 200,000 chunks"),
     (8, "a bomb", "storage/test_artifact_attacks.py::test_a_checksum_is_compared_before_anything_is_decoded",
      "763 MiB for 0.1 MiB, then the checksum"),
     (8, "deep JSON", "storage/test_artifact_attacks.py::test_json_is_bounded_before_it_is_parsed",
