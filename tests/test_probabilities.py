@@ -1,6 +1,7 @@
 """Probabilities of classes: calibrated, the same everywhere, kept in the model."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +15,16 @@ from sklearn.metrics import classification_report, log_loss
 from sklearn.model_selection import cross_val_score
 
 import streamkern as sk
+from streamkern import model as model_module
+from streamkern.data import reader
 from streamkern.engine import default_engine
-from streamkern.solvers import answers, auto
+from streamkern.serving import predict as serving
+from streamkern.serving.predict import evaluate
+from streamkern.solvers import answers, auto, metrics
 from streamkern.solvers import probabilities as module
 from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
+from streamkern.storage import zarr_array
 
 
 def _halves(load):
@@ -257,3 +263,42 @@ def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):
 
 def _lines(path):
     return path.read_text().splitlines()
+
+
+def _traced(call):
+    """The most that a call held, of what Python knows."""
+    tracemalloc.start()
+    call()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize("classes", [True, False])
+def test_memory_of_predictions_and_metrics_does_not_grow_with_the_rows(classes, tmp_path, monkeypatch):
+    # Few rows fill what is held at a time: scores whose order is kept, decoded chunks, a task, a part of a file.
+    monkeypatch.setattr(metrics, "CELLS", 100)
+    monkeypatch.setattr(reader, "KEPT_BYTES", 1 << 16)
+    monkeypatch.setattr(zarr_array, "KEPT_BYTES", 1 << 16)
+    monkeypatch.setattr(model_module, "_TASK_ROWS", 2000)
+    monkeypatch.setattr(serving, "PART_BYTES", 1 << 16)
+
+    def held(rows):
+        rng = np.random.default_rng(0)
+        X, path = rng.standard_normal((rows, 3), dtype=np.float32), tmp_path / f"{rows}.zarr"
+        y = X[:, 0] + rng.standard_normal(rows)
+        y = (y > 0).astype(np.int8) if classes else y
+        sk.write_zarr(path, X, y, target="y", chunk_rows=1000)
+        kind, asked = sk.KernelRegressor, {"interval": 0.9}
+        if classes:
+            kind, asked = sk.KernelClassifier, {"probabilities": True}
+        model = kind(sk.Gaussian(2.0), centers=20, solver=sk.Direct(ridge=1e-3)).fit(X[:2000], y[:2000]).model_
+        made = tmp_path / f"{rows}.parquet"
+        return np.array([
+            _traced(lambda: sk.predict(model, path, made, threads=2, **asked)),
+            _traced(lambda: evaluate(model, path, "y", threads=2)),
+        ])  # fmt: skip
+
+    held(2000)  # what is loaded once
+    few, many = held(40_000), held(160_000)
+    assert (many < few + (1 << 20)).all(), (few, many)  # two numbers of each of the rows would take more

@@ -135,9 +135,10 @@ def weighted_by_class(
         return data, facts
     if isinstance(encoding, Indicators):
         weighted = _over(data, encoding, _label_factors(encoding, facts, class_weight))
-        mass, largest = totals(weighted)
-        _require_positive(mass)
-        return weighted, replace(facts, mean_weight=mass / facts.n, largest_weight=largest * facts.n / mass)
+        found = totals(weighted)
+        _require_positive(found.mass)
+        mean = found.mass / facts.n
+        return weighted, replace(facts, mean_weight=mean, largest_weight=found.largest / mean)
     assert isinstance(encoding, Classes)
     if not isinstance(class_weight, str | Mapping):
         raise UsageError(
