@@ -93,7 +93,11 @@ def require_class_weight(class_weight: Any, where: str) -> None:
     expected += "; of several labels a row a list of a dict for each label, such as [{1: 20}, {0: 1, 1: 5}]"
     if class_weight is None or (isinstance(class_weight, str) and class_weight == BALANCED):
         return
-    if isinstance(class_weight, list | tuple) and all(isinstance(each, Mapping) for each in class_weight):
+    if (
+        isinstance(class_weight, list | tuple)
+        and class_weight
+        and all(isinstance(each, Mapping) for each in class_weight)
+    ):
         for each in class_weight:
             require_class_weight(each, where)
         return
