@@ -174,6 +174,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         elif is_mixed(X):
+            require_given_target(y)
             data = self._tabled(X, y, sample_weight)
             schema = data.source.schema
             plain = schema is not None and schema.plain and data.source.dtype == np.float64
@@ -321,9 +322,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _tabled(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
         """A table in memory of which not all columns are plain numbers."""
-        y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False) if y is not None else y
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
         if self._task == "classification":
             y = classification_targets(y)
         if sample_weight is not None:

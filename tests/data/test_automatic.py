@@ -136,6 +136,22 @@ def test_a_calendar_knows_leap_years_and_times_before_1970() -> None:
         sk.Dates(parts=("minute",))
 
 
+def test_text_that_stands_for_numbers_or_dates_is_warned_of() -> None:
+    n = 300
+    X = pd.DataFrame({
+        "amount": [f"{i * 7919 % 10**6:,}" for i in range(n)],
+        "when": [f"{1 + i % 28:02}.{1 + i % 12:02}.2024" for i in range(n)],
+        "zip": [f"{i % 5:05}" for i in range(n)],
+        "size": np.arange(n) % 17,
+    })  # fmt: skip
+    with pytest.warns(UserWarning) as given:
+        sk.KernelClassifier(centers=20).fit(X, X["size"] > 8)
+    told = " ".join(str(warning.message) for warning in given)
+    assert "column 'amount' is text that looks like numbers ('0')" in told and "pandas.to_numeric" in told
+    assert "column 'when' is text that looks like dates ('01.01.2024')" in told and "pandas.to_datetime" in told
+    assert "zip" not in told
+
+
 def test_explicit_steps_take_columns_by_name() -> None:
     when = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"] * 30)
     table = pd.DataFrame(
