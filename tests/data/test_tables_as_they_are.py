@@ -210,9 +210,9 @@ def test_rows_that_cannot_be_predicted_say_why(fitted):
         fitted.predict(table.drop(columns="town").to_dict("records"))
     with pytest.raises(sk.DataError, match=r"(?s)A feature is infinity.*row 2, feature 'size'.*correct the value"):
         fitted.predict(table.assign(size=[1.0, 2.0, np.inf, 3.0]))
-    epoch = json.loads(pd.DataFrame(table).to_json(orient="records", date_format="epoch", date_unit="ms"))
+    in_milliseconds = [row | {"when": 1_700_000_000_000} for row in table.to_dict("records")]
     with pytest.raises(sk.DataError, match=r"of column 'when' is not a date, or seconds since 1970"):
-        fitted.predict(epoch)
+        fitted.predict(in_milliseconds)
     with pytest.raises(sk.DataError, match=r"to_frame\(\)\.T"):
         fitted.predict(table.iloc[0])
     np.testing.assert_array_equal(fitted.predict(table.iloc[0].to_frame().T), fitted.predict(table)[:1])
