@@ -29,7 +29,7 @@ from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
 from streamkern.memory import default_budget, limited, parse_bytes
-from streamkern.partition.choice import centers_for, fit_any, settled
+from streamkern.partition.choice import fit_any, settled
 from streamkern.partition.fit import FittedPartition, model_of
 from streamkern.partition.tree import Partition
 from streamkern.progress import showing
@@ -55,7 +55,7 @@ class _Recipe:
     train: Dataset
     validation: Dataset | None
     kernel: Kernel | None
-    centers: Centers
+    centers: Centers | None
     solver: Solver
     task: str
     standardise: bool | None
@@ -389,9 +389,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             data.require_rows()
             validation = held.plain()
         centers = self.centers
-        if centers is None:
-            centers = centers_for(self.partition, data, self._budget(), seed)
-        elif isinstance(centers, int | np.integer):
+        if isinstance(centers, int | np.integer):
             centers = Uniform(int(centers), seed)
         if isinstance(centers, Uniform) and centers.p > data.base_rows:
             message = f"there are {data.base_rows:,} rows for {centers.p:,} centers: all of them are centers"
@@ -433,7 +431,7 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
             uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
-            else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
+            else EigenPro over up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.
@@ -513,7 +511,7 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
             uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
-            else EigenPro over as many passes as it takes to see 500,000 rows, from 1 to 20.
+            else EigenPro over up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
         class_weight: what the rows of a class weigh, times their sample weights: a number by label, 1 for labels that
             the dict lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities are
             nevertheless those of the rows as they are. None: 1 for all.

@@ -7,6 +7,7 @@ and centers packed so that a panel of them stays in the first-level cache. Bits 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -21,8 +22,10 @@ from streamkern.types import Array
 _SINGLE = 4  # bytes of a float32
 
 
-def _absolute_difference(builder: Any, absolute: Any, left: Any, right: Any, total: Any) -> Any:
-    return builder.fadd(total, builder.call(absolute, [builder.fsub(left, right)]))
+def _absolute_difference(
+    builder: Any, absolute: Callable[..., Any], left: Any, right: Any, total: Any, third: Any
+) -> Any:
+    return builder.fadd(total, absolute(builder.fsub(left, right)))
 
 
 # Float64 has half as many numbers in a vector, and so half the columns in a panel: the accumulators are the same.

@@ -136,7 +136,7 @@ class NumbaBackend:
     def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
         """Sums of signs; see ``Backend.signed_sums``."""
         check_manhattan(X, Z, P)
-        slopes.signed_sums(dense(P, out.dtype), X, np.ascontiguousarray(Z.T), out)
+        out[...] = slopes.sums_of_signs(dense(P, out.dtype), X, slopes.whole_vectors(Z))
 
     def radial_slopes(
         self, S: Array, V: Array, x_norms: Array, z_norms: Array, kind: str, params: Mapping[str, float], near: float

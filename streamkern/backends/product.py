@@ -55,12 +55,17 @@ WIDEST = 1 << 20 if _WIDE else 64
 """Features, at most, of rows whose inner products are taken here: at narrower vectors a library is as fast on more."""
 
 
-def _fused(builder: Any, fma: Any, left: Any, right: Any, total: Any) -> Any:
-    return builder.call(fma, [left, right, total])
+def _fused(builder: Any, fma: Callable[..., Any], left: Any, right: Any, total: Any, third: Any) -> Any:
+    return fma(left, right, total)
 
 
 def microkernel(
-    M: int, V: int, size: int = _SIZE, function: str = "llvm.fma", combine: Callable[..., Any] = _fused
+    M: int,
+    V: int,
+    size: int = _SIZE,
+    function: str = "llvm.fma",
+    combine: Callable[..., Any] = _fused,
+    third: bool = False,
 ) -> Any:
     """C (M, V vectors) = or += A B, for M rows of scalars and rows of V vectors: the accumulators stay in registers.
 
@@ -69,7 +74,8 @@ def microkernel(
         V: vectors of a row.
         size: bytes of a number, 4 or 8.
         function: LLVM's function of vectors that ``combine`` calls.
-        combine: emits the new sum from (builder, function, left, right, sum): a term of the product joins it.
+        combine: emits the new sum from (builder, function, left, right, sum, third): a term of the product joins it.
+        third: whether there is a third factor, of the shape of C, whose address and row come last.
     """
     number: Any = ir.FloatType() if size == _SIZE else ir.DoubleType()
     count = _BYTES // size
@@ -77,19 +83,26 @@ def microkernel(
     lanes = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        C, c_row, A, a_row, a_term, B, b_term, depth, fresh = args
+        C, c_row, A, a_row, a_term, B, b_term, depth, fresh, *more = args
         name = f"{function}.v{count}f{8 * size}"
-        operands = 3 if combine is _fused else 1
-        called = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * operands), name)
+
+        def called(*operands: Any) -> Any:
+            kind = ir.FunctionType(vector, [vector] * len(operands))
+            return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), operands)
 
         def at(base: Any, offset: Any, kind: Any) -> Any:
             address = builder.add(base, builder.mul(offset, _INDEX(size)))
             return builder.inttoptr(address, kind.as_pointer())
 
+        def cell(base: Any, row: Any, m: int, v: int) -> Any:
+            return at(base, builder.add(builder.mul(_INDEX(m), row), _INDEX(v * count)), vector)
+
         sums = [[cgutils.alloca_once(builder, vector) for _ in range(V)] for _ in range(M)]
         for row in sums:
             for total in row:
                 builder.store(ir.Constant(vector, [0.0] * count), total)
+        beside = [[cell(more[0], more[1], m, v) for v in range(V)] if third else [] for m in range(M)]
+        held = [[builder.load(place, align=size) for place in row] or [None] * V for row in beside]
         with cgutils.for_range(builder, depth) as step:
             k = step.index
             right = [
@@ -104,12 +117,12 @@ def microkernel(
                     ir.IntType(32)(0),
                 )
                 left = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), lanes)
-                for total, values in zip(row, right, strict=True):
-                    builder.store(combine(builder, called, left, values, builder.load(total)), total)
+                for total, values, factor in zip(row, right, held[m], strict=True):
+                    builder.store(combine(builder, called, left, values, builder.load(total), factor), total)
         first = builder.icmp_signed("!=", fresh, _INDEX(0))
         for m, row in enumerate(sums):
             for v, total in enumerate(row):
-                place = at(C, builder.add(builder.mul(_INDEX(m), c_row), _INDEX(v * count)), vector)
+                place = cell(C, c_row, m, v)
                 with builder.if_else(first) as (then, otherwise):
                     with then:
                         builder.store(builder.load(total), place, align=size)
@@ -124,7 +137,14 @@ def microkernel(
     ) -> Any:
         return types.void(*[types.int64] * 9), generate
 
-    return kernel
+    @intrinsic
+    def kernel_of_three(
+        typingctx: Any, C: Any, c_row: Any, A: Any, a_row: Any, a_term: Any, B: Any, b_term: Any, depth: Any,
+        fresh: Any, X: Any, x_row: Any,
+    ) -> Any:  # fmt: skip
+        return types.void(*[types.int64] * 11), generate
+
+    return kernel_of_three if third else kernel
 
 
 # Eight rows of accumulators fill the registers of the widest vectors, four those of the others.

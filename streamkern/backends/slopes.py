@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numba
 import numpy as np
 from numba.core import types
 
 from streamkern.backends.base import RADIAL_KINDS
-from streamkern.backends.compiled import loop, rows, vector
+from streamkern.backends.compiled import OPTIONS, loop, rows, vector
 from streamkern.backends.loops import _exp, _power, dense_row, widest
+from streamkern.backends.product import DEPTH, LANES, MANY_ROWS, VECTORS, microkernel
+from streamkern.types import Array
 
 _LAPLACE, _MATERN32, _MATERN52, _GAUSSIAN, _CAUCHY = (
     RADIAL_KINDS.index(k) for k in ("laplace", "matern32", "matern52", "gaussian", "cauchy")
 )
-_LANES = 64  # partial sums of a row: enough independent additions to hide their latency
+_WIDE = VECTORS == 2
+_COLUMNS = LANES  # of a vector of float32, of which alone there are two at a time
 
 
 @loop(
@@ -72,27 +76,75 @@ def radial_slopes(S: Any, V: Any, x_norms: Any, z_norms: Any, kind: Any, coeffic
                 row[j] = -(scale * u * _exp(-u) / r) * v[j] if s > near else zero
 
 
+def _signed(builder: Any, unused: Any, weight: Any, center: Any, total: Any, row: Any) -> Any:
+    """The sum and the weight where the row's number is more than the center's, less the weight where it is less."""
+    more, less = (builder.fcmp_ordered(sign, row, center) for sign in "><")
+    total = builder.select(more, builder.fadd(total, weight), total)
+    return builder.select(less, builder.fsub(total, weight), total)
+
+
+_many2, _many1, _one1 = (
+    microkernel(M, V, combine=_signed, third=True) for M, V in ((MANY_ROWS, 2), (MANY_ROWS, 1), (1, 1))
+)
+_many64, _one64 = (microkernel(M, 1, 8, combine=_signed, third=True) for M in (MANY_ROWS, 1))
+
+
+@numba.njit(**OPTIONS)
+def _panel(
+    C: Any, c_row: Any, P: Any, p_row: Any, Z: Any, z_row: Any, depth: Any, fresh: Any, X: Any, x_row: Any, n: Any,
+    size: Any, two: Any,
+) -> None:  # fmt: skip
+    """Rows of C, n of them, of one vector of columns or two: addresses, and distances in numbers."""
+    i = 0
+    while i + MANY_ROWS <= n:
+        out, weights, x = C + size * c_row * i, P + size * p_row * i, X + size * x_row * i
+        if size == 8:
+            _many64(out, c_row, weights, p_row, 1, Z, z_row, depth, fresh, x, x_row)
+        elif two:
+            _many2(out, c_row, weights, p_row, 1, Z, z_row, depth, fresh, x, x_row)
+        else:
+            _many1(out, c_row, weights, p_row, 1, Z, z_row, depth, fresh, x, x_row)
+        i += MANY_ROWS
+    while i < n:
+        for j in range(2 if two else 1):
+            at = size * _COLUMNS * j
+            out, weights, x = C + size * c_row * i + at, P + size * p_row * i, X + size * x_row * i + at
+            if size == 8:
+                _one64(out, c_row, weights, p_row, 1, Z + at, z_row, depth, fresh, x, x_row)
+            else:
+                _one1(out, c_row, weights, p_row, 1, Z + at, z_row, depth, fresh, x, x_row)
+        i += 1
+
+
 @loop(lambda dtype: types.void(*[rows(dtype, readonly=True)] * 3, rows(dtype)), types.float32, types.float64)
-def signed_sums(P: Any, X: Any, columns: Any, out: Any) -> None:
-    """Sums over centers of P times the sign of each difference; ``columns`` are the centers transposed."""
+def signed_sums(P: Any, X: Any, Z: Any, out: Any) -> None:
+    """Sums over centers of P times the sign of each difference; X, Z and ``out`` have columns in whole vectors."""
     widest()
-    zero, p = out.dtype.type(0), P.shape[1]
-    lanes = np.empty(_LANES, out.dtype)
-    whole = p // _LANES * _LANES
-    for i in range(X.shape[0]):
-        weights = dense_row(P[i])
-        for k in range(X.shape[1]):
-            x, z = X[i, k], dense_row(columns[k])
-            for l in range(_LANES):  # noqa: E741
-                lanes[l] = zero
-            for start in range(0, whole, _LANES):
-                for l in range(_LANES):  # noqa: E741
-                    w, there = weights[start + l], z[start + l]
-                    lanes[l] += (w if x > there else zero) - (w if x < there else zero)
-            for l in range(p - whole):  # noqa: E741
-                w, there = weights[whole + l], z[whole + l]
-                lanes[l] += (w if x > there else zero) - (w if x < there else zero)
-            total = zero
-            for l in range(_LANES):  # noqa: E741
-                total += lanes[l]
-            out[i, k] = total
+    (n, p), size = P.shape, out.itemsize
+    p_row, x_row, z_row = P.strides[0] // size, X.strides[0] // size, Z.strides[0] // size
+    weights, held, centers, place = P.ctypes.data, X.ctypes.data, Z.ctypes.data, out.ctypes.data
+    for k in range(0, p, DEPTH):
+        depth, fresh, j = min(DEPTH, p - k), 0 if k else 1, 0
+        while j < out.shape[1]:
+            two = size == 4 and _WIDE and j + 2 * LANES <= out.shape[1]
+            _panel(
+                place + size * j, out.strides[0] // size, weights + size * k, p_row, centers + size * (k * z_row + j),
+                z_row, depth, fresh, held + size * j, x_row, n, size, two,
+            )  # fmt: skip
+            j += 2 * LANES if two else LANES * 4 // size
+
+
+def sums_of_signs(P: Array, X: Array, centers: Array) -> Array:
+    """``Backend.signed_sums`` of centers that ``whole_vectors`` has laid out."""
+    padded = whole_vectors(X)
+    out = np.empty_like(padded)
+    signed_sums(P, padded, centers, out)
+    return out[:, : X.shape[1]]
+
+
+def whole_vectors(A: Array) -> Array:
+    """A with columns of zeros after the last, up to a whole vector."""
+    lanes = LANES * 4 // A.itemsize
+    padded = np.zeros((len(A), -(-A.shape[1] // lanes) * lanes), A.dtype)
+    padded[:, : A.shape[1]] = A
+    return padded

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from streamkern.backends import lapack
-from streamkern.backends.manhattan import packed_for_manhattan
+from streamkern.backends.manhattan import distances, packed_for_manhattan
 from streamkern.backends.numba import NumbaBackend
 from streamkern.backends.product import Factor, inner, pack, packed_bytes
+from streamkern.backends.slopes import sums_of_signs, whole_vectors
 from streamkern.backends.thin import add_transposed, prepared, room, times
 from streamkern.engine import dense, sixteen
 from streamkern.engine.base import CENTER_TILE, NEAR, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
@@ -90,21 +91,21 @@ class HostEngine(NumpyEngine):
         basis.block(first, out=buffer[: len(first)])
         return buffer
 
-    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
-        out = np.empty((len(X), W.shape[1]), dtype=basis.dtype)
-        right = prepared(W)
-        for rows, phi in basis.panels(X):
-            out[rows] = times(phi, right)[:, : W.shape[1]]
-        return out
+    def multiplier(self, W: Array) -> Callable[[Array], Array]:
+        right, c = prepared(W), W.shape[1]
+        return lambda phi: times(phi, right)[:, :c]
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
         if W.dtype != basis.dtype:
             return super().pull(basis, X, W, respond, outputs, begun)
-        right, c = prepared(W), W.shape[1]
-        g = room(basis.width, outputs, W.dtype)
+        product, g = self.multiplier(W), room(basis.width, outputs, W.dtype)
         for rows, phi in basis.panels(X, begun):
-            add_transposed(phi, respond(times(phi, right)[:, :c], rows), g)
+            add_transposed(phi, respond(product(phi), rows), g)
         return np.ascontiguousarray(g)
+
+    def manhattan(self, Z: Array) -> tuple[Callable[[Array, Array], None], Callable[[Array, Array], Array]]:
+        packed, centers = packed_for_manhattan(Z), whole_vectors(Z)
+        return lambda X, S: distances(X, packed, S), lambda P, X: sums_of_signs(P, X, centers)
 
     def slopes(self, kernel: Any, S: Array, V: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array | None]:
         """P V and Q V of a tile, of radial kernels in one compiled pass; see ``NumpyEngine.slopes``."""

@@ -34,7 +34,9 @@ from streamkern.errors import NumericalError
 from streamkern.rng import generator
 from streamkern.types import Array
 
-_GRADIENT_BYTES = 1 << 20  # of a tile of slopes
+GRADIENT_TILE = (256, 1024)
+"""Rows and centers of a tile of slopes, which stays in the caches."""
+
 _GROUP = 4  # products of a covariance's tiles held at a time
 
 
@@ -162,10 +164,14 @@ class NumpyEngine:
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
         """φ(X) W; see ``Engine.predict``."""
-        out = np.empty((len(X), W.shape[1]), dtype=basis.dtype)
+        out, times = np.empty((len(X), W.shape[1]), dtype=basis.dtype), self.multiplier(W)
         for rows, phi in basis.panels(X):
-            out[rows] = phi @ W
+            out[rows] = times(phi)
         return out
+
+    def multiplier(self, W: Array) -> Callable[[Array], Array]:
+        """The product of rows with W, which is laid out for it once."""
+        return lambda phi: phi @ W
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
         """φ(X)ᵀ respond(φ(X) W); see ``Engine.pull``."""
@@ -176,33 +182,47 @@ class NumpyEngine:
 
     def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
         """∇ Σ_l s_l f_l at each row; see ``Engine.gradients``."""
-        Z, kernel, loops = expansion.Z, expansion.kernel, self.loops
-        out = np.empty((len(X), Z.shape[1]), dtype=expansion.dtype)
-        x_norms, z_norms = loops.row_norms(X), loops.row_norms(Z)
-        centers, weights = self.right_factor(Z), self.right_factor(W)
-        features = self.right_factor(np.concatenate([Z, np.ones((len(Z), 1), Z.dtype)], axis=1).T.copy())
-        tile = max(1, min(expansion.row_tile, _GRADIENT_BYTES // max(1, len(Z) * expansion.dtype.itemsize)))
+        kernel, loops, dtype = expansion.kernel, self.loops, expansion.dtype
+        x_norms, z_norms = loops.row_norms(X), loops.row_norms(expansion.Z)
+        X, out = np.ascontiguousarray(X), np.zeros(X.shape, dtype=dtype)
+        most, across = GRADIENT_TILE
         # In two buffers that stay in the caches: fresh pages would cost more than the elementwise pass.
-        buffers = np.empty((2, min(tile, len(X)), len(Z)), dtype=expansion.dtype)
-        buffers[1] = W.sum(axis=1)
-        for rows in cuts(len(X), tile):
-            x = X[rows]
-            S, V = buffers[:, : len(x)]
-            if signs is not None:
-                weights.product(signs[rows].astype(W.dtype), V)
+        buffers = np.empty((2, min(most, len(X)), min(across, expansion.p)), dtype=dtype)
+        for cols in cuts(expansion.p, across):
+            Z = expansion.Z[cols]
+            weights = self.right_factor(W[cols])
             if kernel.norm == 1:
-                loops.manhattan(x, Z, S)
-                P, _ = self.slopes(kernel, S, V, x_norms[rows], z_norms)
-                loops.signed_sums(P, x, Z, out[rows])
-                continue
-            centers.product(x, S)
-            P, Q = self.slopes(kernel, S, V, x_norms[rows], z_norms)
-            sums = features.times(P)
-            out[rows] = sums[:, :-1]
-            if Q is not None:  # None where it is −P, whose sum is there
-                sums[:, -1] = -Q.sum(axis=1)
-            out[rows] -= sums[:, -1:] * x
+                distances, signed_sums = self.manhattan(Z)
+            else:
+                centers, times = self.right_factor(Z), self.multiplier(Z)
+            for rows in cuts(len(X), most):
+                x = X[rows]
+                S, V = buffers[:, : len(x), : len(Z)]
+                if signs is None:
+                    V[:] = W[cols].sum(axis=1)
+                else:
+                    weights.product(signs[rows].astype(W.dtype), V)
+                if kernel.norm == 1:
+                    distances(x, S)
+                    P, _ = self.slopes(kernel, S, V, x_norms[rows], z_norms[cols])
+                    found = signed_sums(P, x)
+                else:
+                    centers.product(x, S)
+                    P, Q = self.slopes(kernel, S, V, x_norms[rows], z_norms[cols])
+                    total = P.sum(axis=1) if Q is None else -Q.sum(axis=1)  # None where Q is −P
+                    found = times(P) - total[:, None] * x
+                out[rows] += found
         return out
+
+    def manhattan(self, Z: Array) -> tuple[Callable[[Array, Array], None], Callable[[Array, Array], Array]]:
+        """L1 distances of rows to centers, into an array; and, of P and rows, ``Backend.signed_sums``."""
+
+        def signed_sums(P: Array, X: Array) -> Array:
+            out = np.empty_like(X)
+            self.loops.signed_sums(P, X, Z, out)
+            return out
+
+        return lambda X, S: self.loops.manhattan(X, Z, S), signed_sums
 
     def slopes(self, kernel: Any, S: Array, V: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array | None]:
         """P V and Q V of a tile S of inner products or L1 distances, which is used up; Q is None where it is −P."""

@@ -149,15 +149,15 @@ class ShareActor:
         )
         responses: dict[int, Any] = {}
 
-        def more() -> tuple[Sums, tuple[Any, ...]]:
+        def backward() -> tuple[Sums, tuple[Any, ...]]:
             responses.update({lane: work.respond(block, *sums[lane]) for lane, block in blocks.items()})
             found = self._over_tiles(responses, self._backward)
             share = Share(self._worker.address, len(self._route.lanes), self._wait, self._busy)
             return found, ((share, time.perf_counter() - started, counts(self._shared)),)
 
-        totals, told = self._together(
-            (number, "more"),
-            more,
+        totals, reports = self._together(
+            (number, "backward"),
+            backward,
             lambda a, b: (self._joined(a[0], b[0]), (*a[1], *b[1])),
             lambda both: (self._totals(both[0]), both[1]),
         )
@@ -166,7 +166,7 @@ class ShareActor:
             tree.put(0, lane, work.contribute(blocks[lane], responses[lane], *totals[lane]))
         parts = tree.total()
         self._parts = [work.advance(held, part, parts) for held, part in zip(self._held, self._parts, strict=True)]
-        shares, elapsed, requests = zip(*told, strict=True)
+        shares, elapsed, requests = zip(*reports, strict=True)
         return Done(parts, shares, max(elapsed), requests)
 
     def _rows(self, position: Position, ahead: Sequence[Position]) -> dict[int, Any]:

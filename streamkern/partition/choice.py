@@ -35,12 +35,11 @@ from streamkern.partition.fit import (
     require_partition,
 )
 from streamkern.partition.memory import Projection
-from streamkern.partition.tree import CENTERS, Partition
+from streamkern.partition.tree import Partition, leaf_centers
 from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.choice import default_centers
 from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
 from streamkern.sweep import gathered
@@ -83,21 +82,11 @@ def settled(recipe: Any, budget: int) -> tuple[Any, str]:
     return made, f"{why}; {held}" if held else why
 
 
-def centers_for(partition: Partition | None, data: Dataset, budget: int, seed: int) -> Uniform:
-    """The centers of a fit without: of all rows, or of each leaf."""
-    if partition is not None:
-        return Uniform(min(CENTERS, data.base_rows), seed)
-    return default_centers(data.base_rows, data.n_features, budget, seed)
-
-
 def in_leaves(recipe: Any) -> Any:
-    """A recipe of leaves with the number of centers that each has, and of rows."""
+    """A recipe of leaves with the number of rows that each has at most."""
     recipe.train.require_rows()
-    centers = recipe.centers
-    if centers is None and recipe.features is None:
-        centers = centers_for(recipe.partition, recipe.train, 0, recipe.seed)
-    p = CENTERS if centers is None else centers.count(recipe.train)
-    return replace(recipe, centers=centers, partition=recipe.partition.settled(p))
+    p = min(leaf_centers(recipe).count(recipe.train), recipe.train.base_rows)
+    return replace(recipe, partition=recipe.partition.settled(p))
 
 
 def fit_any(
@@ -139,7 +128,7 @@ def fit_any(
         leaves, reason, ready = _leaves(recipe, partition, executor, budget, stages)
         stages.choice(f"partition: {reason}", partition=leaves)
         if not leaves:
-            whole, _ = resolved(without(recipe), budget)
+            whole, _ = settled(without(recipe), budget)
             fitted = fit(whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)))
             report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
             return fitted._replace(report=report, footprint=_with(fitted.footprint, held))

@@ -42,7 +42,7 @@ from streamkern.partition.grow import Ground, Grown
 from streamkern.partition.memory import Projection
 from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
 from streamkern.partition.rows import LeafIds, LeafRows, Prints, Scattered
-from streamkern.partition.tree import SEARCH_SHARE, CutTree, Partition
+from streamkern.partition.tree import SEARCH_SHARE, CutTree, Partition, leaf_centers
 from streamkern.partition.warm import as_champion, champion_of, request_of
 from streamkern.solvers.answers import require_two
 from streamkern.solvers.auto import AUTO, resolved
@@ -144,7 +144,7 @@ class LeafRecipe:
         """The same kernel, centers, solver and metric, without rows."""
         nothing = from_arrays(np.empty((0, 1)))
         return cls(
-            nothing, recipe.kernel, recipe.centers, recipe.solver, recipe.task, recipe.metric, recipe.seed,
+            nothing, recipe.kernel, leaf_centers(recipe), recipe.solver, recipe.task, recipe.metric, recipe.seed,
             recipe.lanes, recipe.dtype,
         )  # fmt: skip
 
@@ -209,7 +209,6 @@ def require_partition(recipe: Recipe) -> None:
         (recipe.features is not None, "a feature map", "use kernel values at centers"),
         (isinstance(centers, Given), "given centers", "draw centers, such as sk.Uniform(1000): each leaf has its own"),
         (centers is not None and centers.stored, "all rows as centers", "draw centers, such as sk.Uniform(1000)"),
-        (centers is None, "no centers", "draw centers, such as sk.Uniform(1000)"),
         (isinstance(recipe.solver, Direct) and recipe.solver.keep_sums, "a solver that keeps its sums",
          "leave keep_sums out"),
         (isinstance(recipe.solver, Logistic), "the logistic loss, whose outputs cannot be blended",

@@ -17,7 +17,7 @@ from streamkern.memory import format_bytes
 from streamkern.partition.answers import bytes_of_answers, left_out_of_leaf
 from streamkern.partition.grow import SAMPLE_BYTES, SAMPLE_ROWS, Grown
 from streamkern.partition.rows import RUN_BYTES
-from streamkern.partition.tree import SEARCH_SHARE, Partition
+from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers
 from streamkern.solvers.answers import AnswersFrom, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.direct import Direct
@@ -141,7 +141,7 @@ class Projection:
             data, 1, outputs, Direct(), budget=self.budget, baseline=self.baseline, slots=self.slots,
             lanes=recipe.lanes, itemsize=itemsize, learning_bytes=learning_bytes(recipe.train, steps(recipe)),
         )  # fmt: skip
-        p = 0 if recipe.centers is None else min(n, recipe.centers.count(data))
+        p = min(n, leaf_centers(recipe).count(data))
         models = leaves * p * (d + outputs) * itemsize
         taken = _READING * n * row
         one, leaf = self.leaf(data, n, self.baseline + models + taken, leaves)

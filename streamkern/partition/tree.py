@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends import get_backend
+from streamkern.centers import Centers, Uniform
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
 from streamkern.storage.base import digest
@@ -40,6 +41,11 @@ on six of them from 5.9% to 5.0%, and with their own to 4.5%.
 
 LEAST_ROWS, MOST_ROWS = 6_000, 50_000
 """Rows of a leaf, where they are not given: enough to choose a kernel by, and at most."""
+
+
+def leaf_centers(recipe: Any) -> Centers:
+    """The centers of each leaf: those of the recipe, or ``CENTERS``."""
+    return Uniform(CENTERS, recipe.seed) if recipe.centers is None else recipe.centers
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The page of a tuning: what was tried, what came of it, and what to take. Knows ``tune.json``, and nothing of how."""
+"""The page of a tuning: what was tried, the errors, and which choice to take. Reads ``tune.json`` alone."""
 
 from __future__ import annotations
 

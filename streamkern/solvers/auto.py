@@ -34,6 +34,12 @@ MAX_EPOCHS = 20
 PASSED_ROWS = 500_000
 """Passes by default: what it takes to see this many rows, from 1 to MAX_EPOCHS."""
 
+FEW_PASSES = 8
+"""Passes over more rows, at most, and as many as ``LONG_WORK`` allows: one leaves much of what there is to learn."""
+
+LONG_WORK = 120 * 5e10
+"""Two minutes on two slow cores."""
+
 PATIENCE = 3
 """Passes without improvement before training stops, where there are validation rows."""
 
@@ -53,9 +59,14 @@ class Choice(NamedTuple):
     reason: str
 
 
-def default_passes(n: int) -> int:
-    """Passes over n rows that an iterative method is given."""
-    return int(np.clip(PASSED_ROWS // n, 1, MAX_EPOCHS))
+def default_passes(n: int, work: float = LONG_WORK) -> int:
+    """Passes that an iterative method is given.
+
+    Args:
+        n: training rows.
+        work: of one pass, at nominal prices.
+    """
+    return int(np.clip(max(PASSED_ROWS // n, min(LONG_WORK // work, FEW_PASSES)), 1, MAX_EPOCHS))
 
 
 def choose_solver(
@@ -75,12 +86,11 @@ def choose_solver(
         patience: for an iterative method, where there are validation rows.
         ridge: whether a ridge will be chosen by held-out rows.
     """
-    passes = passes or default_passes(size.n)
     size = replace(size, slots=THREADS, overlaps=True)
     direct = Direct()
-    iterative: Solver = (
-        EigenPro1(epochs=passes, patience=patience) if features else EigenPro(epochs=passes, patience=patience)
-    )
+    made = EigenPro1 if features else EigenPro
+    passes = passes or default_passes(size.n, _pass_work(made, size))
+    iterative: Solver = made(epochs=passes, patience=patience)
     held = sums_held(THREADS, size.scanned) * Bill(direct, size).memory.sums
     name = type(iterative).__name__
     if size.memory is not None and held > size.memory:
@@ -108,6 +118,15 @@ def choose_solver(
     return Choice(
         iterative, f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations"
     )
+
+
+def _pass_work(made: type[EigenPro | EigenPro1], size: Size) -> float:
+    """Work of one pass, without the set-up; the most there is, where the method is refused."""
+    try:
+        one, two = (nominal_work(made(epochs=epochs), size) for epochs in (1, 2))
+    except UsageError:
+        return LONG_WORK
+    return two - one
 
 
 def resolved(recipe: R, budget: int) -> tuple[R, str]:

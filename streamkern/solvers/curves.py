@@ -29,8 +29,9 @@ def curves_of(encoding: Encoding, found: Measured, answers: Answers | None) -> d
 
     Returns:
         ``reliability``, shape (15, 3), of probabilities: by bin of width 1/15 the weight of the rows, their mean
-        probability and the share of hits, NaN where there are none. With two classes it is the probability of the
-        second, with more the largest, with several labels a row that of each label. ``curves``, shape (m, 5): class,
+        probability and the share of them that are right, NaN in a bin without rows. With two classes it is the
+        probability of the second, with more the largest, with several labels a row that of each label. ``curves``,
+        shape (m, 5): class,
         score, and the false positive rate, recall and precision of the rows with this score or a larger one, scores
         descending within a class; of at most ``CURVES`` classes. ``decided``, shape (k, 4): class, false positive
         rate, recall and precision of what the model predicts. Of values with intervals ``fifths``, shape (c, 5, 3), by

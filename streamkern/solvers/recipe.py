@@ -1,4 +1,4 @@
-"""The parameters of a fit, whoever gives them."""
+"""The parameters of a fit, of a pipeline or an estimator."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ CASES: dict[str, Case] = {
 
 
 def child(name: str, source: str, folder: str, room: int, hard: bool) -> None:
-    """Run a case in this process, and print what came of it as JSON; ``hard``: the system refuses more, too."""
+    """Run a case in this process, and print its result as JSON; ``hard``: the system refuses more, too."""
     import streamkern as sk
     from streamkern.errors import StreamkernError
     from streamkern.memory import peak_resident, resident, share_heap

@@ -22,7 +22,8 @@ import pandas as pd
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
 
-from tests.benchmarks.tables import Table, ours, packaged_file, trees
+from tests.benchmarks.peers import trees
+from tests.benchmarks.tables import Table, ours, packaged_file
 
 R: dict[str, tuple[str, str, bool, str]] = {  # file, target, whether its logarithm, columns that say the answer
     "birthdays": ("mosaicData/Birthdays", "births", False, ""),

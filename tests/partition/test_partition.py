@@ -547,6 +547,19 @@ def test_leaves_are_retrained_promoted_and_reported(tmp_path: Path):
     assert "4 leaves" in page([run])
 
 
+def test_the_one_model_in_place_of_leaves_is_the_default_s():
+    rng = np.random.default_rng(0)
+    X, noise = rng.normal(size=(21_000, 2)).astype(np.float32), rng.normal(size=21_000)
+    parts, alone = (
+        sk.KernelRegressor(sk.Laplace(1.0), partition=partition, memory="2GiB").fit(X, noise)
+        for partition in (sk.Partition(rows=6000), None)
+    )
+    assert parts.report_["partition"]["leaves"] == 1
+    assert len(parts.model_.Z) > 2000  # centers of a leaf
+    assert parts.model_.weights_sha256 == alone.model_.weights_sha256
+    assert np.array_equal(parts.predict_interval(X[:5]), alone.predict_interval(X[:5]))
+
+
 def test_auto_trains_one_model_where_leaves_are_no_better(tmp_path: Path):
     rng = np.random.default_rng(0)
     X, noise = rng.normal(size=(3000, D)).astype(np.float32), rng.normal(size=3000)

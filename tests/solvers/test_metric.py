@@ -224,7 +224,7 @@ def test_gradients_do_not_depend_on_the_tiles_they_are_summed_in(monkeypatch: py
     for kernel in (sk.Laplace(2.0), sk.Laplace(4.0, norm=1)):
         f = Expansion(kernel, Z)
         whole = default_engine().gradients(f, X, W, signs)
-        monkeypatch.setattr("streamkern.engine.numpy._GRADIENT_BYTES", 7 * 4 * 300)
+        monkeypatch.setattr("streamkern.engine.numpy.GRADIENT_TILE", (7, 1024))
         np.testing.assert_array_equal(default_engine().gradients(f, X, W, signs), whole)
         monkeypatch.undo()
 

@@ -1,0 +1,163 @@
+"""Other libraries' models of tables, with their defaults, as estimators that take a frame: for ``tables`` and others.
+
+LightGBM, XGBoost and xRFM run where they are installed: ``pip install lightgbm xgboost xrfm``.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import LabelEncoder, OneHotEncoder, StandardScaler
+
+
+def threads() -> int:
+    """Threads of LightGBM, which waits in loops for those that the machine gives to others."""
+    return int(os.environ.get("TABLES_THREADS", "-1"))
+
+
+def trees(classes: bool, **how: Any) -> Any:
+    """LightGBM with its defaults: 100 trees of 31 leaves."""
+    import lightgbm
+
+    made = lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor
+    return made(verbose=-1, random_state=0, n_jobs=threads(), **how)
+
+
+def hist(classes: bool) -> Any:
+    """Scikit-learn's boosted trees with their defaults."""
+    made = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+    return made(random_state=0, categorical_features="from_dtype")
+
+
+class MoreTrees:
+    """LightGBM with 3,000 trees of 127 leaves at a rate of 0.05, stopped early by a tenth of the rows.
+
+    Args:
+        classes: whether targets are classes.
+    """
+
+    def __init__(self, classes: bool) -> None:
+        self.classes = classes
+        self.model = trees(classes, n_estimators=3000, num_leaves=127, learning_rate=0.05)
+
+    def fit(self, frame: pd.DataFrame, y: np.ndarray) -> None:
+        """Fit nine tenths of the rows; fifty trees that gain nothing on the rest are the end."""
+        A, B, a, b = _held(frame, y, self.classes, 0.1)
+        stop = import_module("lightgbm").early_stopping(50, verbose=False)
+        self.model.fit(A, a, eval_set=[(B, b)], callbacks=[stop])
+
+    def predict(self, frame: pd.DataFrame) -> np.ndarray:
+        """Targets of rows."""
+        return np.asarray(self.model.predict(frame))
+
+
+class XGBoost:
+    """XGBoost with its defaults, and classes by their numbers, which it asks for.
+
+    Args:
+        classes: whether targets are classes.
+    """
+
+    def __init__(self, classes: bool) -> None:
+        library = import_module("xgboost")
+        made = library.XGBClassifier if classes else library.XGBRegressor
+        self.codes = LabelEncoder() if classes else None
+        self.model = made(random_state=0, enable_categorical=True)
+
+    def fit(self, frame: pd.DataFrame, y: np.ndarray) -> None:
+        """Fit all rows."""
+        self.model.fit(frame, y if self.codes is None else self.codes.fit_transform(y))
+
+    def predict(self, frame: pd.DataFrame) -> np.ndarray:
+        """Targets of rows."""
+        found = self.model.predict(frame)
+        return np.asarray(found if self.codes is None else self.codes.inverse_transform(found))
+
+
+class XRFM:
+    """xRFM with its defaults and the preprocessing that it recommends; a fifth of the rows is for its validation.
+
+    Args:
+        classes: whether targets are classes.
+    """
+
+    def __init__(self, classes: bool) -> None:
+        self.classes = classes
+        self.codes = LabelEncoder() if classes else None
+
+    def fit(self, frame: pd.DataFrame, y: np.ndarray) -> None:
+        """Standardise numbers, fill gaps with medians, one-hot categories; its kernel machine on the rest."""
+        import torch
+
+        words = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
+        numbers = [name for name in frame.columns if name not in words]
+        self.encoder = make_column_transformer(
+            (make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
+            (OneHotEncoder(handle_unknown="ignore", sparse_output=False), words),
+        )
+        target = np.asarray(y, np.float32)[:, None] if self.codes is None else self.codes.fit_transform(y)
+        A, B, a, b = _held(frame, target, self.classes, 0.2)
+        self.spread = (0.0, 1.0) if self.classes else (float(a.mean()), float(a.std()) or 1.0)
+        rows = self.encoder.fit_transform(A), self.encoder.transform(B)
+        center, scale = self.spread
+        targets = (a, b) if self.classes else ((a - center) / scale, (b - center) / scale)
+        info = self._categories(len(numbers), rows[0].shape[1])
+        metric = "accuracy" if self.classes else "mse"
+        self.model = import_module("xrfm").xRFM(
+            device=torch.device("cpu"), tuning_metric=metric, categorical_info=info, random_state=0, verbose=False
+        )
+        tensors = [torch.tensor(np.asarray(each, np.float32)) for each in rows]
+        answers = [torch.tensor(each) for each in targets]
+        self.model.fit(tensors[0], answers[0], tensors[1], answers[1])
+
+    def predict(self, frame: pd.DataFrame) -> np.ndarray:
+        """Targets of rows."""
+        import torch
+
+        found = np.asarray(self.model.predict(torch.tensor(np.asarray(self.encoder.transform(frame), np.float32))))
+        if self.codes is not None:
+            return np.asarray(self.codes.inverse_transform(found.ravel().astype(int)))
+        return found.ravel() * self.spread[1] + self.spread[0]
+
+    def _categories(self, numbers: int, width: int) -> dict[str, Any]:
+        """Which columns are numbers and which the levels of one category, as it wants to know."""
+        import torch
+
+        levels, at = [], numbers
+        for found in getattr(self.encoder.named_transformers_.get("onehotencoder"), "categories_", []):
+            levels.append(torch.arange(at, at + len(found)))
+            at += len(found)
+        assert at == width
+        vectors = [torch.eye(len(each)) for each in levels]
+        return {
+            "numerical_indices": torch.arange(numbers),
+            "categorical_indices": levels,
+            "categorical_vectors": vectors,
+        }
+
+
+def _held(frame: Any, y: np.ndarray, classes: bool, share: float) -> Any:
+    """Rows to fit and rows to stop by, with every class among the former."""
+    counts = np.unique(y, return_counts=True)[1] if classes else [2]
+    return train_test_split(
+        frame, y, test_size=share, random_state=0, stratify=y if min(counts) > 1 and classes else None
+    )
+
+
+PEERS: dict[str, tuple[str, Any]] = {
+    "LightGBM": ("lightgbm", trees),
+    "LightGBM, 3,000 trees": ("lightgbm", MoreTrees),
+    "XGBoost": ("xgboost", XGBoost),
+    "HistGradientBoosting": ("sklearn", hist),
+    "xRFM": ("xrfm", XRFM),
+}
+"""The package that a model needs, and what makes it."""
