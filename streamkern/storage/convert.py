@@ -62,7 +62,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def looks_like(texts: Iterable[str]) -> str | None:
-    """What most of these texts stand for, ``numbers`` or ``dates``; None for words, and for digits alone, as of codes."""
+    """What most of these texts stand for, ``numbers`` or ``dates``; None for words, and for digits alone."""
     given = [text.strip() for text in texts]
     if not given or all(text.isdigit() for text in given):
         return None
