@@ -144,7 +144,8 @@ def test_text_that_stands_for_numbers_or_dates_is_warned_of() -> None:
         "zip": [f"{i % 5:05}" for i in range(n)],
         "size": np.arange(n) % 17,
     })  # fmt: skip
-    with pytest.warns(UserWarning, match="looks like numbers") as given:
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
         sk.KernelClassifier(centers=20).fit(X, X["size"] > 8)
     told = " ".join(str(warning.message) for warning in given)
     assert "column 'amount' is text that looks like numbers ('0')" in told
