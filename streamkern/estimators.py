@@ -424,9 +424,9 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
             distance of two rows. None or ``"auto"``: Laplace, whose norm, bandwidth and metric, and the solver's ridge,
             are those with the least error on held-out rows of a subsample, which takes at most half as long as the fit
-            itself; ``report_["kernel"]`` says why. Where there is no time for that (a few thousand rows), its bandwidth
-            is the root mean square distance of two rows, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near
-            1/e whatever the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+            itself, or three seconds; ``report_["kernel"]`` says why. Of fewer than 400 rows, its bandwidth is the root
+            mean square distance of two rows, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near 1/e whatever
+            the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
             uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
@@ -504,9 +504,9 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
             distance of two rows. None or ``"auto"``: Laplace, whose norm, bandwidth and metric, and the solver's ridge,
             are those with the least error on held-out rows of a subsample, which takes at most half as long as the fit
-            itself; ``report_["kernel"]`` says why. Where there is no time for that (a few thousand rows), its bandwidth
-            is the root mean square distance of two rows, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near
-            1/e whatever the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+            itself, or three seconds; ``report_["kernel"]`` says why. Of fewer than 400 rows, its bandwidth is the root
+            mean square distance of two rows, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near 1/e whatever
+            the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
             uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.

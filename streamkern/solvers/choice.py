@@ -36,8 +36,11 @@ from streamkern.solvers.metric import AGOP, WIDEST, Metric, Round, Rounds, metri
 from streamkern.storage.serialize import serializable
 
 SIZES = tuple(
-    (rows, rows // 10)
-    for rows in (25_000, 21_000, 18_000, 15_000, 12_500, 10_500, 9_000, 7_500, 6_300, 5_300, 4_400, 3_700, 3_000)
+    (rows, max(rows // 10, min(rows // 3, 500)))
+    for rows in (
+        *(25_000, 21_000, 18_000, 15_000, 12_500, 10_500, 9_000, 7_500, 6_300, 5_300, 4_400, 3_700, 3_000),
+        *(2_500, 2_000, 1_600, 1_250, 1_000, 800, 600, 400),
+    )
 )
 """Rows of the subsample and centers of its models, the largest first: errors of fewer rows say too little."""
 
@@ -63,7 +66,7 @@ MOST_WORK = 120 * 5e10
 """Work of the search at most: two minutes on two slow cores."""
 
 LEAST_WORK = 3 * 5e10
-"""Work that the search may take whatever the fit takes: three seconds on two slow cores."""
+"""Work that the search may take whatever the fit takes: three seconds on two slow cores; of a leaf a tenth of that."""
 
 MEMORY_SHARE = 8
 """The search may hold this part of the budget."""
@@ -282,14 +285,15 @@ def search_for(
         columns: of the table: its categories have a weight of their metric each, whatever their levels.
         budget: bytes the process may hold.
         seed: of the subsample.
-        share: work of the search at nominal prices, at most, as a part of that of the fit, of ``Logistic`` as a part of
-            that of ``Direct``; by default ``SHARE``, or ``LEAST_WORK`` where that is more.
+        share: work of the search at nominal prices, at most, as a part of that of the fit (of ``Logistic``, of that of
+            ``Direct``), or a tenth of ``LEAST_WORK`` where that is more; by default ``SHARE``, or ``LEAST_WORK``.
     """
     d = bill.size.d
     size = replace(bill.size, slots=THREADS, overlaps=True)
     # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
     fit = nominal_work(Direct() if isinstance(bill.solver, Logistic) else bill.solver, size)
-    allowed = min(MOST_WORK, max(LEAST_WORK, SHARE * fit) if share is None else share * fit)
+    least, part = (LEAST_WORK, SHARE) if share is None else (LEAST_WORK / 10, share)
+    allowed = min(MOST_WORK, max(least, part * fit))
     for sample, p in SIZES:
         if sample > rows:
             continue

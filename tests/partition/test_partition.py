@@ -245,10 +245,11 @@ def test_leaves_beat_one_model_at_the_price_of_a_prediction(classify: bool, tmp_
 def test_a_leaf_is_an_ordinary_fit_of_its_rows():
     """Leaf 0 by hand: the same rows, in the same units, through the estimator."""
     X, y = table(3000)
-    model = sk.KernelRegressor(centers=80, preprocess=None, partition=sk.Partition(leaves=2, overlap=0.0)).fit(X, y)
+    given = {"kernel": sk.Laplace(2.0), "centers": 80, "preprocess": None}
+    model = sk.KernelRegressor(**given, partition=sk.Partition(leaves=2, overlap=0.0)).fit(X, y)
     made = model.model_
     mine = dict(made.tree.training(X))[0]
-    alone = sk.KernelRegressor(centers=80, preprocess=None).fit(X[mine], (y[mine] - y.mean())[:, None])
+    alone = sk.KernelRegressor(**given).fit(X[mine], (y[mine] - y.mean())[:, None])
     leaf = made.leaves.model(0)
     assert leaf.weights.shape == alone.model_.weights.shape
     np.testing.assert_allclose(made.predict(X[mine]), alone.predict(X[mine])[:, 0] + y.mean(), atol=2e-3)

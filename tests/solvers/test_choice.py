@@ -31,9 +31,9 @@ def rows(n: int = N, d: int = 10) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def generous(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest search, whatever it takes."""
+    """One search, whatever it takes."""
     monkeypatch.setattr(choice, "SHARE", 1e9)
-    monkeypatch.setattr(choice, "SIZES", choice.SIZES[-1:])
+    monkeypatch.setattr(choice, "SIZES", ((3000, 300),))
 
 
 def fitted(X: np.ndarray, y: np.ndarray, kernel: Any = None, **how: Any) -> sk.KernelRegressor:
@@ -121,8 +121,8 @@ def test_little_memory_makes_it_smaller_and_few_rows_rule_it_out():
     large, small = (search_for(bill, size.n, size.d, budget) for budget in (16 << 30, 400 << 20))
     assert large is not None and small is not None  # noqa: PT018
     assert small.centers < large.centers
-    assert search_for(bill, 2000, size.d, 16 << 30) is None
-    X, y = rows(800)
+    assert search_for(bill, 399, size.d, 16 << 30) is None
+    X, y = rows(399)
     assert "kernel" not in fitted(X, y).report_
 
 
