@@ -288,7 +288,7 @@ class Statistics:
         encoding: how targets become numbers, or None without a target.
         mean_weight: mean of the sample weights, by which mean and variance are weighted; 1 without any.
         largest_weight: the largest of them, divided by their mean.
-        masses: weight of the rows of each label.
+        masses: weight of the rows of each label; of several labels a row, of those that have it, by its number.
         heaviest: largest weight of a row of each label.
     """
 
@@ -357,6 +357,7 @@ def summarise(
         encoding = Continuous.of(target_mean, spread, flat)
         if moments.labels is not None:
             encoding = Indicators.named(len(target_mean), moments.labels)
+            masses = dict(enumerate((mass * target_mean).tolist()))
     mean, mean_weight = moments.pivot + shift, mass / n
     return Statistics(
         n, ranges.low, ranges.high, mean, variance, counts, encoding, mean_weight,

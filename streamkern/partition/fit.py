@@ -185,7 +185,7 @@ class LeafStages(Stages):
 
     def train(self, problem: Problem, solver: Solver, key: Any) -> tuple[Outcome, dict[str, Any]]:
         self.messages.clear()
-        self.classes = isinstance(problem.encoding, Classes)
+        self.classes = isinstance(problem.encoding, Classes | Indicators)
         return super().train(problem, solver, key)
 
 
@@ -282,8 +282,6 @@ def fit_partition(
         stages.warn(message)
     if recipe.threshold is not None:
         require_two(facts.encoding)
-    if isinstance(facts.encoding, Indicators):
-        raise refused("several labels a row", "name one target column")
     data = _checked(recipe, data, facts, executor, stages)
     assembly = Assembly(data.plain(), facts.encoding, 0.0, np.dtype(recipe.dtype))
     if champion is None:
@@ -610,7 +608,7 @@ def _answers(
     if not stages.left_out:
         return None, models
     left_out, mass = [each["left_out"] for each in found], np.array([each["mass"] for each in found])
-    if isinstance(problem.encoding, Classes):
+    if isinstance(problem.encoding, Classes | Indicators):
         return classes_answers(left_out, mass, problem, functions(models), stages.warn, threshold), models
     constant = [rows if model is None else None for rows, model in zip(left_out, models, strict=True)]
     return values_answers(models, constant, mass, problem, functions)
