@@ -174,6 +174,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         elif is_mixed(X):
+            require_given_target(y)
             data = self._tabled(X, y, sample_weight)
             schema = data.source.schema
             plain = schema is not None and schema.plain and data.source.dtype == np.float64
@@ -321,7 +322,6 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _tabled(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
         """A table in memory of which not all columns are plain numbers."""
-        require_given_target(y)
         y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
         if self._task == "classification":
             y = classification_targets(y)

@@ -24,11 +24,11 @@ import numpy as np
 
 from streamkern.centers import Centers, CenterSet, Given, Uniform
 from streamkern.data import from_arrays
-from streamkern.data.auto import notes
+from streamkern.data.auto import alarms, notes
 from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
-from streamkern.data.statistics import Statistics, require_range, unlike_scales
+from streamkern.data.statistics import Statistics, require_range
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Encoding, Indicators, encoding_to_json
 from streamkern.errors import NumericalError, StreamkernError, UsageError
@@ -278,7 +278,7 @@ def fit_partition(
     else:
         data, facts = ready or prepare(recipe, executor, stages)
     done = notes(data, steps(recipe), facts)
-    if message := unlike_scales(facts.variance * np.square(data.factor), data.columns):
+    for message in alarms(data, steps(recipe), facts):
         stages.warn(message)
     if recipe.threshold is not None:
         require_two(facts.encoding)

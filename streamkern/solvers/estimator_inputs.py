@@ -13,12 +13,20 @@ _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.ti
 
 
 def require_given_target(y: Any) -> None:
-    """Raises an error where targets are missing, all of them or one that is None, NA or NaT, or are dates or times."""
+    """Raises an error where targets are missing, all or one (None, NaN among texts, NA, NaT), or are dates or times."""
     if y is None:
         raise UsageError(
             "There is no target: this estimator requires y to be passed, but the target y is None.",
             where="fit(X, y)",
             expected="a target for every row; or a Dataset, which has its own",
+        )
+    if isinstance(y, str):
+        raise UsageError(
+            f"y is the text {y!r}.",
+            where="fit(X, y)",
+            expected="a target for every row",
+            remedy=f"model.fit(table.drop(columns={y!r}), table[{y!r}]); or of a file: "
+            f"model.fit(sk.open_dataset(path, {y!r}))",
         )
     dtype = getattr(y, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind != "O":
@@ -26,7 +34,8 @@ def require_given_target(y: Any) -> None:
     array = np.asarray(y, dtype=object)
     values = array.tolist() if array.ndim == 1 else []
     for row, value in enumerate(values):
-        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        nan = isinstance(value, float) and value != value
+        if value is None or nan or type(value).__name__ in ("NAType", "NaTType"):
             raise DataError(
                 f"A target is missing: {value!r}.",
                 where=f"y, row {row}",
