@@ -270,7 +270,7 @@ def of_models(root: Path) -> Readers:
     sk.run(
         sk.Pipeline(
             train=sk.from_arrays(table, X[:, 0]), features=sk.RandomFourier(sk.Laplace(2.0), 30),
-            solver=sk.Direct(), preprocess=steps,
+            solver=sk.Direct(), preprocess=steps, task="regression",
         ),
         root / "run", memory="1GiB",
     )  # fmt: skip
