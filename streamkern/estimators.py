@@ -174,6 +174,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         elif is_mixed(X):
+            require_given_target(y)
             data = self._tabled(X, y, sample_weight)
             schema = data.source.schema
             plain = schema is not None and schema.plain and data.source.dtype == np.float64
@@ -321,9 +322,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _tabled(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
         """A table in memory of which not all columns are plain numbers."""
-        y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False) if y is not None else y
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        y = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
         if self._task == "classification":
             y = classification_targets(y)
         if sample_weight is not None:
@@ -515,10 +514,12 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
             else EigenPro over up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
         class_weight: what the rows of a class weigh, times their sample weights: a number by label, 1 for labels that
             the dict lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities are
-            nevertheless those of the rows as they are. None: 1 for all.
+            nevertheless those of the rows as they are. None: 1 for all. Of several labels a row a list with a dict for
+            each, of weights of 0 and 1, or ``"balanced"``: what a row weighs by each label is multiplied.
         threshold: of two classes, the metric that the cut between them is chosen for, on the rows that probabilities
-            are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``.
-            ``report_["threshold"]`` says what was found. None: the class of the larger output is predicted.
+            are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; of several
+            labels a row, that of each. ``report_["threshold"]`` says what was found. None: the class of the larger
+            output is predicted.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.

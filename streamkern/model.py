@@ -14,7 +14,7 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.base import wide
-from streamkern.data.alike import require_alike, require_scaled_alike, require_width
+from streamkern.data.alike import not_finite, require_alike, require_scaled_alike, require_width
 from streamkern.data.class_weights import described_weights, without_class_weights
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
@@ -317,7 +317,7 @@ class KernelMachine(ModelAnswers):
                 return np.concatenate([outputs(X[i : i + most]) for i in range(0, len(X), most)])
             ids = np.arange(len(X), dtype=np.int64)
             block = assembly.build(Raw(X, None, ids, np.zeros_like(ids)), ids, (), "the rows")
-            return _evaluated(block, dataset.source, basis, weights, self.encoding)
+            return _evaluated(block, dataset, basis, weights, self.encoding)
 
         return outputs
 
@@ -602,7 +602,7 @@ def _number_or_array(value: Array) -> float | Array:
 
 
 def _outputs(key: tuple[int], scan: Scan, basis: Basis, weights: Array, encoding: Encoding) -> Array:
-    return _evaluated(scan.block(key), scan.assembly.dataset.source, basis, weights, encoding)
+    return _evaluated(scan.block(key), scan.assembly.dataset, basis, weights, encoding)
 
 
 def _predictions(
@@ -611,7 +611,7 @@ def _predictions(
     raw, where = scan.raw(key[:1])
     lookup = Lookup(scan.assembly.dataset.source)
     block = scan.assembly.build(raw, np.arange(len(raw.ids), dtype=np.int64), key[:1], where, lookup)
-    outputs = _evaluated(block, scan.assembly.dataset.source, basis, weights, encoding)
+    outputs = _evaluated(block, scan.assembly.dataset, basis, weights, encoding)
     return (_decided(outputs, encoding), outputs if key[1] else None, raw.y), lookup.unseen
 
 
@@ -623,15 +623,12 @@ def _decided(outputs: Array, encoding: Encoding) -> Array:
     return outputs[:, 0] if encoding.flat else outputs[:, : encoding.outputs]
 
 
-def _evaluated(block: Block, source: Source, basis: Basis, weights: Array, encoding: Encoding) -> Array:
+def _evaluated(block: Block, dataset: Dataset, basis: Basis, weights: Array, encoding: Encoding) -> Array:
     bad = get_backend().finite_rows(block.X)
     if bad >= 0:
-        raise DataError(
-            "A feature is NaN or infinity.",
-            where=f"{_place(source)}, row {int(block.ids[bad])}",
-            expected="finite numbers; Input X contains NaN or infinity",
-            remedy="leave those rows out, or fill them; a model trained with sk.Impute fills them itself",
-        )
+        source = dataset.source
+        place = source.where(0) if len(source.bounds) > 1 else "the source"
+        raise not_finite(block.X[bad], f"{place}, row {int(block.ids[bad])}", dataset.columns)
     outputs = basis.predict(block.X, weights)
     if not isinstance(encoding, Continuous):
         return outputs
@@ -640,7 +637,3 @@ def _evaluated(block: Block, source: Source, basis: Basis, weights: Array, encod
         return encoding.decode(outputs)
     # Of intervals: outputs, and what their scales are made from, which has no unit.
     return np.concatenate([encoding.decode(np.ascontiguousarray(outputs[:, :c])), outputs[:, c:]], axis=1)
-
-
-def _place(source: Source) -> str:
-    return source.where(0) if len(source.bounds) > 1 else "the source"

@@ -372,9 +372,31 @@ def test_a_target_that_is_missing_is_told_by_its_row(y: Any, told: str) -> None:
         assert error.value.where == "y, row 1"
 
 
+@pytest.mark.parametrize("y", [["a", None, "b"], pd.Series(["a", None, "b"], dtype="str"), ["a", np.nan, "b"]])
+def test_a_label_of_a_table_that_is_missing_is_told_by_its_row(y: Any) -> None:
+    for kind in (sk.KernelClassifier, sk.KernelRegressor):
+        with pytest.raises(sk.DataError, match="A target is missing") as error:
+            kind().fit(pd.DataFrame({"town": list("xyz"), "a": [1, 2, 3]}), pd.Series(y, dtype=object))
+        assert error.value.where == "y, row 1"
+
+
 def test_no_target_at_all_is_told() -> None:
-    with pytest.raises(sk.UsageError, match="There is no target"):
-        sk.KernelRegressor().fit(np.eye(3))
+    table = pd.DataFrame({"town": list("xyz"), "a": [1, 2, 3]})
+    for X in (np.eye(3), table):
+        with pytest.raises(sk.UsageError, match="There is no target"):
+            sk.KernelRegressor().fit(X)
+    with pytest.raises(sk.UsageError, match=r"(?s)y is the text 'a'.*fit\(table\.drop\(columns='a'\), table\['a'\]\)"):
+        sk.KernelRegressor().fit(table, "a")
+
+
+def test_values_that_are_no_classes_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    X, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) / 4
+    told = r"(?s)values that are no classes, such as 0\.25.*row 1.*task=\"regression\" of a Pipeline"
+    with pytest.raises(sk.DataError, match=told):
+        sk.run(sk.Pipeline(sk.from_arrays(X, y)), tmp_path / "run", memory="1GiB")
+    with pytest.raises(sk.DataError, match=told):
+        sk.KernelClassifier().fit(sk.from_arrays(X, y))
+    assert list(sk.KernelClassifier().fit(sk.from_arrays(X, np.rint(y) % 3)).classes_) == [0, 1, 2]
 
 
 def test_every_parameter_of_an_estimator_is_described_once_and_whole() -> None:

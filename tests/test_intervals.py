@@ -1,5 +1,7 @@
 """Intervals hold what they say they hold, wherever the model and its scale are right or wrong."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,8 @@ import zarr
 from sklearn.datasets import load_diabetes, make_friedman1
 
 import streamkern as sk
-from streamkern.solvers.intervals import Intervals
+from streamkern.solvers.intervals import Intervals, ranked, relative_scales
+from streamkern.solvers.saved import loaded_answers, saved_answers
 
 
 def _noisy(n=6000, seed=0):
@@ -130,6 +133,73 @@ def test_the_same_bits_whatever_the_threads_and_after_a_second_run(tmp_path):
     assert first.metrics["test"]["coverage_90"] == pytest.approx(0.9, abs=0.05)
 
 
+def _synthetic(m, seed):
+    """Scales, and scores whose distribution depends on the scale."""
+    rng = np.random.default_rng(seed)
+    levels = np.stack([0.2 + rng.random(m), rng.lognormal(0.0, 1.0, m)], axis=1)
+    heavy = np.stack([levels[:, 0] < 0.5, levels[:, 1] > 2.0], axis=1)
+    scores = np.where(heavy, np.abs(rng.standard_t(2, (m, 2))), rng.random((m, 2)))
+    return levels, scores, 0.5 + rng.random(m)
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.9, 0.97])
+def test_every_fifth_of_the_scale_is_covered_whatever_the_distribution_of_its_errors(coverage):
+    levels, scores, w = _synthetic(20_000, 0)
+    mean = np.array([3.0, 0.1])
+    made = Intervals(mean=mean, weights=np.zeros((0, 2)), facts={}, **ranked(scores, w, levels)._asdict())
+    made.require(2, 0)
+    levels, scores, w = _synthetic(20_000, 1)
+    inside = scores * levels * mean <= made.half_widths(levels, coverage)
+    one = Intervals(*_one_quantile(*_synthetic(20_000, 0)), mean, np.zeros((0, 2)), {})
+    single = scores * levels * mean <= one.half_widths(levels, coverage)
+    for j in range(2):
+        order = np.argsort(levels[:, j])
+        parts = np.array_split(order, 5)
+        shares = [np.average(inside[part, j], weights=w[part]) for part in parts]
+        np.testing.assert_allclose(shares, coverage, atol=0.025)
+        assert np.average(inside[:, j], weights=w) == pytest.approx(coverage, abs=0.01)
+        assert max(abs(single[part, j].mean() - coverage) for part in parts) > 0.05 or coverage > 0.9
+
+
+def _one_quantile(levels, scores, w):
+    """Scores and shares as models of earlier releases have them."""
+    order = np.argsort(scores, axis=0, kind="stable")
+    mass = w[order]
+    return np.take_along_axis(scores, order, axis=0), np.cumsum(mass, axis=0) / (mass.sum(axis=0) * (1 + 1 / len(w)))
+
+
+def test_few_rows_share_a_quantile_and_so_do_few_of_a_fifth_for_a_high_coverage():
+    levels, scores, w = _synthetic(499, 0)
+    made = ranked(scores, w, levels)
+    assert (made.starts[1:] == 499).all()
+    several = Intervals(mean=np.ones(2), weights=np.zeros((0, 2)), facts={}, **made._asdict())
+    one = Intervals(*_one_quantile(levels, scores, w), np.ones(2), np.zeros((0, 2)), {})
+    np.testing.assert_array_equal(several.half_widths(levels, 0.9), one.half_widths(levels, 0.9))
+    levels, scores, w = _synthetic(1000, 0)
+    several = Intervals(mean=np.ones(2), weights=np.zeros((0, 2)), facts={}, **ranked(scores, w, levels)._asdict())
+    one = Intervals(*_one_quantile(levels, scores, w), np.ones(2), np.zeros((0, 2)), {})
+    assert len(np.unique((several.half_widths(levels, 0.9) / levels).round(9))) == 10
+    # 200 rows of a fifth tell no quantile of 99.7%: it is that of all rows.
+    np.testing.assert_allclose(several.half_widths(levels, 0.997), one.half_widths(levels, 0.997))
+    assert np.isinf(several.half_widths(levels, 0.9999)).all()
+    same = ranked(scores, w, np.ones_like(levels))
+    assert (same.starts[1:] == 1000).all()
+    assert ranked(scores[:0], w[:0], levels[:0]).starts.tolist() == [[0, 0]] * 6
+
+
+def test_models_of_earlier_releases_have_the_intervals_that_they_had(fitted):
+    X, _ = _noisy()
+    answers = fitted.model_.answers
+    scores, shares = _one_quantile(answers.levels, answers.scores, np.diff(answers.shares[:, 0], prepend=0.0))
+    tree, arrays = saved_answers(Intervals(scores, shares, answers.mean, answers.weights, answers.facts))
+    del tree["fields"]["levels"], tree["fields"]["starts"]
+    loaded = loaded_answers(tree, arrays, fitted.model_.encoding, 150)
+    outputs = fitted.model_.decision_function(X[:200], scales=True)
+    q = scores[np.searchsorted(shares[:, 0], 0.9 - 1e-12), 0]
+    half = q * answers.mean[0] * np.maximum(1 + outputs[:, 1].astype(float), 0.1)
+    np.testing.assert_allclose(loaded.half_widths(relative_scales(outputs[:, 1:]), 0.9)[:, 0], half, rtol=1e-12)
+
+
 def test_what_cannot_be_is_refused(fitted, tmp_path):
     X, y = _noisy(300)
     with pytest.raises(sk.UsageError, match="coverage"):
@@ -150,3 +220,9 @@ def test_what_cannot_be_is_refused(fitted, tmp_path):
     saved = model.save(tmp_path / "model.zarr")
     with pytest.raises(sk.ModelFormatError, match="intervals"):
         sk.load_model(saved)
+    made = fitted.model_.answers
+    wrong = made.starts.copy()
+    wrong[2] = wrong[3] + 1
+    for damaged in ({"starts": wrong}, {"starts": made.starts[:-1]}, {"starts": made.starts + 1}, {"levels": None}):
+        with pytest.raises(sk.ModelFormatError, match="intervals"):
+            replace(made, **damaged).require(1, 1000)

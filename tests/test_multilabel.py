@@ -1,6 +1,7 @@
 """Several labels a row: predictions of zeros and ones, a probability of each, scikit-learn's metrics, every door."""
 
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from sklearn import metrics
+from sklearn.base import clone
 from sklearn.datasets import make_multilabel_classification
+from sklearn.utils.class_weight import compute_sample_weight
 
 import streamkern as sk
 from streamkern.data.targets import encoding_from_json, encoding_to_json
+from streamkern.report import read_run
+from streamkern.report.page import write_report
 from streamkern.serving.predict import evaluate
 
 NAMES = ("red", "green", "blue")
@@ -25,8 +30,8 @@ def _rows(n=900, seed=0):
 
 
 def _model(**given):
-    given = {"solver": sk.Direct(ridge=1e-3), **given}
-    return sk.KernelClassifier("gaussian", centers=120, threads=1, preprocess=None, **given)
+    given = {"solver": sk.Direct(ridge=1e-3), "centers": 120, **given}
+    return sk.KernelClassifier("gaussian", threads=1, preprocess=None, **given)
 
 
 def _reference(Y, T, F, P, w=None):
@@ -118,6 +123,147 @@ def test_columns_of_a_table_through_every_door(tmp_path):
     assert sk.load_model(model.save(tmp_path / "again.zarr")).fingerprint == model.fingerprint
 
 
+WEIGHTS = [{1: 3.0}, {}, {0: 0.5, 1: 2.0}]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("solver", [sk.Direct(ridge=1e-3), sk.EigenPro(epochs=2)])
+def test_weights_of_labels_are_those_of_rows(solver, weighted):
+    X, Y = _rows(600)
+    w = np.random.default_rng(1).random(len(Y)) + 0.2 if weighted else np.ones(len(Y))
+    share = w @ Y / w.sum()
+    balanced = np.where(Y == 1, 0.5 / share, 0.5 / (1 - share)).prod(axis=1)
+    if not weighted:
+        np.testing.assert_allclose(balanced, compute_sample_weight("balanced", Y))
+    listed = compute_sample_weight([{0: 1.0, 1: 1.0} | each for each in WEIGHTS], Y)
+    for given, factor in (("balanced", balanced), (WEIGHTS, listed)):
+        found = _model(solver=solver, class_weight=given).fit(X, Y, w if weighted else None)
+        expected = _model(solver=solver).fit(X, Y, w * factor)
+        np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), atol=2e-4)
+    assert found.model_.metadata["class_weight"] == {"0=0": 1, "0=1": 3, "1=0": 1, "1=1": 1, "2=0": 0.5, "2=1": 2}
+
+
+def test_a_label_that_all_rows_have_is_balanced_already():
+    X, Y = _rows(300)
+    Y[:, 1] = 1
+    found = _model(class_weight="balanced").fit(X, Y).model_.metadata["class_weight"]
+    assert found["1=0"] == found["1=1"] == 1.0
+
+
+@pytest.mark.parametrize("given", [{}, {"validation": 0.3}, {"partition": sk.Partition(leaves=2)}])
+def test_probabilities_do_not_know_of_weights(given):
+    X, Y = _rows(1500)
+    X_test, Y_test = _rows(1500, seed=1)
+    plain, heavy = (_model(class_weight=each, **given).fit(X, Y) for each in (None, [{1: 2.5}] * 3))
+    assert heavy.predict(X_test).mean() > plain.predict(X_test).mean() + 0.03
+    P, Q = (model.predict_proba(X_test) for model in (plain, heavy))
+    np.testing.assert_allclose(Q.mean(axis=0), Y_test.mean(axis=0), atol=0.05)
+    loss = [np.mean([metrics.log_loss(y, p) for y, p in zip(Y_test.T, each.T, strict=True)]) for each in (P, Q)]
+    assert loss[1] < 1.1 * loss[0]
+
+
+def test_each_label_has_the_threshold_that_is_best_on_rows_left_out():
+    X, Y = _rows(1200)
+    held = sk.from_arrays(*_rows(600, seed=1))
+    model = _model(threshold="f1", validation=held).fit(X, Y)
+    found = model.report_["threshold"]
+    X_held, Y_held = _rows(600, seed=1)
+    F = model.model_.decision_function(X_held)
+    np.testing.assert_array_equal(model.predict(X_held), (np.array(found["value"]) < F).astype(int))
+    for j in range(3):
+        shares = [metrics.f1_score(Y_held[:, j], F[:, j] > cut) for cut in np.unique(F[:, j])]
+        assert found["score"][j] == pytest.approx(max(shares), abs=1e-9)
+        assert found["score"][j] == pytest.approx(metrics.f1_score(Y_held[:, j], F[:, j] > found["value"][j]), abs=1e-9)
+        assert found["score_without"][j] == pytest.approx(metrics.f1_score(Y_held[:, j], F[:, j] > 0.5), abs=1e-9)
+    assert found["metric"] == "f1"
+    none = sk.from_arrays(X_held, np.column_stack([Y_held[:, 0], np.zeros((600, 2), dtype=int)]))
+    with pytest.warns(UserWarning, match=r"have the label\(s\) 1, 2, whose threshold stays in the middle"):
+        assert _model(threshold="f1", validation=none).fit(X, Y).report_["threshold"]["value"][1:] == [0.5, 0.5]
+
+
+def test_leaves_have_the_outputs_of_each_label_by_itself():
+    X, Y = _rows()
+    # Cuts that do not look at targets: the same leaves for all labels together and for each alone.
+    given = {"partition": sk.Partition(leaves=3, cuts="kmeans"), "centers": 60}
+    kernel = {"solver": sk.Direct(ridge=1e-3), "threads": 1, "preprocess": None}
+    several = sk.KernelClassifier("gaussian", **given, **kernel).fit(X, Y)
+    for j in range(3):
+        one = sk.KernelClassifier("gaussian", **given, **kernel).fit(X, Y[:, j])
+        np.testing.assert_allclose(
+            several.decision_function(X)[:, j] + 0.5, one.model_.decision_function(X)[:, 1], atol=1e-4
+        )
+    # Labels that are the same on one side: leaves of constant outputs.
+    Y[X[:, 0] > np.median(X[:, 0])] = [1, 0, 1]
+    P = sk.KernelClassifier("gaussian", **given, **kernel).fit(X, Y).predict_proba(X)
+    assert metrics.roc_auc_score(Y, P) > 0.8
+
+
+COMBINED = {
+    "weights and thresholds": {"class_weight": "balanced", "threshold": "f1"},
+    "leaves": {"partition": sk.Partition(leaves=3)},
+    "leaves, weights and thresholds": {
+        "partition": sk.Partition(leaves=3), "class_weight": WEIGHTS, "threshold": "balanced_accuracy"
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", COMBINED.values(), ids=COMBINED.keys())
+def test_combinations_have_the_same_bits_on_threads_and_workers_after_a_second_run_and_through_every_door(
+    given, tmp_path
+):
+    X, Y = _rows(700)
+    path = _stored(tmp_path, X, Y)
+    data = sk.open_dataset(path, target=list(NAMES))
+    train, test = data.split(0.4)
+    pipeline = sk.Pipeline(train, sk.Gaussian(2.0), sk.Uniform(40), sk.Direct(ridge=1e-3), test=test, **given)
+    results = [
+        sk.run(pipeline, tmp_path / name, scheduler=name, threads=1 if name == "threads" else None)
+        for name in ("threads", "processes:2")
+    ]
+    (tmp_path / "threads" / "result.json").unlink()  # resumed from what is kept
+    results.append(sk.run(pipeline, tmp_path / "threads", threads=2))
+    assert len({result.weights_sha256 for result in results}) == 1
+    assert results[0].metrics == results[1].metrics == results[2].metrics
+    models = [sk.load_model(result.model_path) for result in results]
+    assert len({model.fingerprint for model in models}) == 1
+    model = models[0]
+    T, P, F = model.predict(data), model.predict_proba(data), model.decision_function(data)
+    cuts = np.array(model.encoding.cuts or [0.5] * 3)
+    np.testing.assert_array_equal(T, (cuts < F).astype(int))
+    assert bool(model.encoding.cuts) == ("threshold" in given)
+    few = sk.load_model(results[0].model_path)  # leaves are read when rows come to them
+    np.testing.assert_array_equal(sk.Predictor(few)(X[:5]).predictions, T[:5])
+    np.testing.assert_allclose(sk.Predictor(few).predict_proba(X[:5]), P[:5], atol=1e-6)
+    made = sk.predict(model, path, tmp_path / "made.parquet", probabilities=True, threads=1)
+    table = pq.read_table(made.path).to_pandas()
+    np.testing.assert_array_equal(table[[f"prediction_{name}" for name in NAMES]].to_numpy(), T)
+    np.testing.assert_allclose(table[[f"probability_{name}" for name in NAMES]].to_numpy(), P, atol=1e-6)
+    found = evaluate(model, path, list(NAMES), threads=1)
+    expected = _reference(Y, T, F, P)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    if "class_weight" in given:
+        assert set(results[0]["class_weight"]) == {f"{name}={there}" for name in NAMES for there in (0, 1)}
+    if "threshold" in given:
+        assert results[0]["probabilities"]["threshold"]["labels"] == list(NAMES)
+        assert "threshold red" in write_report([read_run(tmp_path / "threads")], tmp_path / "report.html").read_text()
+
+
+def test_rows_are_added_and_forgotten_under_weights_and_thresholds_of_labels():
+    X, Y = _rows(600)
+    made = sk.KernelClassifier(
+        sk.Gaussian(2.0), centers=sk.Given(X[:50]), solver=sk.Direct(1e-3, keep_sums=True), preprocess=None, threads=1,
+        dtype="float64", class_weight=WEIGHTS, threshold="f1",
+    )  # fmt: skip
+    first, whole = clone(made).fit(X[:400], Y[:400]), clone(made).fit(X, Y)
+    model = clone(made).partial_fit(X[:400], Y[:400]).partial_fit(X[400:], Y[400:])
+    np.testing.assert_allclose(model.decision_function(X), whole.decision_function(X), atol=1e-6)
+    assert model.model_.encoding.cuts == tuple(model.model_.answers.cuts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.forget(X[400:], Y[400:])
+    np.testing.assert_allclose(model.decision_function(X), first.decision_function(X), atol=1e-6)
+
+
 def test_what_it_cannot_do_is_said():
     X, Y = _rows(200)
     wrong = Y.copy()
@@ -126,12 +272,17 @@ def test_what_it_cannot_do_is_said():
         sk.run(sk.Pipeline(sk.from_arrays(X, wrong), sk.Gaussian(2.0), sk.Uniform(20), sk.Direct()))
     assert "row 7, label 1" in str(error.value)
     for given, text in (
-        ({"class_weight": "balanced"}, "several labels a row"),
-        ({"threshold": "f1"}, "several labels a row"),
-        ({"partition": sk.Partition(leaves=2)}, "several labels a row"),
+        ({"class_weight": {1: 2.0}}, "one dict, and the target has 3 labels"),
+        ({"class_weight": [{1: 2.0}, {}]}, "2 dicts, and the target has 3 labels"),
+        ({"class_weight": [{1: 2.0}, {}, {"red": 2.0}]}, "the label '2' name 'red'"),
+        ({"class_weight": [{1: 0.0, 0: 0.0}, {}, {}]}, "weight 0"),
+        ({"class_weight": [{1: -1.0}, {}, {}]}, "is -1"),
+        ({"threshold": "f1", "solver": sk.EigenPro(epochs=1)}, "no rows that the model is not fitted to"),
     ):
         with pytest.raises(sk.UsageError, match=text):
             _model(**given).fit(X, Y)
+    with pytest.raises(sk.UsageError, match="weights for 3 labels a row, and one label"):
+        _model(class_weight=[{}, {}, {}]).fit(X, Y[:, 0])
     model = _model().fit(X, Y)
     with pytest.raises(sk.UsageError, match="no sets of classes"):
         model.prediction_set(X)
@@ -148,7 +299,13 @@ def test_a_damaged_description_is_refused():
     for name, wrong in (("names", ["one"]), ("mean", [1.0, 0.0, 0.0])):
         with pytest.raises(ValueError, match="labels of shape"):
             encoding_from_json(told | {name: wrong})
+    for wrong in ([0.5], [0.5, 0.5, np.inf]):
+        with pytest.raises(ValueError, match="of 3 labels"):
+            encoding_from_json(told | {"cuts": wrong})
+    assert encoding_from_json(told | {"cuts": [0.1, 0.2, 0.3]}).cuts == (0.1, 0.2, 0.3)
     calibration = _model().fit(*_rows(200)).model_.answers
+    with pytest.raises(sk.ModelFormatError, match="parameters have shape"):
+        replace(calibration, cuts=np.zeros(2)).require(3)
     with pytest.raises(sk.ModelFormatError, match="parameters have shape"):
         replace(calibration, below=calibration.below[:2]).require(3)
     with pytest.raises(sk.ModelFormatError, match="not finite"):

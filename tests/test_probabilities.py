@@ -1,6 +1,7 @@
 """Probabilities of classes: calibrated, the same everywhere, kept in the model."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,12 @@ from sklearn.metrics import classification_report, log_loss
 from sklearn.model_selection import cross_val_score
 
 import streamkern as sk
+from streamkern import model as model_module
+from streamkern.data.stream import Scan
 from streamkern.engine import default_engine
-from streamkern.solvers import answers, auto
+from streamkern.serving import predict as serving
+from streamkern.serving.predict import evaluate
+from streamkern.solvers import answers, auto, metrics
 from streamkern.solvers import probabilities as module
 from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
@@ -257,3 +262,34 @@ def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):
 
 def _lines(path):
     return path.read_text().splitlines()
+
+
+@pytest.mark.parametrize("classes", [True, False])
+def test_memory_of_predictions_and_metrics_does_not_grow_with_the_rows(classes, tmp_path, monkeypatch):
+    # Few rows fill what is held at a time: scores whose order is kept, a task, a part of a file.
+    monkeypatch.setattr(metrics, "CELLS", 100)
+    monkeypatch.setattr(model_module, "_TASK_ROWS", 2000)
+    monkeypatch.setattr(serving, "PART_BYTES", 1 << 16)
+    held, raw = [], Scan.raw
+    monkeypatch.setattr(Scan, "raw", lambda *key: held.append(tracemalloc.get_traced_memory()[0]) or raw(*key))
+    rng, path = np.random.default_rng(0), tmp_path / "rows.zarr"
+    X = rng.standard_normal((300_000, 3), dtype=np.float32)
+    y = X[:, 0] + rng.standard_normal(len(X))
+    y = (y > 0).astype(np.int8) if classes else y
+    sk.write_zarr(path, X, y, target="y", chunk_rows=1000)
+    kind, asked = sk.KernelRegressor, {"interval": 0.9}
+    if classes:
+        kind, asked = sk.KernelClassifier, {"probabilities": True}
+    model = kind(sk.Gaussian(2.0), centers=20, solver=sk.Direct(ridge=1e-3)).fit(X[:2000], y[:2000]).model_
+    for call in (
+        lambda: sk.predict(model, path, tmp_path / "made.parquet", threads=2, **asked),
+        lambda: evaluate(model, path, "y", threads=2),
+    ):
+        held.clear()
+        tracemalloc.start()
+        call()
+        tracemalloc.stop()
+        third = len(held) // 3
+        assert third > 40
+        # Two numbers of each row would be 1.6 MB more.
+        assert max(held[-third:]) < max(held[third:-third]) + (1 << 20), held[:: third // 5]

@@ -14,6 +14,7 @@ from streamkern.data.transforms import Transform, require_numbers
 from streamkern.errors import DataError, UsageError
 from streamkern.storage.base import unlike_columns
 from streamkern.storage.schema import Schema
+from streamkern.types import Array
 
 
 def require_width(width: int, n_features: int) -> None:
@@ -90,13 +91,22 @@ class Usable:
         Raises:
             DataError: a feature is NaN or infinite.
         """
-        if not np.isfinite(block.X).all():
-            row, column = (int(i) for i in np.argwhere(~np.isfinite(block.X))[0])
-            name = column if self.columns is None else repr(self.columns[column])
-            raise DataError(
-                "A feature is NaN or infinite.",
-                where=f"row {int(block.ids[row])}, feature {name}",
-                expected="finite numbers; Input X contains NaN or infinity",
-                remedy='fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
-            )
+        bad = ~np.isfinite(block.X).all(axis=1)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise not_finite(block.X[row], f"row {int(block.ids[row])}", self.columns)
         return (len(block.X),)
+
+
+def not_finite(x: Array, where: str, columns: Sequence[str] | None) -> DataError:
+    """The error for a row (d,) with NaN or infinity among its features, which have these names, or None."""
+    column = int(np.argmin(np.isfinite(x)))
+    gap = bool(np.isnan(x[column]))
+    return DataError(
+        f"A feature is {'NaN' if gap else 'infinity'}.",
+        where=f"{where}, feature {column if columns is None else repr(columns[column])}",
+        expected="finite numbers; Input X contains NaN or infinity",
+        remedy='leave out the rows with missing values, or train with preprocess=(sk.Impute("mean"),), which fills them'
+        if gap
+        else "correct the value, or leave out the row",
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,12 +28,13 @@ from streamkern.data.preprocess import (
     rows_themselves,
 )
 from streamkern.data.reader import reading_bytes
-from streamkern.data.statistics import Statistics
+from streamkern.data.statistics import Statistics, unlike_scales
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import Fill, Transform
 from streamkern.errors import DataError, StreamkernError, UsageError, require_counts
 from streamkern.memory import check
 from streamkern.storage.base import Source
+from streamkern.storage.convert import looks_like
 from streamkern.storage.schema import Schema
 from streamkern.types import Array, IntArray, Parameters
 
@@ -50,6 +52,9 @@ MOST_NUMBERS = 100
 
 HEAVY_TAILS = 10.0
 """Excess kurtosis of heavy tails; an exponential distribution has 6."""
+
+LOOKED_AT = 1_000
+"""Texts of a column that are looked at for what they stand for."""
 
 KNOTS = 100
 """Quantiles that a map to normal quantiles is made of."""
@@ -424,6 +429,30 @@ def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str
         names = transform.names(tuple(names)) or ()
     if numbers := [name for name, tag in zip(names, all_tags, strict=True) if tag == "number"]:
         found.append(f"standardised: {_listed(numbers)}")
+    return found
+
+
+def alarms(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
+    """What is probably not as the user means it, a sentence each: scales, and texts that stand for numbers or dates.
+
+    Args:
+        dataset: the rows, preprocessed and scaled.
+        steps: the steps of the recipe.
+        facts: statistics of the rows before the scaling.
+    """
+    unlike = unlike_scales(facts.variance * np.square(dataset.factor), dataset.columns)
+    found = [unlike] if unlike is not None else []
+    if not any(isinstance(step, Auto) for step in steps):
+        return found
+    for j, column in enumerate(_kinds(dataset).columns):
+        # Those of the first chunk at least, which the plan has read.
+        words = [*islice(dataset.source.words(j).values(), LOOKED_AT)] if column.text else []
+        if (kind := looks_like(words)) is not None:
+            how = "pandas.to_numeric" if kind == "numbers" else "pandas.to_datetime"
+            found.append(
+                f"column {column.name!r} is text that looks like {kind} ({min(words)!r}), and counts as a category: "
+                f"convert it, by {how} or in the file; leave it as it is if it is one"
+            )
     return found
 
 

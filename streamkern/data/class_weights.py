@@ -1,38 +1,43 @@
-"""Weights of classes: a factor for each class, which multiplies the sample weight of every row of it."""
+"""Weights of classes: a factor for each class, which multiplies the sample weight of every row of it.
+
+Of several labels a row each has two factors, with and without it, and a row's are multiplied (as scikit-learn's
+``compute_sample_weight``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
-from streamkern.data.targets import Classes, labels_in_words
+from streamkern.data.targets import Classes, Encoding, Indicators, labels_in_words
 from streamkern.errors import UsageError
 from streamkern.storage.base import DerivedSource, Reading, Source, digest
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array, Rows
 
 BALANCED = "balanced"
 
-ClassWeight = Mapping[Any, float] | str | None
-"""``"balanced"``, weights by label, or None."""
+ClassWeight = Mapping[Any, float] | Sequence[Mapping[Any, float]] | str | None
+"""``"balanced"``, weights by label, or None; of several labels a row a list with weights of 0 and 1 for each."""
 
 
 class ClassWeightedSource(DerivedSource):
     """Rows of a source, whose sample weights are multiplied by the weight of their class.
 
     Args:
-        source: the rows, with one label a row.
-        encoding: the classes; None where a plan asks how wide rows are and what reading them takes: nothing is
-            multiplied.
-        factors: weights of the classes, shape (K,).
+        source: the rows.
+        encoding: the classes, or labels; None where a plan asks how wide rows are and what reading them takes: nothing
+            is multiplied.
+        factors: weights of the classes, shape (K,); of labels, without and with each, shape (L, 2).
     """
 
-    def __init__(self, source: Source, encoding: Classes | None = None, factors: Array | None = None) -> None:
+    def __init__(self, source: Source, encoding: Encoding | None = None, factors: Array | None = None) -> None:
         super().__init__(source)
         self.encoding, self.factors = encoding, factors
         self.weight, self.in_memory = source.weight or "class_weight", False
@@ -41,7 +46,7 @@ class ClassWeightedSource(DerivedSource):
     def fingerprint(self) -> str:
         assert self.encoding is not None
         assert self.factors is not None
-        return digest("class weights", self.source.fingerprint, self.encoding.values.tolist(), self.factors.tolist())
+        return digest("class weights", self.source.fingerprint, _labels(self.encoding), self.factors.tolist())
 
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes; see ``Source.reading``."""
@@ -60,8 +65,22 @@ class ClassWeightedSource(DerivedSource):
         assert y is not None
         assert self.factors is not None
         ids = np.arange(self.bounds[chunk], self.bounds[chunk + 1])
-        factors = self.factors[self.encoding.encode(y, ids, self.source.where(chunk))]
+        factors = row_factors(self.factors, self.encoding.encode(y, ids, self.source.where(chunk)))
         return Rows(X, y, factors if w is None else w * factors)
+
+
+def row_factors(factors: Array, y: Array) -> Array:
+    """What rows weigh by their classes, shape (n,).
+
+    Args:
+        factors: see ``ClassWeightedSource``.
+        y: class codes, shape (n,), or zeros and ones, shape (n, L).
+    """
+    return factors[y] if y.ndim == 1 else np.where(y > 0.5, factors[:, 1], factors[:, 0]).prod(axis=1)
+
+
+def _labels(encoding: Encoding) -> list[Any]:
+    return encoding.values.tolist() if isinstance(encoding, Classes) else list(getattr(encoding, "names", ()))
 
 
 def require_class_weight(class_weight: Any, where: str) -> None:
@@ -71,7 +90,16 @@ def require_class_weight(class_weight: Any, where: str) -> None:
         UsageError: it is neither "balanced" nor a dict of numbers >= 0 of which one is positive, nor None.
     """
     expected = '"balanced", or a dict of a number >= 0 for each label, such as {"fraud": 20}; labels it lacks have 1'
+    expected += "; of several labels a row a list of a dict for each label, such as [{1: 20}, {0: 1, 1: 5}]"
     if class_weight is None or (isinstance(class_weight, str) and class_weight == BALANCED):
+        return
+    if (
+        isinstance(class_weight, list | tuple)
+        and class_weight
+        and all(isinstance(each, Mapping) for each in class_weight)
+    ):
+        for each in class_weight:
+            require_class_weight(each, where)
         return
     if not isinstance(class_weight, Mapping):
         raise UsageError(f"The weights of classes are {class_weight!r}.", where=where, expected=expected)
@@ -81,16 +109,27 @@ def require_class_weight(class_weight: Any, where: str) -> None:
             raise UsageError(f"The weight of class {label!r} is {weight!r}.", where=where, expected=expected)
 
 
-def weighted_by_class(data: Dataset, facts: Statistics, class_weight: ClassWeight) -> tuple[Dataset, Statistics]:
+@serializable
+class WeightTotals(NamedTuple):
+    """Sum and largest of the rows' weights."""
+
+    mass: float
+    largest: float
+
+
+def weighted_by_class(
+    data: Dataset, facts: Statistics, class_weight: ClassWeight, totals: Callable[[Dataset], WeightTotals]
+) -> tuple[Dataset, Statistics]:
     """Rows with the weights of their classes, and statistics that know of them.
 
     ``"balanced"`` gives all classes one sum of sample weights: a class of mass m_k, of K classes and M in all, has the
-    weight M / (K m_k), as in scikit-learn.
+    weight M / (K m_k), as in scikit-learn; of several labels a row, each is taken as two classes.
 
     Args:
         data: training rows.
         facts: their statistics.
         class_weight: as a user gives it; None changes nothing.
+        totals: one sweep over weighted rows; asked of several labels a row, whose weights no sum of labels tells.
 
     Raises:
         UsageError: a label of the dict is not among the classes, or all classes have the weight 0.
@@ -98,12 +137,19 @@ def weighted_by_class(data: Dataset, facts: Statistics, class_weight: ClassWeigh
     encoding = facts.encoding
     if class_weight is None:
         return data, facts
-    if not isinstance(encoding, Classes):
+    if isinstance(encoding, Indicators):
+        weighted = _over(data, encoding, _label_factors(encoding, facts, class_weight))
+        found = totals(weighted)
+        _require_positive(found.mass)
+        mean = found.mass / facts.n
+        return weighted, replace(facts, mean_weight=mean, largest_weight=found.largest / mean)
+    assert isinstance(encoding, Classes)
+    if not isinstance(class_weight, str | Mapping):
         raise UsageError(
-            "There are weights of classes, and several labels a row.",
+            f"There are weights for {len(class_weight)} labels a row, and one label a row.",
             where="class_weight",
-            expected="one label a row",
-            remedy="leave class_weight out, or weigh rows by sample_weight",
+            expected='"balanced", or one dict',
+            remedy="give the dict by itself",
         )
     labels = encoding.values.tolist()
     mass = np.array([facts.masses.get(label, 0.0) for label in labels])
@@ -120,15 +166,45 @@ def weighted_by_class(data: Dataset, facts: Statistics, class_weight: ClassWeigh
             )
         factors = np.array([float(class_weight.get(label, 1.0)) for label in labels])
     mean = float(mass @ factors) / facts.n
-    if not mean > 0:
+    _require_positive(mean)
+    heaviest = np.array([facts.heaviest.get(label, 0.0) for label in labels])
+    largest = float((heaviest * factors).max()) / mean
+    return _over(data, encoding, factors), replace(facts, mean_weight=mean, largest_weight=largest)
+
+
+def _label_factors(encoding: Indicators, facts: Statistics, class_weight: ClassWeight) -> Array:
+    """Weights without and with each label, shape (L, 2)."""
+    L, whole = encoding.outputs, facts.mean_weight * facts.n
+    if isinstance(class_weight, str):
+        have = np.array([facts.masses[j] for j in range(L)])
+        masses = np.clip(np.column_stack([whole - have, have]), 0.0, whole)
+        some = masses > 1e-9 * whole  # what rounding leaves of a label that all rows have
+        return np.where(some, whole / (some.sum(axis=1)[:, None] * np.where(some, masses, 1.0)), 1.0)
+    given = class_weight if isinstance(class_weight, list | tuple) else ()
+    if len(given) != L:
+        found = f"{len(given)} dicts" if given else "one dict"
+        raise UsageError(
+            f"The weights of classes are {found}, and the target has {L} labels a row.",
+            where="class_weight",
+            expected=f'"balanced", or a list of {L} dicts with weights of 0 and 1',
+        )
+    for name, each in zip(encoding.names, given, strict=True):
+        if unknown := [key for key in each if key not in (0, 1)]:
+            raise UsageError(
+                f"The weights of the label {name!r} name {unknown[0]!r}.",
+                where="class_weight",
+                expected="weights of 0 and 1, such as {1: 20}",
+            )
+    return np.array([[float(each.get(0, 1.0)), float(each.get(1, 1.0))] for each in given])
+
+
+def _require_positive(weight: float) -> None:
+    if not weight > 0:
         raise UsageError(
             "All rows have the weight 0 by their classes.",
             where="class_weight",
             expected="a positive weight for one class at least",
         )
-    heaviest = np.array([facts.heaviest.get(label, 0.0) for label in labels])
-    weighted = replace(facts, mean_weight=mean, largest_weight=float((heaviest * factors).max()) / mean)
-    return _over(data, encoding, factors), weighted
 
 
 def weighted_like(data: Dataset, train: Dataset) -> Dataset:
@@ -140,7 +216,7 @@ def weighted_like(data: Dataset, train: Dataset) -> Dataset:
 
 
 def weighted_by(data: Dataset, encoding: Any, factors: Array | None) -> Dataset:
-    """Rows with weights of classes, shape (K,), that are known; as they are for None."""
+    """Rows with weights of classes that are known, see ``ClassWeightedSource``; as they are for None."""
     return data if factors is None else _over(data, encoding, factors)
 
 
@@ -156,19 +232,20 @@ def without_class_weights(data: Dataset) -> Dataset:
 
 
 def class_factors(data: Dataset) -> Array | None:
-    """Weights of the classes, shape (K,); None where rows have no weight by their class."""
+    """Weights of the classes, see ``ClassWeightedSource``; None where rows have no weight by their class."""
     return data.source.factors if isinstance(data.source, ClassWeightedSource) else None
 
 
 def described_weights(data: Dataset) -> dict[str, float]:
-    """Weight of each class by its label; empty where there are none."""
+    """Weight of each class by its label, of each of several labels by ``label=1`` and ``label=0``; empty without."""
     source = data.source
     if not isinstance(source, ClassWeightedSource) or source.encoding is None or source.factors is None:
         return {}
-    return {
-        str(label): float(f"{each:.6g}") for label, each in zip(source.encoding.values, source.factors, strict=True)
-    }
+    names, factors = [str(label) for label in _labels(source.encoding)], source.factors
+    if factors.ndim > 1:
+        names = [f"{name}={there}" for name in names for there in (0, 1)]
+    return {name: float(f"{each:.6g}") for name, each in zip(names, factors.ravel().tolist(), strict=True)}
 
 
-def _over(data: Dataset, encoding: Classes | None, factors: Array | None) -> Dataset:
+def _over(data: Dataset, encoding: Encoding | None, factors: Array | None) -> Dataset:
     return replace(data, source=ClassWeightedSource(data.source, encoding, factors))

@@ -230,12 +230,15 @@ def _summed(values: Array, w: Array | None) -> Array:
     return np.asarray(values.sum(axis=0) if w is None else w @ values)
 
 
+_REGRESS = 'values to be predicted as they are: KernelRegressor, or task="regression" of a Pipeline'
+
+
 def _too_many_labels(where: str) -> DataError:
     return DataError(
         f"The target has more than {MAX_CLASSES} different values.",
         where=where,
         expected="class labels",
-        remedy="use a regressor for a continuous target",
+        remedy=_REGRESS,
     )
 
 
@@ -249,6 +252,14 @@ def _labels(raw: Raw, where: str) -> Array:
             where=f"{where}, row {int(raw.ids[bad])}",
             expected="finite labels; Input y contains NaN or infinity",
             remedy="leave out or fill the rows without a label",
+        )
+    if y.dtype.kind == "f" and (fractional := y != np.rint(y)).any():
+        bad = int(np.argmax(fractional))
+        raise DataError(
+            f"The target has values that are no classes, such as {y[bad]!s}.",
+            where=f"{where}, row {int(raw.ids[bad])}",
+            expected="labels: texts, booleans or whole numbers",
+            remedy=_REGRESS,
         )
     if y.dtype.kind == "O":
         kinds = {type(value) for value in y.tolist()}
@@ -277,7 +288,7 @@ class Statistics:
         encoding: how targets become numbers, or None without a target.
         mean_weight: mean of the sample weights, by which mean and variance are weighted; 1 without any.
         largest_weight: the largest of them, divided by their mean.
-        masses: weight of the rows of each label.
+        masses: weight of the rows of each label; of several labels a row, of those that have it, by its number.
         heaviest: largest weight of a row of each label.
     """
 
@@ -346,6 +357,7 @@ def summarise(
         encoding = Continuous.of(target_mean, spread, flat)
         if moments.labels is not None:
             encoding = Indicators.named(len(target_mean), moments.labels)
+            masses = dict(enumerate((mass * target_mean).tolist()))
     mean, mean_weight = moments.pivot + shift, mass / n
     return Statistics(
         n, ranges.low, ranges.high, mean, variance, counts, encoding, mean_weight,

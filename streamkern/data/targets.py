@@ -223,16 +223,18 @@ class Continuous:
 class Indicators(Continuous):
     """Several labels a row, each there or not: an output a label with targets in {0, 1}.
 
-    A label is predicted where its output is greater than 1/2.
+    A label is predicted where its output is greater than 1/2, or than its cut.
 
     Args:
         mean: zeros, shape (L,): nothing is subtracted.
         names: of the labels; numbers where the target has no names for them.
+        cuts: what outputs are compared with, one number a label; empty for 1/2.
     """
 
     flat: bool = False
     kind: str = "multilabel"
     names: tuple[str, ...] = ()
+    cuts: tuple[float, ...] = ()
 
     @classmethod
     def named(cls, outputs: int, name: str) -> Indicators:
@@ -248,7 +250,7 @@ class Indicators(Continuous):
 
     def decided(self, F: Array) -> IntArray:
         """Zeros and ones that outputs (n, L) stand for, shape (n, L)."""
-        return (F > 0.5).astype(np.int64)
+        return ((np.array(self.cuts) if self.cuts else 0.5) < F).astype(np.int64)
 
 
 def require_binary(y: Array, row_ids: IntArray, where: str) -> None:
@@ -284,7 +286,8 @@ def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
         values = encoding.values
         return {"kind": encoding.kind, "dtype": values.dtype.str, "values": values.tolist(), **more}
     if isinstance(encoding, Indicators):
-        return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "names": list(encoding.names)}
+        cuts = {"cuts": list(encoding.cuts)} if encoding.cuts else {}
+        return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "names": list(encoding.names), **cuts}
     if isinstance(encoding, Continuous):
         # Only where it is not the rule: the fingerprints of all other models stay as they were.
         precision = {} if encoding.precision == "float32" else {"precision": encoding.precision}
@@ -313,7 +316,10 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
     if data["kind"] == "multilabel":
         if np.any(mean) or mean.ndim != 1 or len(data["names"]) != len(mean):
             raise ValueError(f"{len(data['names'])} names for labels of shape {mean.shape}")
-        return Indicators(mean, names=tuple(map(str, data["names"])))
+        cuts = tuple(map(float, data.get("cuts", ())))
+        if len(cuts) not in (0, len(mean)) or not np.isfinite(cuts).all():
+            raise ValueError(f"cuts {cuts} of {len(mean)} labels")
+        return Indicators(mean, names=tuple(map(str, data["names"])), cuts=cuts)
     precision = {name: name for name in ("float32", "float64")}[data.get("precision", "float32")]
     scale = np.array(data["scale"], dtype=np.float64) if "scale" in data else None
     if scale is not None and (scale.shape != mean.shape or not np.all(scale > 0)):

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.targets import Classes, Continuous, as_values
+from streamkern.data.targets import Classes, Continuous, Indicators, as_values
 from streamkern.kernels.base import Basis
 from streamkern.model import KernelMachine
 from streamkern.solvers.answers import answers_bytes, class_answers
 from streamkern.solvers.base import Problem
-from streamkern.solvers.intervals import FLOOR, Intervals, ranked
+from streamkern.solvers.intervals import FLOOR, Intervals, ranked, relative_scales
 from streamkern.solvers.left_out import ROWS, VALUES, LeftOut, on_validation
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.saved import Answers
 from streamkern.types import Array
 
-_HELD = 8  # numbers of each output of a row: score, weight and share, of leaves and joined, in two orders
+_HELD = 11  # numbers of each output of a row: score, weight, share and scale, of leaves and joined, in two orders
 _TINY = np.finfo(np.float64).tiny
 
 LEAST_LEFT_OUT = 500
@@ -70,13 +70,14 @@ def of_leaf(outcome: Outcome, problem: Problem, encoding: Any, mine: Array) -> L
         mine: which of its rows the leaf predicts, shape (n,): beyond a border its outputs are worse than the model's.
     """
     found, own = outcome.left_out, problem.encoding
-    if found is None or not isinstance(own, Classes):
+    if found is None or not isinstance(own, Classes | Indicators):
         return None
     at = mine[found.ids]
-    outputs = np.zeros((int(at.sum()), encoding.outputs))
-    outputs[:, own.values] = found.outputs[at]
-    w = None if found.w is None else found.w[at]
-    return LeftOut(outputs, own.values[found.y[at]], w, found.source, found.ids[at])
+    outputs, y, w = found.outputs[at], found.y[at], None if found.w is None else found.w[at]
+    if isinstance(own, Classes):
+        outputs, y = np.zeros((len(y), encoding.outputs)), own.values[y]
+        outputs[:, own.values] = found.outputs[at]
+    return LeftOut(outputs, y, w, found.source, found.ids[at])
 
 
 def classes_answers(
@@ -151,18 +152,19 @@ def values_answers(
         missed = np.abs(rows.outputs[:, :c] - rows.y)
         if not learned:
             least = np.where(missed.any(axis=0), missed.mean(axis=0), 1.0)
-        scores = missed / Intervals(nothing, nothing, least, nothing, {}).scales(rows.outputs[:, c:])
+        levels = relative_scales(rows.outputs[:, c:])
+        scores = missed / (least * levels)
         w, source = np.ones(len(scores)) if rows.w is None else rows.w, rows.source
     else:
         pieces = [_scores(each, rest, least) for each, rest in zip(own, constant, strict=True)]
-        scores = np.concatenate([piece[0] for piece in pieces])
+        scores, levels = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 2))
         w = np.concatenate(
             [m * piece[1] / np.maximum(piece[1].sum(axis=0), _TINY) for piece, m in zip(pieces, mass, strict=True)]
         )
         source = "leave-one-out"
     functions = sum(len(each.weights) for each in found) if learned else 0
     facts = {"source": source, "rows": len(scores), "functions": functions}
-    return Intervals(*ranked(scores, w), least, nothing, facts), models
+    return Intervals(mean=least, weights=nothing, facts=facts, **ranked(scores, w, levels)._asdict()), models
 
 
 def _intervals(model: KernelMachine | None) -> Intervals | None:
@@ -176,14 +178,16 @@ def _relative(own: Intervals | None, least: Array) -> Intervals | None:
     """A leaf's scales in parts of ``least``, without its scores, which are those of all leaves."""
     if own is None:
         return None
-    return replace(own, scores=own.scores[:0], shares=own.shares[:0], mean=own.mean / least)
+    none = own.scores[:0]
+    return replace(own, scores=none, shares=none, mean=own.mean / least, levels=None, starts=None)
 
 
-def _scores(answers: Intervals | None, constant: LeftOut | None, least: Array) -> tuple[Array, Array]:
-    """Scores of a leaf's rows, shape (m, c), and their weights, of that shape."""
+def _scores(answers: Intervals | None, constant: LeftOut | None, least: Array) -> tuple[Array, Array, Array]:
+    """Scores of a leaf's rows, shape (m, c), their weights and their scales in parts of ``least``, of that shape."""
     if answers is not None:
-        return answers.scores, np.diff(answers.shares, axis=0, prepend=0.0)
+        levels = np.ones(answers.scores.shape) if answers.levels is None else answers.levels
+        return answers.scores, np.diff(answers.shares, axis=0, prepend=0.0), levels * (answers.mean / least)
     assert constant is not None
     scores = np.abs(constant.outputs - as_values(constant.y, constant.outputs.shape[1])) / (FLOOR * least)
     w = np.ones(len(scores)) if constant.w is None else constant.w
-    return scores, np.broadcast_to(w[:, None], scores.shape)
+    return scores, np.broadcast_to(w[:, None], scores.shape), np.full(scores.shape, FLOOR)

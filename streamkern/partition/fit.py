@@ -24,11 +24,11 @@ import numpy as np
 
 from streamkern.centers import Centers, CenterSet, Given, Uniform
 from streamkern.data import from_arrays
-from streamkern.data.auto import notes
+from streamkern.data.auto import alarms, notes
 from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
-from streamkern.data.statistics import Statistics, require_range, unlike_scales
+from streamkern.data.statistics import Statistics, require_range
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes, Encoding, Indicators, encoding_to_json
 from streamkern.errors import NumericalError, StreamkernError, UsageError
@@ -185,7 +185,7 @@ class LeafStages(Stages):
 
     def train(self, problem: Problem, solver: Solver, key: Any) -> tuple[Outcome, dict[str, Any]]:
         self.messages.clear()
-        self.classes = isinstance(problem.encoding, Classes)
+        self.classes = isinstance(problem.encoding, Classes | Indicators)
         return super().train(problem, solver, key)
 
 
@@ -278,12 +278,10 @@ def fit_partition(
     else:
         data, facts = ready or prepare(recipe, executor, stages)
     done = notes(data, steps(recipe), facts)
-    if message := unlike_scales(facts.variance * np.square(data.factor), data.columns):
+    for message in alarms(data, steps(recipe), facts):
         stages.warn(message)
     if recipe.threshold is not None:
         require_two(facts.encoding)
-    if isinstance(facts.encoding, Indicators):
-        raise refused("several labels a row", "name one target column")
     data = _checked(recipe, data, facts, executor, stages)
     assembly = Assembly(data.plain(), facts.encoding, 0.0, np.dtype(recipe.dtype))
     if champion is None:
@@ -610,7 +608,7 @@ def _answers(
     if not stages.left_out:
         return None, models
     left_out, mass = [each["left_out"] for each in found], np.array([each["mass"] for each in found])
-    if isinstance(problem.encoding, Classes):
+    if isinstance(problem.encoding, Classes | Indicators):
         return classes_answers(left_out, mass, problem, functions(models), stages.warn, threshold), models
     constant = [rows if model is None else None for rows, model in zip(left_out, models, strict=True)]
     return values_answers(models, constant, mass, problem, functions)

@@ -58,10 +58,11 @@ class Pipeline:
         partition: ``Partition()`` cuts the rows into leaves, with a model in each; None for one model.
         class_weight: what the rows of a class weigh, times their own weight: a number by label, 1 for labels that the
             dict lacks; or ``"balanced"``, which gives all classes the same sum. Probabilities are nevertheless those of
-            the rows as they are.
+            the rows as they are. Of several labels a row a list with a dict for each, of weights of 0 and 1, or
+            ``"balanced"``: what a row weighs by each label is multiplied.
         threshold: of two classes, the metric that the cut between them is chosen for, on rows that the model is not
-            fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; None: the class of
-            the larger output is predicted.
+            fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; of several labels a
+            row, that of each. None: the class of the larger output is predicted.
         standardise: True: then scale every feature to mean 0 and variance 1 over the training rows, so that noise is in
             units of standard deviations: short for ``Standardise()`` as the last step. False: leave plain numbers as
             they are. None: as ``preprocess`` says.

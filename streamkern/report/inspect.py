@@ -24,6 +24,7 @@ from streamkern.report.quality import BATCH, WARN_ABOVE, Spread, stored_ratio
 from streamkern.report.sketch import BINS, ColumnSketches, ColumnSums, Histogram, finish
 from streamkern.solvers.footprint import require_fitting
 from streamkern.storage.base import Source
+from streamkern.storage.convert import looks_like
 from streamkern.storage.described import DISTINCT, Described, shown
 from streamkern.storage.ingest_record import ingest_record
 from streamkern.storage.tables import open_tables
@@ -328,7 +329,7 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
         advice.append(missing if columns.infinite.any() else missing.partition(";")[0])
     if facts["target"] is not None and facts["target"]["missing"]:
         advice.append("rows without a label are errors in training: fill or drop them first")
-    unnamed = dict(facts["classes"] or ()).get("", 0)
+    unnamed = dict(facts["classes"] or ()).get("", 0)  # of parquet and arrays: a field of text that is empty has none
     if unnamed:
         advice.append(f"{unnamed:,} labels are empty texts, which training takes for a class of its own")
     ratio = facts["order"]["ratio"]
@@ -343,9 +344,22 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
 
 def _advice_on(others: list[tuple[str, str, Described]]) -> list[str]:
     """What to do about columns that are not plain numbers."""
-    ids = [name for name, kind, found in others if kind == "string" and found.counts is None]
+    texts = [(name, found) for name, kind, found in others if kind.startswith("string")]
+    like = {name: looks_like(found.counts or _ends(found)) for name, found in texts}
+    advice = [
+        f"column {_shown(name)} is text that looks like {what}: convert it, or it counts as a category"
+        for name, what in like.items()
+        if what is not None
+    ]
+    ids = [name for name, found in texts if found.counts is None and like[name] is None]
     names = ", ".join(_shown(name) for name in ids[:5]) + (", ..." if len(ids) > 5 else "")
-    return [f"more than {DISTINCT:,} different values; leave ids out: --exclude {names}"] if ids else []
+    if ids:
+        advice.append(f"more than {DISTINCT:,} different values; leave ids out: --exclude {names}")
+    return advice
+
+
+def _ends(found: Described) -> list[str]:
+    return [shown(end[1]) for end in (found.low, found.high) if end is not None]
 
 
 def _other_json(name: str, kind: str, found: Described) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from streamkern.types import Array
 
 _LARGEST_TABLE = 20  # classes of which every pair is shown
 _PLOTTED_OUTPUTS = 3
+_LABELS = 5  # of several a row, whose thresholds are shown
 _SMALLEST_SIDE = 8  # pixels; rows narrower than its square are no images unless something says so
 
 _NONE = "–"
@@ -99,9 +100,17 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
             note = f"{metrics['n']:,} rows" + ("" if base is None else f"; mean alone {base:.4g}")
             numbers.append((f"RMSE, {word}", f"{math.sqrt(metrics['mse']):.4g}", note))
     if cut := (result.get("probabilities") or {}).get("threshold"):
-        note = f"the score from which on the second class is predicted; {cut['metric']} {cut['score']:.3f} on rows "
-        note += f"left out, {cut['score_without']:.3f} at 0"
-        numbers.append(("threshold", f"{cut['value']:.3f}", note))
+        names, values, scores, plain = (cut.get(name) for name in ("labels", "value", "score", "score_without"))
+        what = "the score from which on the second class is predicted"
+        if names is None:
+            names, values, scores, plain = [""], [values], [scores], [plain]
+        else:
+            what = "the output from which on the label is predicted"
+        for name, value, score, without in list(zip(names, values, scores, plain, strict=True))[:_LABELS]:
+            note = what
+            if score is not None:
+                note += f"; {cut['metric']} {score:.3f} on rows left out, {without:.3f} in the middle"
+            numbers.append((f"threshold {name}".strip(), f"{value:.3f}", note))
     if weights := result.get("class_weight"):
         rarest = sorted(weights.items(), key=lambda pair: -pair[1])[:3]
         note = "weight of its rows" + ("; largest of all classes" if len(weights) > len(rarest) else "")

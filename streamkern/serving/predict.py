@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -241,16 +241,18 @@ def _write(
         writing: Future[int] | None = None
         for first, last in _runs(missing):
             rows = made.rows(first)[0], made.rows(last)[1]
-            stream = model.stream_predictions(
-                Dataset(source),
-                executor=executor,
-                outputs=bool({"scores", "probabilities"} & {*names}),
-                scales=interval is not None,
-                rows=rows,
-                unseen=unseen,
+            blocks = _Blocks(
+                model.stream_predictions(
+                    Dataset(source),
+                    executor=executor,
+                    outputs=bool({"scores", "probabilities"} & {*names}),
+                    scales=interval is not None,
+                    rows=rows,
+                    unseen=unseen,
+                )
             )
             for part in range(first, last + 1):
-                stream, held = _taken(stream, made.rows(part)[1] - made.rows(part)[0])
+                held = blocks.take(made.rows(part)[1] - made.rows(part)[0])
                 check()
                 if writing is not None:
                     on_progress("predict", writing.result(), made.n)
@@ -266,17 +268,26 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield members[0], members[-1]
 
 
-def _taken(stream: Iterator[Predicted], rows: int) -> tuple[Iterator[Predicted], list[Predicted]]:
-    """What is left of a stream, and its first ``rows`` rows."""
-    held: list[Predicted] = []
-    while rows:
-        block = next(stream)
-        if len(block.values) > rows:
-            stream = chain([block.part(slice(rows, None))], stream)
-            block = block.part(slice(0, rows))
-        held.append(block)
-        rows -= len(block.values)
-    return stream, held
+class _Blocks:
+    """Blocks of a stream, cut where a part ends; of the blocks that were taken none is held.
+
+    Args:
+        stream: blocks in their order.
+    """
+
+    def __init__(self, stream: Iterator[Predicted]) -> None:
+        self.stream = stream
+        self.rest: Predicted | None = None
+
+    def take(self, rows: int) -> list[Predicted]:
+        """The next so many rows."""
+        held: list[Predicted] = []
+        while rows:
+            block = next(self.stream) if self.rest is None else self.rest
+            self.rest = block.part(slice(rows, None)) if len(block.values) > rows else None
+            held.append(block if self.rest is None else block.part(slice(0, rows)))
+            rows -= len(held[-1].values)
+        return held
 
 
 def _values(

@@ -10,7 +10,7 @@ import numpy as np
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
-from streamkern.solvers.intervals import Intervals
+from streamkern.solvers.intervals import Intervals, relative_scales
 from streamkern.solvers.probabilities import LabelCalibration, ProbabilityCalibration
 from streamkern.solvers.saved import Answers
 from streamkern.types import Array
@@ -135,7 +135,7 @@ class ModelAnswers:
         intervals, c = self._intervals(), self.weights.shape[1]
         assert isinstance(self.encoding, Continuous)
         middle = outputs[:, :c].astype(np.float64)
-        half = intervals.quantile(coverage) * intervals.scales(outputs[:, c:]) * self.encoding.unit
+        half = intervals.half_widths(relative_scales(outputs[:, c:]), coverage) * self.encoding.unit
         ends = np.stack([middle - half, middle + half], axis=-1)
         return ends[:, 0] if self.encoding.flat else ends
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.centers import Uniform
-from streamkern.data.class_weights import class_factors
+from streamkern.data.class_weights import class_factors, row_factors
 from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Classes, Encoding, Indicators
 from streamkern.errors import UsageError
@@ -18,11 +18,11 @@ from streamkern.solvers.direct import Direct
 from streamkern.solvers.intervals import FUNCTIONS, LEARNED, Intervals, made_intervals
 from streamkern.solvers.left_out import ROWS, LeftOut, on_validation, rows_left_out
 from streamkern.solvers.loop import Outcome
-from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated, calibrated_labels
+from streamkern.solvers.probabilities import LabelCalibration, ProbabilityCalibration, calibrated, calibrated_labels
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.thresholds import cut_for
 
-VALUES_HELD = 12
+VALUES_HELD = 14
 """Numbers in float64 for each output of a row that is left out, while answers are made from them."""
 
 LEAST_HELD_OUT, SHARE_HELD_OUT, MOST_HELD_OUT = 20_000, 0.05, 5_000
@@ -101,18 +101,17 @@ def require_left_out(source: str | None) -> None:
 
 
 def require_two(encoding: Encoding | None) -> None:
-    """Refuse a threshold where there are not two classes.
+    """Refuse a threshold where there are neither two classes nor several labels a row.
 
     Raises:
-        UsageError: there are more, or values.
+        UsageError: there are more classes, or values.
     """
-    if not isinstance(encoding, Classes) or encoding.outputs != 2:
+    if not isinstance(encoding, Indicators) and (not isinstance(encoding, Classes) or encoding.outputs != 2):
         found = f"{encoding.outputs} classes" if isinstance(encoding, Classes) else "no classes"
-        found = "several labels a row" if isinstance(encoding, Indicators) else found
         raise UsageError(
             f"There is a threshold to choose, and {found}.",
             where="threshold",
-            expected="two classes",
+            expected="two classes, or several labels a row",
             remedy='leave it out; class_weight="balanced" finds more of rare classes',
         )
 
@@ -126,15 +125,13 @@ def make_answers(
         problem: as it was solved.
         outcome: the weights, and outputs on rows that were left out.
         warn: called with a message about classes that those rows lack.
-        threshold: the metric that a threshold between two classes is chosen for, or None.
+        threshold: the metric that a threshold is chosen for, or None.
     """
     encoding = problem.encoding
     left_out = outcome.left_out if problem.validation is None else on_validation(problem, outcome.weights)
     if left_out is None:
         return None
-    if isinstance(encoding, Indicators):
-        return calibrated_labels(left_out, problem.engine)
-    if not isinstance(encoding, Classes):
+    if not isinstance(encoding, Classes | Indicators):
         X, _, _ = problem.full_rows(left_out.ids, problem.validation)
         return made_intervals(left_out, X, problem.predictor(), problem.engine)
     return class_answers(left_out, problem, warn, threshold)
@@ -142,8 +139,8 @@ def make_answers(
 
 def class_answers(
     left_out: LeftOut, problem: Problem, warn: Callable[[str], None], threshold: str | None = None
-) -> ProbabilityCalibration:
-    """Probabilities of classes, and a threshold between two.
+) -> ProbabilityCalibration | LabelCalibration:
+    """Probabilities of classes, and a threshold between two; or of several labels a row, and one for each.
 
     They are those of the rows as they are, whatever classes weighed in the fit.
 
@@ -154,10 +151,13 @@ def class_answers(
         threshold: as for ``make_answers``.
     """
     encoding, factors = problem.encoding, class_factors(problem.train)
-    assert isinstance(encoding, Classes)
     if factors is not None and left_out.w is not None:
-        weights = np.where(factors > 0, factors, 1.0)[left_out.y]
+        weights = row_factors(np.where(factors > 0, factors, 1.0), left_out.y)
         left_out = replace(left_out, w=left_out.w / weights)
+    if isinstance(encoding, Indicators):
+        several = calibrated_labels(left_out, problem.engine)
+        return several if threshold is None else _with_cuts(several, left_out, threshold, encoding, warn)
+    assert isinstance(encoding, Classes)
     made = calibrated(left_out, problem.engine, encoding.logits)
     if threshold is not None:
         made = _with_cut(made, left_out, threshold, warn)
@@ -189,6 +189,41 @@ def _with_cut(
         "score_without": cut.plain,
     }
     return replace(made, cut=cut.value, facts=made.facts | {"threshold": found})
+
+
+def _with_cuts(
+    made: LabelCalibration, left_out: LeftOut, metric: str, encoding: Indicators, warn: Callable[[str], None]
+) -> LabelCalibration:
+    """Probabilities of labels with the threshold of each that is best for a metric."""
+    found = [
+        cut_for(metric, f - 0.5, y > 0.5, left_out.w) for f, y in zip(left_out.outputs.T, left_out.y.T, strict=True)
+    ]
+    missing = [name for name, cut in zip(encoding.names, found, strict=True) if cut is None]
+    if missing:
+        shown = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
+        warn(
+            f"all or none of the {len(left_out.y):,} rows that thresholds would be chosen on have the label(s) "
+            f"{shown}, whose threshold stays in the middle"
+        )
+    values = np.array([0.5 if cut is None else 0.5 + cut.value for cut in found])
+    facts = {
+        "metric": metric,
+        "labels": list(encoding.names),
+        "value": values.tolist(),
+        "probability": made.probabilities(values[None, :])[0].tolist(),
+        "score": [None if cut is None else cut.best for cut in found],
+        "score_without": [None if cut is None else cut.plain for cut in found],
+    }
+    return replace(made, cuts=values, facts=made.facts | {"threshold": facts})
+
+
+def decided_by(encoding: Encoding, answers: Answers | None) -> Encoding:
+    """The encoding that decides with the threshold of the answers, where one was chosen."""
+    if isinstance(encoding, Classes) and isinstance(answers, ProbabilityCalibration):
+        return replace(encoding, cut=answers.cut)
+    if isinstance(encoding, Indicators) and isinstance(answers, LabelCalibration):
+        return replace(encoding, cuts=() if answers.cuts is None else tuple(answers.cuts.tolist()))
+    return encoding
 
 
 def planned_answers(task: str, source: str | None, train: Dataset, validation: Dataset | None, outputs: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
-from streamkern.solvers.intervals import SCORED, Intervals
+from streamkern.solvers.intervals import FIFTHS, SCORED, Intervals
 from streamkern.solvers.metrics import BINS, Measured, Ranked
 from streamkern.solvers.saved import Answers
 from streamkern.types import Array
@@ -15,8 +15,6 @@ CURVES = 6
 
 STEPS = 100
 """Points of a curve are so near that neither rate changes by more than one in so many, where there are such scores."""
-
-FIFTHS = 5
 
 
 def curves_of(encoding: Encoding, found: Measured, answers: Answers | None) -> dict[str, Array]:
@@ -43,8 +41,11 @@ def curves_of(encoding: Encoding, found: Measured, answers: Answers | None) -> d
     if not isinstance(answers, Intervals) or found.ranks is None or not found.sums["mass"] > 0:
         return {}
     unit = encoding.unit if isinstance(encoding, Continuous) else 1.0
-    widths = 2 * answers.quantile(SCORED) * answers.mean * unit
-    parts = [_fifths(*ranked, width) for ranked, width in zip(found.ranks.by_class(len(widths)), widths, strict=True)]
+    c, parts = encoding.outputs, []
+    for j, (logs, inside, outside) in enumerate(found.ranks.by_class(c)):
+        scales = np.tile(np.exp(logs)[:, None], c)
+        widths = (2 * answers.half_widths(scales, SCORED) * unit)[:, j]
+        parts.append(_fifths(widths, inside, outside))
     return {"fifths": np.stack(parts)}
 
 
@@ -98,13 +99,12 @@ def _curve(j: int, scores: Array, hits: Array, others: Array) -> Array:
     return np.stack([np.full(kept.sum(), float(j)), scores[::-1][kept], rate[kept], recall[kept], precision], axis=1)
 
 
-def _fifths(logs: Array, inside: Array, outside: Array, width: float) -> Array:
-    """Weight, share inside and mean width by fifth of the scale, shape (5, 3); tied scales are in shares in both."""
+def _fifths(widths: Array, inside: Array, outside: Array) -> Array:
+    """Weight, share inside and mean width by fifth, shape (5, 3), of rows by their scale; ties are shared out."""
     mass = inside + outside
     upto = np.concatenate([[0.0], np.cumsum(mass)])
     at = np.linspace(0.0, upto[-1], FIFTHS + 1)
-    weight, held, scale = (
-        np.diff(np.interp(at, upto, np.concatenate([[0.0], np.cumsum(each)])))
-        for each in (mass, inside, mass * np.exp(logs))
+    weight, held, width = (
+        np.diff(np.interp(at, upto, np.concatenate([[0.0], np.cumsum(each)]))) for each in (mass, inside, mass * widths)
     )
-    return np.stack([weight, held / weight, width * scale / weight], axis=1)
+    return np.stack([weight, held / weight, width / weight], axis=1)

@@ -10,19 +10,28 @@ from streamkern.errors import DataError, UsageError
 
 
 def require_given_target(y: Any) -> None:
-    """Raises an error where targets are missing: all of them, or one that is None, NA or NaT."""
+    """Raises an error where targets are missing: all of them, or one that is None, NaN among texts, NA or NaT."""
     if y is None:
         raise UsageError(
             "There is no target: this estimator requires y to be passed, but the target y is None.",
             where="fit(X, y)",
             expected="a target for every row; or a Dataset, which has its own",
         )
+    if isinstance(y, str):
+        raise UsageError(
+            f"y is the text {y!r}.",
+            where="fit(X, y)",
+            expected="a target for every row",
+            remedy=f"model.fit(table.drop(columns={y!r}), table[{y!r}]); or of a file: "
+            f"model.fit(sk.open_dataset(path, {y!r}))",
+        )
     dtype = getattr(y, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind != "O":
         return
     values = np.asarray(y, dtype=object)
     for row, value in enumerate(values.ravel().tolist() if values.ndim == 1 else ()):
-        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        nan = isinstance(value, float) and value != value
+        if value is None or nan or type(value).__name__ in ("NAType", "NaTType"):
             raise DataError(
                 f"A target is missing: {value!r}.",
                 where=f"y, row {row}",

@@ -15,9 +15,15 @@ from streamkern.backends import get_backend
 from streamkern.backends.device import Device
 from streamkern.centers import CenterSet, Given
 from streamkern.data.alike import require_alike, require_scaled_alike
-from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, automatic, notes
+from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, alarms, automatic, notes
 from streamkern.data.categories import TargetEncode, require_encoded
-from streamkern.data.class_weights import described_weights, planned_weights, weighted_by_class, weighted_like
+from streamkern.data.class_weights import (
+    WeightTotals,
+    described_weights,
+    planned_weights,
+    weighted_by_class,
+    weighted_like,
+)
 from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
 from streamkern.data.preprocess import (
@@ -35,7 +41,6 @@ from streamkern.data.statistics import (
     TransformedScan,
     require_range,
     summarise,
-    unlike_scales,
 )
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes, Encoding, encoding_to_json
@@ -45,7 +50,7 @@ from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.memory import release
 from streamkern.solvers import bandwidth
-from streamkern.solvers.answers import AnswersFrom, make_answers, require_left_out, require_two, source_of
+from streamkern.solvers.answers import AnswersFrom, decided_by, make_answers, require_left_out, require_two, source_of
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.checks import check_rows, named_rows, require_measurable, require_target
 from streamkern.solvers.choice import (
@@ -64,9 +69,10 @@ from streamkern.solvers.loop import Outcome, Progress, train_stably
 from streamkern.solvers.metric import Metric, learn_metric, require_metric
 from streamkern.solvers.placement import require_room, room_for_solver
 from streamkern.solvers.precision import relative, require_precision
-from streamkern.solvers.probabilities import ProbabilityCalibration, softmax_of_logits
+from streamkern.solvers.probabilities import softmax_of_logits
 from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.saved import Answers
+from streamkern.solvers.weighting import weight_totals
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 from streamkern.user_code import described
@@ -186,7 +192,13 @@ def prepare(recipe: Recipe, executor: Executor, stages: Stages) -> tuple[Dataset
             if isinstance(step, Auto | JoinQuantiles) and not recipe.standardise:
                 waiting[:0] = step.rest(data)
         release()
-    return weighted_by_class(data, facts or statistics_kept(data, recipe, executor, stages), recipe.class_weight)
+    facts = facts or statistics_kept(data, recipe, executor, stages)
+
+    def totals(rows: Dataset) -> WeightTotals:
+        key = lambda: (rows_key(rows),)  # noqa: E731
+        return stages.keep("label-weights", key, lambda: weight_totals(rows, executor))
+
+    return weighted_by_class(data, facts, recipe.class_weight, totals)
 
 
 def with_median(recipe: R, dataset: Dataset, executor: Executor, stages: Stages) -> tuple[R, float | None]:
@@ -323,10 +335,7 @@ class Fitted(NamedTuple):
     @property
     def encoding(self) -> Encoding:
         """How targets became numbers, and outputs become predictions: with the threshold, where one was chosen."""
-        encoding, answers = self.problem.encoding, self.answers
-        if isinstance(encoding, Classes) and isinstance(answers, ProbabilityCalibration) and answers.cut:
-            return replace(encoding, cut=answers.cut)
-        return encoding
+        return decided_by(self.problem.encoding, self.answers)
 
 
 def fit(
@@ -401,7 +410,7 @@ def fit(
     done = notes(scaled, steps(recipe), facts)
     if weights := described_weights(scaled):
         stages.choice(f"weights of classes: {weights}", class_weight=weights)
-    if message := unlike_scales(facts.variance * np.square(scaled.factor), scaled.columns):
+    for message in alarms(scaled, steps(recipe), facts):
         stages.warn(message)
     learned, columns, chosen = None, features_of(scaled), None
     if search is not None:

@@ -1,10 +1,13 @@
 """Intervals about predicted values, by split conformal prediction on rows that the model was not fitted to.
 
-The rows' residuals are divided by a predicted scale s(x), which is learned from one half of the rows; of the other half
+The rows' residuals are divided by a predicted scale s(x), which is learned from some of the rows; of the others
 the quantile q of |y − f(x)|/s(x) is taken, and the interval is f(x) ± q s(x). Where rows are exchangeable it holds the
 target with the requested probability, whatever the model and the scale are worth: with m rows between coverage
 and coverage + 1/(m + 1), over draws of them (Papadopoulos et al. 2002; Lei et al. 2018). Weights count as in a
 weighted quantile.
+
+Each fifth of the predicted scale has a quantile of its own, where there are rows enough, so that the coverage holds in
+each of them (Mondrian conformal prediction: Vovk, Gammerman and Shafer 2005, section 4.5; Boström and Johansson 2020).
 
 The scale is a second output: ridge regression of |residual| on the first functions of the model's own basis, so that it
 costs a prediction one column more. Its ridge is the best by leave-one-out error, a constant scale among the choices.
@@ -13,7 +16,9 @@ costs a prediction one column more. Its ridge is the best by leave-one-out error
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +33,10 @@ from streamkern.storage.serialize import serializable, sound_array
 from streamkern.types import Array
 
 LEAST = 100
-"""Rows below which the scale is a constant, and all of them tell the quantile."""
+"""Rows below which the scale is a constant, and all of them tell the quantile; rows of a fifth, at least."""
+
+FIFTHS = 5
+"""Parts of the predicted scale that have a quantile each."""
 
 LEARNED = 2000
 """Rows, at most, that the scale is learned from."""
@@ -52,11 +60,13 @@ class Intervals:
     """What turns outputs into intervals.
 
     Attributes:
-        scores: |residual| over scale of each output, in encoded units, ascending: shape (m, c).
+        scores: |residual| over scale of each output, in encoded units, fifth after fifth, ascending in each: (m, c).
         shares: share of the rows' weight up to each score: shape (m, c), below 1.
         mean: mean scale of each output, in encoded units, shape (c,).
         weights: of the first functions of the basis, what is added to 1 as a share of the mean scale: shape (q, c).
-        facts: JSON-serialisable: ``source``, ``rows`` and ``functions``.
+        facts: JSON-serialisable: ``source``, ``rows``, ``functions`` and ``fifths``.
+        levels: scale of each row as a share of the mean one, shape (m, c); None where all rows share a quantile.
+        starts: where each fifth begins, shape (6, c); None where all rows share a quantile.
     """
 
     scores: Array
@@ -64,6 +74,8 @@ class Intervals:
     mean: Array
     weights: Array
     facts: dict[str, Any]
+    levels: Array | None = None
+    starts: Array | None = None
 
     def widened(self, weights: Array) -> Array:
         """Weights of the outputs and of their scales, side by side: shape (M, 2c)."""
@@ -75,16 +87,47 @@ class Intervals:
         """Predicted scales in encoded units, shape (n, c), from what the basis gives for the scales' weights."""
         return np.asarray(self.mean * relative_scales(found))
 
-    def quantile(self, coverage: float) -> Array:
-        """Q for each output, shape (c,); infinite where there are too few rows for the coverage.
+    def half_widths(self, scale: Array, coverage: float) -> Array:
+        """Half the width of intervals in encoded units, shape (n, c), of rows with ``relative_scales`` of that shape.
+
+        Infinite where there are too few rows for the coverage.
 
         Raises:
             UsageError: the coverage is not between 0 and 1.
         """
         require_coverage(coverage)
+        q = self._quantiles(coverage)
+        if len(q) > 1:
+            fifth = np.stack([np.searchsorted(b, s, side="right") for b, s in zip(self._bounds, scale.T, strict=True)])
+            q = np.take_along_axis(q, fifth.T, axis=0)
+        return np.asarray(q * self.mean * scale)
+
+    def _quantiles(self, coverage: float) -> Array:
+        """Those of the fifths, shape (5, c); of a fifth of too few rows, that of all rows. Or of all, shape (1, c)."""
         m, c = self.scores.shape
-        place = [int(np.searchsorted(self.shares[:, j], coverage - 1e-12)) for j in range(c)]
-        return np.array([self.scores[i, j] if i < m else np.inf for j, i in enumerate(place)])
+        starts = np.array([[0], [m]]).repeat(c, axis=1) if self.starts is None else self.starts
+        found = np.full((len(starts) - 1, c), np.inf)
+        for j in range(c):
+            scores, shares = self.scores[:, j], self.shares[:, j]
+            for i, (a, b) in enumerate(pairwise(starts[:, j])):
+                found[i, j] = _quantile(scores[a:b], shares[a:b], shares[a - 1] if a else 0.0, coverage)
+            few = np.isinf(found[:, j])
+            if few.any() and len(found) > 1:
+                order = np.argsort(scores, kind="stable")
+                shares = np.cumsum(np.diff(shares, prepend=0.0)[order])
+                found[few, j] = _quantile(scores[order], shares, 0.0, coverage)
+        return found
+
+    @cached_property
+    def _bounds(self) -> Array:
+        """Scale from which on each fifth but the first is meant, shape (c, 4)."""
+        assert self.levels is not None
+        assert self.starts is not None
+        found = np.full((self.scores.shape[1], FIFTHS - 1), np.inf)
+        for j, (level, starts) in enumerate(zip(self.levels.T, self.starts.T, strict=True)):
+            for i, (a, b) in enumerate(pairwise(starts[1:])):
+                found[j, i] = level[a:b].min() if b > a else np.inf
+        return found
 
     def require(self, outputs: int, functions: int) -> None:
         """Refuse intervals of other outputs, or of more functions than the model has.
@@ -95,6 +138,10 @@ class Intervals:
         shape, q = np.shape(self.scores), len(self.weights)
         right = shape[1:] == (outputs,) and sound_array(self.scores, shape) and sound_array(self.shares, shape)
         right = right and sound_array(self.mean, (outputs,)) and sound_array(self.weights, (q, outputs))
+        if self.starts is not None:
+            right = right and sound_array(self.levels, shape) and sound_array(self.starts, (FIFTHS + 1, outputs), "iu")
+            right = right and not self.starts[0].any() and bool((self.starts[-1] == shape[0]).all())
+            right = right and bool((np.diff(self.starts, axis=0) >= 0).all())
         if not right or q > functions:
             raise ModelFormatError(
                 f"The intervals' numbers have shape {shape}, or are not finite.",
@@ -102,6 +149,23 @@ class Intervals:
                 expected=f"finite numbers of {outputs} output(s)",
                 remedy="restore the model from a copy",
             )
+
+
+def _quantile(scores: Array, shares: Array, before: float, coverage: float) -> float:
+    """The score with so much of the rows' weight up to it; infinite where there are too few rows.
+
+    Args:
+        scores: ascending.
+        shares: of the weight up to each, beyond those that lie ``before`` all of them.
+        before: see ``shares``.
+        coverage: the share.
+    """
+    if not len(scores):
+        return np.inf
+    # One row more, the one that is predicted, of the mean weight: it may be the worst of all.
+    mass = float(shares[-1] - before) * (1.0 + 1.0 / len(scores))
+    place = int(np.searchsorted(shares, before + (coverage - 1e-12) * mass))
+    return float(scores[place]) if mass > 0 and place < len(scores) else np.inf
 
 
 def made_intervals(left_out: LeftOut, X: Array, basis: Basis, engine: Engine) -> Intervals:
@@ -120,37 +184,63 @@ def made_intervals(left_out: LeftOut, X: Array, basis: Basis, engine: Engine) ->
     functions = 0
     if m >= LEAST:
         first = uniform_rows(0, _HALF, left_out.ids, 1)[:, 0] < 0.5
-        learning, rest = np.flatnonzero(first)[:LEARNED], np.flatnonzero(~first)
+        learning = np.flatnonzero(first)[:LEARNED]
+        rest = np.setdiff1d(rest, learning, assume_unique=True)
         mean = w[learning] @ missed[learning] / max(float(w[learning].sum()), np.finfo(np.float64).tiny)
         mean = np.where(mean > 0, mean, 1.0)
         if isinstance(basis, Expansion) and isinstance(basis.Z, np.ndarray) and w[learning].sum() > 0:
             functions = min(basis.p, FUNCTIONS, len(learning) // 5)
             targets = missed[learning] / mean - 1.0
             weights = _scale(basis.head(functions), X[learning], targets, w[learning], engine)
-    made = Intervals(missed[:0], missed[:0], mean, weights, {})
     found = np.zeros((len(rest), c))
     if functions:
         head = basis.head(functions)  # type: ignore[attr-defined]
         for rows in cuts(len(rest)):
             found[rows] = engine.product(engine.values(head, X[rest[rows]]).astype(np.float64), weights)
-    scores = missed[rest] / made.scales(found)
-    facts = {"source": left_out.source, "rows": len(rest), "functions": functions}
-    return Intervals(*ranked(scores, w[rest]), mean, weights, facts)
+    levels = relative_scales(found)
+    parts = ranked(missed[rest] / (mean * levels), w[rest], levels)
+    fifths = [FIFTHS if each else 1 for each in (parts.starts[1] < len(rest)).tolist()]
+    facts = {"source": left_out.source, "rows": len(rest), "functions": functions, "fifths": fifths}
+    return Intervals(mean=mean, weights=weights, facts=facts, **parts._asdict())
 
 
-def ranked(scores: Array, w: Array) -> tuple[Array, Array]:
-    """Scores of rows ascending, shape (m, c), and the share of the weight up to each: what ``Intervals`` hold.
+class Ranked(NamedTuple):
+    """Scores by fifth of the scale: what ``Intervals`` hold, by their names."""
+
+    scores: Array
+    shares: Array
+    levels: Array
+    starts: Array
+
+
+def ranked(scores: Array, w: Array, levels: Array) -> Ranked:
+    """Scores of rows, fifth after fifth of the scale's weight, ascending in each.
+
+    Equal scales are in one fifth. Where a fifth would have fewer than ``LEAST`` rows, the first has all of them.
 
     Args:
         scores: shape (m, c).
         w: weights of the rows, shape (m,), or (m, c) where they differ by output.
+        levels: scale of each row as a share of the mean one, shape (m, c).
     """
-    order = np.argsort(scores, axis=0, kind="stable")
-    mass = w[order] if w.ndim == 1 else np.take_along_axis(w, order, axis=0)
-    # One row more, the one that is predicted, of the mean weight: it may be the worst of all.
+    m, c = scores.shape
+    w = np.broadcast_to(w[:, None] if w.ndim == 1 else w, scores.shape)
+    order, starts = np.argsort(levels, axis=0, kind="stable"), np.zeros((FIFTHS + 1, c), dtype=np.int64)
+    for j in range(c):
+        rows = order[:, j]
+        upto = np.cumsum(w[rows, j])
+        inner = np.searchsorted(upto, np.linspace(0.0, upto[-1] if m else 0.0, FIFTHS + 1)[1:-1])
+        level = levels[rows, j]
+        starts[1:-1, j] = np.searchsorted(level, level[np.minimum(inner, m - 1)]) if m else 0
+        starts[-1, j] = m
+        if np.diff(starts[:, j]).min() < LEAST:
+            starts[1:, j] = m
+        fifth = np.searchsorted(starts[1:-1, j], np.arange(m), side="right")
+        order[:, j] = rows[np.lexsort((scores[rows, j], fifth))]
+    scores, mass, levels = (np.take_along_axis(each, order, axis=0) for each in (scores, w, levels))
     total = mass.sum(axis=0)
-    total = total + np.where(total > 0, total / max(1, len(mass)), 1.0)
-    return np.take_along_axis(scores, order, axis=0), np.cumsum(mass, axis=0) / total
+    total = total + np.where(total > 0, total / max(1, m), 1.0)
+    return Ranked(scores, np.cumsum(mass, axis=0) / total, levels, starts)
 
 
 def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Array:
@@ -190,5 +280,4 @@ def relative_scales(found: Array) -> Array:
 def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Held:
     """Which targets lie in their intervals of coverage ``SCORED``: F and y, shape (n, c), in encoded units."""
     scale = relative_scales(found)
-    scores = np.abs(np.subtract(F, y, dtype=np.float64)) / (intervals.mean * scale)
-    return Held(np.asarray(scores <= intervals.quantile(SCORED)), scale)
+    return Held(np.abs(np.subtract(F, y, dtype=np.float64)) <= intervals.half_widths(scale, SCORED), scale)

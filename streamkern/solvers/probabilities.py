@@ -150,12 +150,14 @@ class LabelCalibration:
         bias: b, shape (L, 2).
         facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` labels, which all rows or none
             have.
+        cuts: what outputs are compared with where labels are decided, shape (L,); None for 1/2.
     """
 
     below: Array
     above: Array
     bias: Array
     facts: dict[str, Any]
+    cuts: Array | None = None
 
     def probabilities(self, outputs: Array) -> Array:
         """Probabilities of the labels, shape (n, L), float64, of outputs of that shape."""
@@ -177,7 +179,8 @@ class LabelCalibration:
         Raises:
             ModelFormatError: an array has another shape, or a number is not finite.
         """
-        if not all(sound_array(each, (labels, 2)) for each in (self.below, self.above, self.bias)):
+        cut = self.cuts is None or sound_array(self.cuts, (labels,))
+        if not cut or not all(sound_array(each, (labels, 2)) for each in (self.below, self.above, self.bias)):
             raise ModelFormatError(
                 f"The probabilities' parameters have shape {np.shape(self.below)}, or are not finite.",
                 where="answers",

@@ -59,7 +59,7 @@ class Sums:
         change: (rows, V) where the functions are ψ = Vᵀ φ[rows], or None.
         scale: mean diagonal of Σ w φφᵀ / Σ w where they are.
         bound: why no row can be taken away; empty where any can.
-        factors: what rows of each class weigh, times their own weight, shape (K,); None where that is 1.
+        factors: what rows of each class weigh, times their own weight, see ``ClassWeightedSource``; None where it is 1.
     """
 
     gram: Array
@@ -93,7 +93,7 @@ class Sums:
         right = all(
             sound_array(arrays[name], shape) and arrays[name].dtype == np.float64 for name, shape in shapes.items()
         )
-        right = right and (self.factors is None or sound_array(self.factors, (c,)))
+        right = right and (self.factors is None or sound_array(self.factors, (c,)) or sound_array(self.factors, (c, 2)))
         if self.change is not None:
             rows, V = self.change if isinstance(self.change, tuple) and len(self.change) == 2 else (None, None)
             right = right and sound_array(V, (M, M)) and sound_array(rows, (M,), "iu")

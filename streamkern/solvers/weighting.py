@@ -7,10 +7,19 @@ squared mean E[w k_x ⊗ k_x], so that in place of the mean diagonal β stands i
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from streamkern.data.class_weights import WeightTotals
+from streamkern.data.dataset import Dataset
+from streamkern.data.statistics import Extremes, RawScan
+from streamkern.data.stream import Assembly, Raw, Scan
+from streamkern.execute.base import Executor
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers.base import Problem
+from streamkern.solvers.footprint import scan_rows
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
 
 
@@ -60,3 +69,16 @@ def center_weights(problem: Problem) -> Array | None:
     if not problem.train.weighted or problem.centers.ids is None:
         return None
     return problem.rows(problem.centers.ids)[1]
+
+
+def weight_totals(dataset: Dataset, executor: Executor) -> WeightTotals:
+    """Sum and largest of the rows' weights: one sweep."""
+    work = ScanWork(RawScan(Scan(Assembly(dataset.plain()), scan_rows(dataset.widest))), _weights_of_rows)
+    mass, ends = sweep(executor, work)
+    return WeightTotals(float(mass), float(ends.high))
+
+
+def _weights_of_rows(block: tuple[Raw, str], state: Any) -> tuple[float, Extremes]:
+    w = block[0].w
+    assert w is not None
+    return float(w.sum()), Extremes(np.inf, float(w.max(initial=0.0)))

@@ -262,12 +262,17 @@ class TableSource(ChosenSource):
             try:
                 X[:, j] = converted(values, column, self._words[j] if column.text else None)
             except UnfitError as error:
+                remedy = (
+                    f"correct the value or leave it empty; or read the column as another kind: "
+                    f'schema={{{column.name!r}: "category"}}'
+                )
+                if column.kind == "datetime":
+                    remedy += f"; dates of another order: pandas.to_datetime(table[{column.name!r}], dayfirst=True)"
                 raise DataError(
                     f"The value {error.value!r} of column {column.name!r} is not {error.expected}.",
                     where=self.where_row(chunk, error.row),
                     expected=error.expected,
-                    remedy=f"correct the value or leave it empty; or read the column as another kind: "
-                    f'schema={{{column.name!r}: "category"}}',
+                    remedy=remedy,
                 ) from error
         return X
 
@@ -301,13 +306,16 @@ class TableSource(ChosenSource):
         return np.asarray(values.to_numpy(zero_copy_only=False))
 
     def _fail(self, chunk: int, name: str, row: int, what: str) -> NoReturn:
+        remedy = "fill or drop such rows first"
+        if name in self._roles.features:
+            remedy = f'declare the column: schema={{{name!r}: "number"}}; or leave it out: exclude=[{name!r}]'
+        elif name in self._roles.targets:
+            remedy = f"leave out the rows without a target: table = table[table[{name!r}].notna()]"
         raise DataError(
             f"column {name!r} {what}",
             where=self.where_row(chunk, row),
             expected="a value in every row, as many in each row",
-            remedy="fill or drop such rows first"
-            if name not in self._roles.features
-            else f'declare the column: schema={{{name!r}: "number"}}; or leave it out: exclude=[{name!r}]',
+            remedy=remedy,
         )
 
 

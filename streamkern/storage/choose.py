@@ -244,7 +244,8 @@ def choose_columns(
     elif len(usual) == 1 and fields[usual[0]].wide:
         chosen, inside = usual, columns
     else:
-        raise unknown_name("column", missing, others, where)
+        trained = "give every column that the model was trained on: without values, where they are not known"
+        raise unknown_name("column", missing, others, where, trained if isinstance(request.schema, Schema) else None)
     if not chosen:
         raise DataError(
             "no columns are left to be features",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,22 @@ from streamkern.types import Array, IntArray
 MOST_WORDS = 10_000
 """Texts of a column that are kept, so that messages and names of features can show them."""
 
+_LIKE = {
+    "numbers": re.compile(r"[-+]?[$€£¥]? ?(\d+|\d{1,3}([,.']\d{3})+)([.,]\d+)?( ?[%$€£¥])?"),
+    "dates": re.compile(
+        r"(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([-/. ])(\d{1,2}|[A-Za-z]{3,9})\2\d{4}|\d{1,2}/\d{1,2}/\d\d"
+        r"|[A-Za-z]{3,9}\.? \d{1,2},? \d{4})([T ,].*)?"
+    ),
+}
+"""How texts look that stand for numbers, with signs and separators, or for dates, of any order."""
+
+_MOSTLY = 0.9
+"""Share of texts that look so, from which on a column does."""
+
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
 _DAY = 86_400
+_YEAR_10_000 = 253_402_300_800
 
 
 class UnfitError(ValueError):
@@ -45,6 +59,15 @@ def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def looks_like(texts: Iterable[str]) -> str | None:
+    """What most of these texts stand for, ``numbers`` or ``dates``; None for words, and for digits alone."""
+    given = [text.strip() for text in texts]
+    if not given or all(text.isdigit() for text in given):
+        return None
+    shares = {what: sum(map(bool, map(form.fullmatch, given))) / len(given) for what, form in _LIKE.items()}
+    return next((what for what, share in shares.items() if share >= _MOSTLY), None)
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -244,7 +267,11 @@ def _seconds(values: pa.ChunkedArray) -> Array:
     elif pa.types.is_timestamp(kind):
         values, units = values.cast(pa.int64()), _UNITS[kind.unit]
     else:
-        return _floats(values)  # seconds already
+        seconds = _floats(values)
+        if (late := np.abs(seconds) >= _YEAR_10_000).any():  # in milliseconds, as pandas writes JSON
+            row = int(np.argmax(late))
+            raise UnfitError(row, values[row].as_py(), "a date, or seconds since 1970 up to the year 9999")
+        return seconds
     gaps = np.asarray(values.is_null().to_numpy())
     whole = np.asarray(values.fill_null(0).to_numpy()).astype(np.int64)
     made = (whole * _DAY).astype(np.float64) if units is None else whole // units + (whole % units) / units
@@ -320,6 +347,8 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
         return pa.Table.from_batches([value])
     try:
         if type(value).__module__.partition(".")[0] == "pandas":
+            if not hasattr(value, "columns"):
+                raise ValueError("a Series is one column, or one row (of which series.to_frame().T makes a table)")
             _require_distinct([str(name) for name in value.columns])
             return pa.table({str(name): _column(value.iloc[:, j]) for j, name in enumerate(value.columns)})
         if hasattr(value, "__arrow_c_stream__"):

@@ -157,7 +157,11 @@ class CsvSource(TableSource):
         with self._file.explaining("the text that was there when it was opened"):
             types = {name: self._types[name] for name in names}
             # Without a column to read, all are: one gives the number of rows.
-            return self._parse(self._file.read(*self._spans[chunk]), types, list(names) or self._names[:1])
+            table = self._parse(self._file.read(*self._spans[chunk]), types, list(names) or self._names[:1])
+        for name in set(self._roles.targets) & set(names):  # an empty field is a missing label
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, name, self._given(table.column(at)))
+        return table
 
     def _decoded(self) -> tuple[int, int]:
         """The text, the parser's copy of it with the ends of its fields, and the columns in use."""

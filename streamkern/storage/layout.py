@@ -90,8 +90,8 @@ def target_of(name: str, dtype: np.dtype[Any], outputs: tuple[int, ...], where: 
     return Target(name, dtype.newbyteorder("="), outputs)
 
 
-def unknown_name(kind: str, name: str, names: Iterable[str], where: str) -> DataError:
-    """The error for a column or array that is not there: close matches first."""
+def unknown_name(kind: str, name: str, names: Iterable[str], where: str, remedy: str | None = None) -> DataError:
+    """The error for a column or array that is not there: close matches first, and what to do by default."""
     names = list(names)
     close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
     listed = close + [other for other in names if other not in close]
@@ -100,7 +100,7 @@ def unknown_name(kind: str, name: str, names: Iterable[str], where: str) -> Data
         f"{kind} {name!r} is not there",
         where=where,
         expected=f"one of: {shown}" if listed else "a named column; this source has no column names",
-        remedy=f"did you mean {close[0]!r}?" if close else "name one that is there",
+        remedy=remedy or (f"did you mean {close[0]!r}?" if close else "name one that is there"),
     )
 
 

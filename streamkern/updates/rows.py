@@ -19,14 +19,13 @@ from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset
 from streamkern.data.split import Listed
 from streamkern.data.stream import Assembly, Block, Scan
-from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
 from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.memory import default_budget, limited, parse_bytes
 from streamkern.model import KernelMachine
 from streamkern.partition.model import PartitionedMachine
-from streamkern.solvers.answers import AnswersFrom, make_answers
+from streamkern.solvers.answers import AnswersFrom, decided_by, make_answers
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct, DirectIteration, Solved
 from streamkern.solvers.footprint import Footprint, footprint, loaded
@@ -34,7 +33,6 @@ from streamkern.solvers.intervals import Intervals
 from streamkern.solvers.left_out import ROWS, row_digests
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.metered import SCAN_ROWS
-from streamkern.solvers.probabilities import ProbabilityCalibration
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.sums import StoredSums, Sums, normal_equations
 from streamkern.solvers.warm import UnlikeChampionError
@@ -203,8 +201,7 @@ def updated(
     problem = replace(problem, encoding=encoding, validation=validation, leave_out=left_out)
     solved, report = _solved(problem, sums)
     answers, source, said = _answers(problem, solved, before) if wanted else (before, "", [])
-    if isinstance(encoding, Classes) and isinstance(answers, ProbabilityCalibration):
-        encoding = replace(encoding, cut=answers.cut)
+    encoding = decided_by(encoding, answers)
     for message in (*report.get("warnings", ()), *said):
         warnings.warn(message, UserWarning, stacklevel=3)
     counts = {"added": 0 if added is None else added.base_rows, "forgotten": forgotten.base_rows if forgotten else 0}

@@ -2,12 +2,12 @@
 
 Classes: log loss, expected calibration error (15 bins), AUC, accuracy on test rows, and processor seconds of fit and
 prediction. Values: the share of test rows inside their 90% intervals, in all and in every fifth of the predicted scale
-(least and most), their mean width, and that of one width for all. LightGBM runs where it is installed; its intervals
-are those of its quantile loss at 5% and 95%.
+(least and most), and their mean width. LightGBM runs where it is installed; its intervals are those of its quantile
+loss at 5% and 95%, and its fifths those of their width.
 
 ``--data NAME=FILE:TARGET`` adds a table from a CSV or parquet file, such as ``--data adult=adult.csv:income``;
 ``--packages FOLDER`` adds the real tables of ``tables.py``. ``--centers 0`` is all defaults, ``--logistic`` adds
-those with the logistic loss.
+those with the logistic loss, with ``--centers N`` on as many centers. ``--models`` leaves some of the models out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,6 +25,7 @@ from sklearn import datasets
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 import streamkern as sk
+from streamkern.solvers.intervals import relative_scales
 from tests.benchmarks.tables import FASHION, TABLES, fashion_parts
 
 
@@ -43,6 +45,9 @@ VALUES = {
     "friedman": lambda: _friedman(0),
     "linnerud-like": lambda: datasets.make_regression(4000, 10, noise=20.0, random_state=0),
 }
+
+
+MODELS = ("streamkern", "with AGOP", "logistic", "LightGBM")
 
 
 def split(X: Any, y: Any, seed: int, share: float = 0.3) -> tuple[Any, ...]:
@@ -80,8 +85,10 @@ def _coded(X: pd.DataFrame) -> pd.DataFrame:
     return X.astype({name: "category" for name in text})
 
 
-def classes(name: str, parts: tuple[Any, ...], centers: int, more: dict[str, dict[str, Any]]) -> None:
-    """One line for each model: the defaults, those with ``more`` options by name, LightGBM."""
+def classes(
+    name: str, parts: tuple[Any, ...], centers: int, more: dict[str, dict[str, Any]], models: Sequence[str]
+) -> None:
+    """One line for each of the models: the defaults, those with ``more`` options by name, LightGBM."""
     X, y, X_test, y_test = parts
     labels = np.unique(y)
 
@@ -95,18 +102,20 @@ def classes(name: str, parts: tuple[Any, ...], centers: int, more: dict[str, dic
         )
 
     for who, options in {"streamkern": {}, **more}.items():
+        if who not in models:
+            continue
         start = time.process_time()
         how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-6), "threads": 2} if centers else {}
         model = sk.KernelClassifier(**{**how, **options}).fit(X, y)
         line(who, model.predict_proba(X_test), time.process_time() - start)
-    if find_spec("lightgbm"):
+    if "LightGBM" in models and find_spec("lightgbm"):
         start = time.process_time()
         model, rows = trees("LGBMClassifier", X)
         model.fit(rows, y)
         line("LightGBM", model.predict_proba(trees("LGBMClassifier", X_test)[1]), time.process_time() - start)
 
 
-def values(name: str, parts: list[tuple[Any, ...]], centers: int) -> None:
+def values(name: str, parts: list[tuple[Any, ...]], centers: int, models: Sequence[str]) -> None:
     """One line for each model: means over splits."""
     lines: dict[str, list[list[float]]] = {}
     for X, y, X_test, y_test in parts:
@@ -116,9 +125,10 @@ def values(name: str, parts: list[tuple[Any, ...]], centers: int) -> None:
         found = model.predict_interval(X_test, coverage=0.9)
         took = time.process_time() - start
         inside, width = (found[:, 0] <= y_test) & (y_test <= found[:, 1]), np.diff(found, axis=1)[:, 0]
-        fifths = [inside[part].mean() for part in np.array_split(np.argsort(width, kind="stable"), 5)]
+        scales = relative_scales(model.model_.decision_function(X_test, scales=True)[:, 1])
+        fifths = [inside[part].mean() for part in np.array_split(np.argsort(scales, kind="stable"), 5)]
         lines.setdefault("streamkern", []).append([inside.mean(), min(fifths), max(fifths), width.mean(), took])
-        if find_spec("lightgbm"):
+        if "LightGBM" in models and find_spec("lightgbm"):
             start = time.process_time()
             ends = []
             for share in (0.05, 0.95):
@@ -144,6 +154,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=5, help="splits that intervals are measured on")
     parser.add_argument("--metric", action="store_true", help="with the learned metric, too")
     parser.add_argument("--logistic", action="store_true", help="with the logistic loss, too")
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, help="all by default")
     args = parser.parse_args()
     more: dict[str, dict[str, Any]] = {"with AGOP": {"metric": sk.AGOP()}} if args.metric else {}
     if args.logistic:
@@ -152,30 +163,31 @@ def main() -> None:
     print(f"{'set':<16}{'model':<12}{'log loss':>10}{'ECE':>9}{'AUC':>9}{'accuracy':>10}{'seconds':>9}")
     for name, load in CLASSES.items():
         if wanted(name):
-            classes(name, split(*load(), 0), args.centers, more)
+            classes(name, split(*load(), 0), args.centers, more, args.models)
     if FASHION.is_dir() and wanted("fashion"):
-        classes(
-            "fashion", fashion_parts(), args.centers, {name: how for name, how in more.items() if name == "logistic"}
-        )
+        one = {name: how for name, how in more.items() if name == "logistic"}
+        classes("fashion", fewer(fashion_parts(), args.rows), args.centers, one, args.models)
     for given in args.data:
         name, _, rest = given.partition("=")
         file, _, target = rest.rpartition(":")
         frame = pd.read_parquet(file) if file.endswith(".parquet") else pd.read_csv(file, skipinitialspace=True)
         frame = frame.sample(min(len(frame), args.rows), random_state=0)
-        classes(name, split(frame.drop(columns=target), frame[target], 0), args.centers, more)
+        classes(name, split(frame.drop(columns=target), frame[target], 0), args.centers, more, args.models)
     tables = [name for name in TABLES if args.packages and name != "fars" and wanted(name)]  # LightGBM fails on fars
     os.environ["TABLES_PACKAGES"] = args.packages or ""
     loaded = {name: (_coded(X), y, is_classes) for name in tables for X, y, is_classes in [TABLES[name]()]}
     for name, (X, y, is_classes) in loaded.items():
         if is_classes:
-            classes(name, fewer(split(X, y, 0), args.rows), args.centers, more)
+            classes(name, fewer(split(X, y, 0), args.rows), args.centers, more, args.models)
     print(f"\n{'set':<16}{'model':<12}{'inside':>10}{'least':>9}{'most':>9}{'width':>10}{'seconds':>9}")
     for name, load in VALUES.items():
         if wanted(name):
-            values(name, [split(*load(), seed) for seed in range(args.splits)], args.centers)
+            values(name, [split(*load(), seed) for seed in range(args.splits)], args.centers, args.models)
     for name, (X, y, is_classes) in loaded.items():
         if not is_classes:
-            values(name, [fewer(split(X, y, seed), args.rows) for seed in range(args.splits)], args.centers)
+            values(
+                name, [fewer(split(X, y, seed), args.rows) for seed in range(args.splits)], args.centers, args.models
+            )
 
 
 if __name__ == "__main__":

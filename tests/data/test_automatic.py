@@ -136,6 +136,25 @@ def test_a_calendar_knows_leap_years_and_times_before_1970() -> None:
         sk.Dates(parts=("minute",))
 
 
+def test_text_that_stands_for_numbers_or_dates_is_warned_of() -> None:
+    n = 300
+    X = pd.DataFrame({
+        "amount": [f"{i * 7919 % 10**6:,}" for i in range(n)],
+        "when": [f"{1 + i % 28:02}.{1 + i % 12:02}.2024" for i in range(n)],
+        "zip": [f"{i % 5:05}" for i in range(n)],
+        "size": np.arange(n) % 17,
+    })  # fmt: skip
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        sk.KernelClassifier(centers=20).fit(X, X["size"] > 8)
+    told = " ".join(str(warning.message) for warning in given)
+    assert "column 'amount' is text that looks like numbers ('0')" in told
+    assert "pandas.to_numeric" in told
+    assert "column 'when' is text that looks like dates ('01.01.2024')" in told
+    assert "pandas.to_datetime" in told
+    assert "zip" not in told
+
+
 def test_explicit_steps_take_columns_by_name() -> None:
     when = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"] * 30)
     table = pd.DataFrame(
@@ -204,7 +223,11 @@ def test_units_a_million_apart_are_no_loss_and_a_users_units_stay() -> None:
     ]
     assert scores[1] > scores[0] - 0.02
     assert share_of_features(np.var(far, axis=0)) < 0.25 < share_of_features(np.var(X, axis=0))
-    for given in ({"kernel": sk.Laplace(3.0)}, {"centers": sk.Given(far[:40])}, {"preprocess": None}):
+    for given in (
+        {"kernel": sk.Laplace(3.0)},
+        {"centers": sk.Given(far[:40])},
+        {"preprocess": None, "kernel": "laplace"},
+    ):
         with pytest.warns(UserWarning, match="make up 99% of the variance"):
             model = sk.KernelRegressor(**(SETTINGS | given)).fit(far, y)
         assert np.ndim(model.model_.factor) == 0

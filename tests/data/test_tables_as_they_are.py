@@ -204,6 +204,20 @@ def test_a_category_that_training_did_not_see_is_named_by_its_word_where_it_is_a
     assert "Zürich" in str(error.value)
 
 
+def test_rows_that_cannot_be_predicted_say_why(fitted):
+    table = generated(8, 4)
+    with pytest.raises(sk.DataError, match=r"(?s)'town' is not there.*every column that the model was trained on"):
+        fitted.predict(table.drop(columns="town").to_dict("records"))
+    with pytest.raises(sk.DataError, match=r"(?s)A feature is infinity.*row 2, feature 'size'.*correct the value"):
+        fitted.predict(table.assign(size=[1.0, 2.0, np.inf, 3.0]))
+    in_milliseconds = [row | {"when": 1_700_000_000_000} for row in table.to_dict("records")]
+    with pytest.raises(sk.DataError, match=r"of column 'when' is not a date, or seconds since 1970"):
+        fitted.predict(in_milliseconds)
+    with pytest.raises(sk.DataError, match=r"to_frame\(\)\.T"):
+        fitted.predict(table.iloc[0])
+    np.testing.assert_array_equal(fitted.predict(table.iloc[0].to_frame().T), fitted.predict(table)[:1])
+
+
 @pytest.mark.parametrize("columns", [["b", "a"], ["c", "a", "b"]])
 def test_a_data_set_with_its_columns_in_another_order_is_said_to_have_other_columns(columns: list[str]) -> None:
     rows = pd.DataFrame({"a": list("xyzx") * 20, "b": np.arange(80) % 7, "c": 1.0})

@@ -35,7 +35,7 @@ def with_nan() -> np.ndarray:
     ("rows", "message", "where"),
     [
         (other(y=Y + (np.arange(80) == 9)), "The label 2 was not among the classes", "row 9"),
-        (other(with_nan()), "A feature is NaN or infinite", "row 7, feature 1"),
+        (other(with_nan()), "A feature is NaN", "row 7, feature 1"),
         (other(X[:, :2]), "X has 2 features, but .* is expecting 3", "X"),
         (other(y=None), "has no target", "the target"),
         (other(columns=["a", "c", "b"]), "The columns differ from those of training: 'c'", ""),

@@ -183,7 +183,7 @@ def test_text_in_a_text_table_is_described_even_where_nothing_else_is(tmp_path, 
     assert main(["inspect", str(whole), "--target", "kind", "--threads", "2"]) == 0
     text = capsys.readouterr().out
     assert "200 of 0 features" in text
-    assert "classes   3: city 50.0%" in text
+    assert "classes   2: city 51.0%" in text
     (line,) = [line for line in text.splitlines() if line.startswith("  id ")]
     assert line.split()[1:4] == ["string", "0", "200"]
     assert line.endswith("lengths 2 to 4, 'r0' to 'r199'")
@@ -327,13 +327,44 @@ def test_a_list_of_features_a_missing_partition_and_nan_may_lack_labels(tmp_path
 
 
 def test_empty_texts_are_a_class_as_they_are_in_training(tmp_path):
-    (tmp_path / "rows.csv").write_text("a,y\n" + "".join(f"{i},{['cat', 'dog', ''][i % 3]}\n" for i in range(60)))
-    text = inspect(tmp_path / "rows.csv", "y").text()
+    labels = [["cat", "dog", ""][i % 3] for i in range(60)]
+    pq.write_table(pa.table({"a": np.arange(60.0), "y": labels}), tmp_path / "rows.parquet")
+    text = inspect(tmp_path / "rows.parquet", "y").text()
     assert "classes   3: '' 33.3%, cat 33.3%" in text
     assert "advice: 20 labels are empty texts, which training takes for a class of its own" in text
-    sk.ingest(tmp_path / "rows.csv", tmp_path / "out.zarr", target="y")
+    sk.ingest(tmp_path / "rows.parquet", tmp_path / "out.zarr", target="y")
     model = sk.KernelClassifier(centers=sk.Uniform(10)).fit(*sk.open_dataset(tmp_path / "out.zarr").source.read(0)[:2])
     assert list(model.classes_) == ["", "cat", "dog"]
+
+
+def test_an_empty_field_of_a_text_table_is_a_missing_label_as_a_null_is(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,y\n" + "".join(f"{i},{['cat', 'dog', ''][i % 3]}\n" for i in range(60)))
+    found = inspect(tmp_path / "rows.csv", "y")
+    assert (found.facts["target"]["missing"], found.facts["classes"]) == (20, [["cat", 20], ["dog", 20]])
+    assert "advice: rows without a label are errors in training" in found.text()
+    for use in (
+        lambda: sk.KernelClassifier(centers=10).fit(sk.open_dataset(tmp_path / "rows.csv", "y")),
+        lambda: sk.ingest(tmp_path / "rows.csv", tmp_path / "out.zarr", target="y"),
+    ):
+        with pytest.raises(sk.DataError, match=r"(?s)column 'y' is null.*row 2.*table\['y'\]\.notna"):
+            use()
+
+
+def test_text_that_stands_for_numbers_or_dates_is_advised_on(tmp_path):
+    n = 1200
+    table = {
+        "amount": [f"{i * 7919 % 10**6:,}.50" for i in range(n)],
+        "share": [f"{i % 40}%" for i in range(n)],
+        "when": [f"{1 + i % 28:02}/{1 + i % 12:02}/2024" for i in range(n)],
+        "customer": [f"c-{i}" for i in range(n)],
+        "zip": [f"{i % 50:05}" for i in range(n)],
+    }
+    pq.write_table(pa.table(table | {"y": np.arange(n) % 2}), tmp_path / "rows.parquet")
+    advice = [line for line in inspect(tmp_path / "rows.parquet", "y").text().splitlines() if "advice" in line]
+    for name, what in (("amount", "numbers"), ("share", "numbers"), ("when", "dates")):
+        assert any(f"column {name} is text that looks like {what}" in line for line in advice), advice
+    assert sum("looks like" in line for line in advice) == 3
+    assert any(line.endswith("leave ids out: --exclude customer") for line in advice)
 
 
 def test_columns_beside_a_list_of_features_are_described(tmp_path):

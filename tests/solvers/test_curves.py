@@ -9,6 +9,7 @@ from streamkern.data.targets import Classes, Indicators
 from streamkern.execute import open_executor
 from streamkern.solvers import metrics as ours
 from streamkern.solvers.curves import CURVES, STEPS, curves_of
+from streamkern.solvers.intervals import relative_scales
 from streamkern.solvers.metrics import Measured, measured
 
 
@@ -130,9 +131,10 @@ def test_fifths_of_intervals_are_counted_and_have_the_same_bits_for_any_threads(
             made.append(model.score_in_detail(data, executor).details["fifths"])
     np.testing.assert_array_equal(*made)
     ends, weight = model.predict_interval(X[3000:]), np.ones(3000) if w is None else w
+    scales = relative_scales(model.decision_function(X[3000:], scales=True)[:, 2:])
     for j in range(2):
         low, high = ends[:, j].T
-        order = np.argsort(high - low, kind="stable")
+        order = np.argsort(scales[:, j], kind="stable")
         inside, upto = ((low <= y[3000:, j]) & (y[3000:, j] <= high))[order], np.cumsum(weight[order])
         fifth = np.minimum((5 * (upto - weight[order] / 2) / upto[-1]).astype(int), 4)
         for i, (mass, share, width) in enumerate(made[0][j]):

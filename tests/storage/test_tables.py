@@ -167,7 +167,7 @@ class TestJoined(TableSuite):
 
 def test_text_with_quotes_line_ends_in_values_and_a_byte_order_mark_is_cut_at_records(tmp_path, monkeypatch):
     monkeypatch.setattr(csv, "BLOCK_BYTES", 16)
-    labels = ['a "quoted" one', "two\nlines", "with, comma", "plain", ""] * 7
+    labels = ['a "quoted" one', "two\nlines", "with, comma", "plain", " "] * 7
     table = pd.DataFrame({"x": range(35), "label": labels})
     path = tmp_path / "t.csv"
     path.write_bytes(b"\xef\xbb\xbf" + table.to_csv(index=False, lineterminator="\r\n").encode())
