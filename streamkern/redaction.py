@@ -2,7 +2,7 @@
 
 There is one function, ``redacted``, and every writer calls it. It hides user information and queries of URLs by their
 shape; and, by value, whatever this process has been given as a secret: passwords and signatures in URLs, settings and
-storage options with the name of a secret, and such variables of the environment.
+storage options with the name of a secret, and such variables of the environment, or what a connection string has there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote
 
@@ -41,7 +41,11 @@ _ASSIGNED = re.compile(
     rf"|\bsig)(=|[\"']:\s*[\"'])[^&;,{_END}]+",
     re.IGNORECASE,
 )
+_IN_CONNECTION = re.compile(r"(?:^|;)\s*(?:AccountKey|SharedAccess\w{1,20}|Password|Pwd)=(?P<value>[^;]+)", re.I)
 _BEARER = re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=\-]{8,}", re.IGNORECASE)
+
+# Of the environment: where a secret lies, and the working directory, are none.
+_PLACES = re.compile(r"(?:_FILE|_PATH|_DIR|_SOCK|_URL|_URI)$|^(?:OLD)?PWD$|^GOOGLE_APPLICATION_CREDENTIALS$", re.I)
 
 _WORDS = frozenset({"true", "false", "none", "null", "auto", "default"})
 _LONG = 8  # letters from which a secret is hidden inside words, too
@@ -64,22 +68,7 @@ def keep_secret(*values: str) -> None:
 
 def keep_url_secrets(text: str) -> None:
     """Hide from now on the user information and the signatures of a URL; other texts are left alone."""
-    scheme = _SCHEME.match(text)
-    if scheme is None:
-        return
-    at = _end_of_user(text, scheme.end(), text.rfind("@"))
-    user = text[scheme.end() : at] if at else ""
-    if user and not _is_container(scheme[1], user):
-        name, colon, password = user.partition(":")
-        keep_secret(password, *(part for part in (name, user) if len(part) >= _LONG or not colon))
-        text = text[at + 1 :]
-    for part in re.split(r"[?#&;]", text)[1:]:
-        name, equals, value = part.partition("=")
-        odd = re.search(rf"[{_END}]", part) is not None
-        if equals and (names_secret(name) or len(value) >= 16 or odd):
-            keep_secret(value)
-        elif not equals and (len(name) >= 16 or odd):
-            keep_secret(name)
+    keep_secret(*_url_secrets(text))
 
 
 def keep_option_secrets(options: Any) -> None:
@@ -193,11 +182,41 @@ def _is_container(scheme: str, user: str) -> bool:
     return scheme.lower() in _CONTAINERS and ":" not in user and "@" not in user
 
 
+def _url_secrets(text: str) -> list[str]:
+    """The user information and the signatures of a URL; nothing of other texts."""
+    scheme, found = _SCHEME.match(text), list[str]()
+    if scheme is None:
+        return found
+    at = _end_of_user(text, scheme.end(), text.rfind("@"))
+    user = text[scheme.end() : at] if at else ""
+    if user and not _is_container(scheme[1], user):
+        name, colon, password = user.partition(":")
+        found += [password, *(part for part in (name, user) if len(part) >= _LONG or not colon)]
+        text = text[at + 1 :]
+    for part in re.split(r"[?#&;]", text)[1:]:
+        name, equals, value = part.partition("=")
+        odd = re.search(rf"[{_END}]", part) is not None
+        if equals and (names_secret(name) or len(value) >= 16 or odd):
+            found.append(value)
+        elif not equals and (len(name) >= 16 or odd):
+            found.append(name)
+    return found
+
+
+@lru_cache(maxsize=512)
+def _of_variable(name: str, value: str) -> tuple[str, ...]:
+    """The secrets in a variable of the environment: all of it, by its name, or those of a URL or connection string."""
+    parts = [found["value"] for found in _IN_CONNECTION.finditer(value)] + _url_secrets(value)
+    if names_secret(name) and not _PLACES.search(name):
+        parts.append(value)
+    # A short one is a word like "true" and many digits a count, which would be cut out of everything.
+    return tuple(part for part in parts if len(part) >= _LONG and not (part.isdigit() and len(part) < 16))
+
+
 def _hidden(more: Iterable[str]) -> re.Pattern[str] | None:
     """Matches the secrets given and those of the environment, as they may be written."""
-    environment = {value for name, value in os.environ.items() if re.search("SECRET|TOKEN|PASSW", name.upper())}
-    # A short value is a word like "true", which would be cut out of everything.
-    known = _given | {each for each in more if len(each) >= 4} | {each for each in environment if len(each) >= _LONG}
+    environment = {each for name, value in os.environ.items() for each in _of_variable(name, value)}
+    known = _given | {each for each in more if len(each) >= 4} | environment
     forms = {form for secret in known for form in _forms(secret) if len(form) >= 4}
     if not forms:
         return None

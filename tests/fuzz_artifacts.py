@@ -2,8 +2,9 @@
 
     python tests/fuzz_artifacts.py [--files 10000] [--seed 0]
 
-Each case takes a saved model (plain, with preprocessing, of leaves, or with sums), a checkpoint or a registry, and
-changes one of its files. Either as an accident would:
+Each case takes a saved model (plain, with preprocessing, of leaves, with sums, of several labels, of a table with the
+logistic loss, or with its centers where they were stored), a checkpoint (one with a packed factor, too), a registry, or
+a champion that training is to go on from, and changes one of its files. Either as an accident would:
 flips bits, cuts it short, repeats or swaps stretches, replaces numbers in JSON by enormous or negative ones, or takes
 the file of another array. Reading must then raise a StreamkernError or give what was saved. Or as an enemy would, who
 makes the checksums fit: a FIFO, a device or a link in the place of a file, a file of a terabyte, a chunk that decodes
@@ -42,11 +43,14 @@ from numcodecs import blosc
 
 import streamkern as sk
 from streamkern.events import EventLog
+from streamkern.execute import ThreadsExecutor
 from streamkern.memory import peak_resident, resident
 from streamkern.pipeline.checkpoints import Checkpoints
+from streamkern.registry.warm import warm
 from streamkern.solvers import Checkpoint
 from streamkern.storage.base import digest
 from streamkern.storage.files import LARGEST_JSON
+from streamkern.testing.solver import small_problem
 
 SECONDS, WAITED = 1.0, 20.0
 FLOOR = 64 << 20
@@ -244,6 +248,153 @@ def same(a: Any, b: Any) -> bool:
     return alike and a.weights_sha256 == b.weights_sha256  # of leaves, those of all of them
 
 
+Read = Callable[[Path], Any]
+Readers = list[tuple[Path, Read]]
+READERS = 11
+"""Kinds of artifacts: each of them is damaged in every way."""
+
+
+def of_models(root: Path) -> Readers:
+    """Save a model of each kind, and say how each is read and used."""
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    y, kept = X[:, 0] > 0, sk.Direct(keep_sums=True)
+    sk.KernelClassifier(centers=sk.Uniform(20), memory="1GiB").fit(X, y).save(root / "model")
+    leaves = sk.KernelClassifier(centers=10, solver=sk.Direct(), partition=sk.Partition(leaves=4), memory="1GiB")
+    leaves.fit(X, y).save(root / "leaves")
+    sk.KernelRegressor(centers=20, solver=kept, memory="1GiB").fit(X, X[:, 1]).save(root / "sums")
+    labels = sk.KernelClassifier("laplace", centers=20, solver=sk.Direct(), memory="1GiB")
+    labels.fit(X, (X > 0).astype(int)).save(root / "labels")
+
+    table = np.column_stack([X[:, :2], np.arange(200) % 4])
+    steps = (sk.Impute(), sk.OneHot([2]), sk.Standardise(), sk.RandomProjection(4), sk.Normalise())
+    sk.run(
+        sk.Pipeline(
+            train=sk.from_arrays(table, X[:, 0]), features=sk.RandomFourier(sk.Laplace(2.0), 30),
+            solver=sk.Direct(), preprocess=steps,
+        ),
+        root / "run", memory="1GiB",
+    )  # fmt: skip
+    shutil.copytree(root / "run" / "model.zarr", root / "mapped")
+
+    mixed = {
+        "town": np.array([f"town {i % 30}" for i in range(200)], object),
+        "when": np.datetime64("2026-01-01", "s") + np.arange(200) * np.timedelta64(5, "h"),
+        "x": np.where(X[:, 0] > 1, np.nan, X[:, 0]),
+        "flag": X[:, 1] > 0,
+    }
+    encode = (sk.TargetEncode(["town"]), sk.Dates(), sk.Impute(indicator=True), sk.Quantile(["x"]))
+    softmax = sk.KernelClassifier("laplace", centers=20, solver=sk.Logistic(epochs=3), preprocess=encode)
+    softmax.set_params(memory="1GiB").fit(mixed, np.arange(200) % 3).save(root / "table")
+
+    sk.write_zarr(str(root / "rows.zarr"), X[:40].astype(np.float32), X[:40, 1])
+    stored = sk.Pipeline(
+        sk.open_dataset(root / "rows.zarr", target="target"), sk.Laplace(2.0), sk.AllRows(),
+        sk.EigenPro2(epochs=1, s=20), task="regression",
+    )  # fmt: skip
+    sk.run(stored, root / "every", memory="1GiB")
+    shutil.copytree(root / "every" / "model.zarr", root / "stored")
+
+    def plain(place: Path) -> Any:
+        found = sk.load_model(place)
+        sk.Predictor(found)(X[:5])
+        return found
+
+    def read_mapped(place: Path) -> Any:
+        found = sk.load_model(place)
+        sk.Predictor(found)(table[:5])
+        return found
+
+    def read_leaves(place: Path) -> Any:
+        found = sk.load_model(place)
+        call = sk.Predictor(found)
+        call(X), call.predict_proba(X), found.prediction_set(X[:5])
+        return found
+
+    def read_sums(place: Path) -> Any:
+        found = sk.load_model(place)
+        sk.Predictor(found).predict_interval(X[:5])
+        sk.update_model(found, (X[:5], X[:5, 1]), memory="2GiB", threads=1)
+        return found
+
+    def read_labels(place: Path) -> Any:
+        found = sk.load_model(place)
+        call = sk.Predictor(found)
+        call(X[:5]), call.predict_proba(X[:5])
+        return found
+
+    def read_table(place: Path) -> Any:
+        found = sk.load_model(place)
+        rows, call = {name: column[:5] for name, column in mixed.items()}, sk.Predictor(found)
+        call(rows), call.predict_proba(rows)
+        return found
+
+    def read_stored(place: Path) -> Any:
+        found = sk.load_model(place)
+        found.predict(X[:5].astype(np.float32))
+        return found
+
+    return [
+        (root / "model", plain), (root / "mapped", read_mapped), (root / "leaves", read_leaves),
+        (root / "sums", read_sums), (root / "labels", read_labels), (root / "table", read_table),
+        (root / "stored", read_stored),
+    ]  # fmt: skip
+
+
+def of_trainings(root: Path) -> Readers:
+    """Save checkpoints, a registry and a champion, and say how each is read and used."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3)).astype(np.float32)
+    solver = sk.EigenPro(epochs=3, s=20, q=5, batch=50, projection="packed")
+    pipeline = sk.Pipeline(sk.from_arrays(X, X[:, 0]), sk.Laplace(2.0), sk.Uniform(40), solver, task="regression")
+    sk.run(pipeline, root / "begun", memory="1GiB", threads=1)
+    model = sk.load_model(root / "begun" / "model.zarr")
+    with ThreadsExecutor(1) as executor:
+        factored = solver.prepare(small_problem(executor, X, X[:, 0], dtype=np.float32))
+    for name, made in (("kept", {"W": rng.normal(size=(20, 20))}), ("packed", factored)):
+        checkpoint = Checkpoint({"alpha": rng.normal(size=(20, 2)), "t": 3}, (1, 5), True, rows=100)
+        with EventLog() as events, Checkpoints(root / "checkpoints" / name, events) as keeper:
+            keeper.prepared = made
+            keeper.interrupted(checkpoint)
+
+    def latest(place: Path) -> Any:
+        told: list[str] = []
+        with EventLog(None, (lambda kind, fields: told.append(kind),)) as events, Checkpoints(place, events) as keeper:
+            found = keeper.latest()
+        if found is None or found[1] is None:
+            assert told in (["warning"], []), told  # of what is no checkpoint at all nothing is said
+            raise sk.StreamkernError("left out with a warning")
+        return found
+
+    def read_checkpoint(place: Path) -> Any:
+        return latest(place)[0]
+
+    models = sk.Registry(root / "registry", create=True)
+    for _ in range(3):
+        models.add(lambda place: model.save(place / "model.zarr"), {"rows": 200})
+    for champion in (1, 3, 2):
+        models.promote(champion)
+        models.log({"status": "promoted", "champion": champion})
+    model.save(root / "champion")
+
+    def read_registry(place: Path) -> Any:
+        models = sk.Registry(place)
+        with models.lock():
+            models.decisions()
+        return models.load(), models.standing, models.record(), models.versions
+
+    def read_champion(place: Path) -> Any:
+        found = sk.load_model(place)
+        goes_on, why_not = warm(pipeline, found)
+        if why_not is None:
+            sk.run(goes_on, place.parent / "on", memory="1GiB", threads=1, checkpoint_seconds=3600)
+        return found
+
+    return [
+        (root / "checkpoints" / "kept", read_checkpoint), (root / "checkpoints" / "packed", read_checkpoint),
+        (root / "registry", read_registry), (root / "champion", read_champion),
+    ]  # fmt: skip
+
+
 def main() -> int:
     """Fuzz, and count.
 
@@ -261,86 +412,8 @@ def main() -> int:
     warnings.simplefilter("ignore")  # of arithmetic with numbers that are forged
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(200, 3))
-        model = sk.KernelClassifier(centers=sk.Uniform(20), memory="1GiB").fit(X, X[:, 0] > 0)
-        model.save(root / "model")
-        checkpoint = Checkpoint({"alpha": rng.normal(size=(20, 2)), "t": 3}, (1, 5), True, rows=100)
-        with EventLog() as events, Checkpoints(root / "kept", events) as keeper:
-            keeper.prepared = {"W": rng.normal(size=(20, 20))}
-            keeper.interrupted(checkpoint)
-
-        def read_checkpoint(place: Path) -> Any:
-            told: list[str] = []
-            with (
-                EventLog(None, (lambda kind, fields: told.append(kind),)) as events,
-                Checkpoints(place, events) as keeper,
-            ):
-                found = keeper.latest()
-            if found is None or found[1] is None:
-                assert told in (["warning"], []), told  # of what is no checkpoint at all nothing is said
-                raise sk.StreamkernError("left out with a warning")
-            return found[0]
-
-        models = sk.Registry(root / "registry", create=True)
-        for _ in range(3):
-            models.add(lambda place: model.save(place / "model.zarr"), {"rows": 200})
-        for champion in (1, 3, 2):
-            models.promote(champion)
-            models.log({"status": "promoted", "champion": champion})
-
-        def read_registry(place: Path) -> Any:
-            models = sk.Registry(place)
-            with models.lock():
-                models.decisions()
-            return models.load(), models.standing, models.record(), models.versions
-
-        def read_model(place: Path) -> Any:
-            found = sk.load_model(place)
-            sk.Predictor(found)(X[:5])
-            return found
-
-        table = np.column_stack([X[:, :2], np.arange(200) % 4])
-        steps = (sk.Impute(), sk.OneHot([2]), sk.Standardise(), sk.RandomProjection(4), sk.Normalise())
-        sk.run(
-            sk.Pipeline(
-                train=sk.from_arrays(table, X[:, 0]), features=sk.RandomFourier(sk.Laplace(2.0), 30),
-                solver=sk.Direct(), preprocess=steps,
-            ),
-            root / "run", memory="1GiB",
-        )  # fmt: skip
-        shutil.copytree(root / "run" / "model.zarr", root / "mapped")
-
-        def read_mapped(place: Path) -> Any:
-            found = sk.load_model(place)
-            sk.Predictor(found)(table[:5])
-            return found
-
-        y, kept = X[:, 0] > 0, sk.Direct(keep_sums=True)
-        leaves = sk.KernelClassifier(centers=10, solver=sk.Direct(), partition=sk.Partition(leaves=4), memory="1GiB")
-        leaves.fit(X, y).save(root / "leaves")
-        sk.KernelRegressor(centers=20, solver=kept, memory="1GiB").fit(X, X[:, 1]).save(root / "sums")
-
-        def read_leaves(place: Path) -> Any:
-            found = sk.load_model(place)
-            call = sk.Predictor(found)
-            call(X), call.predict_proba(X), found.prediction_set(X[:5])
-            return found
-
-        def read_sums(place: Path) -> Any:
-            found = sk.load_model(place)
-            sk.Predictor(found).predict_interval(X[:5])
-            sk.update_model(found, (X[:5], X[:5, 1]), memory="2GiB", threads=1)
-            return found
-
-        readers: list[tuple[Path, Callable[[Path], Any], Any]] = [
-            (root / "model", read_model, read_model(root / "model")),
-            (root / "mapped", read_mapped, read_mapped(root / "mapped")),
-            (root / "leaves", read_leaves, read_leaves(root / "leaves")),
-            (root / "sums", read_sums, read_sums(root / "sums")),
-            (root / "kept", read_checkpoint, checkpoint),
-            (root / "registry", read_registry, read_registry(root / "registry")),
-        ]
+        readers = [(place, read, read(place)) for place, read in (*of_models(root), *of_trainings(root))]
+        assert len(readers) == READERS
         for number in range(args.files):
             origin, read, whole = readers[number % len(readers)]
             place = root / "case"

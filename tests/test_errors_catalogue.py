@@ -46,7 +46,7 @@ from streamkern.sweep import gather
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "streamkern"
 KINDS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-KINDS |= {"UnlikeChampionError"}
+KINDS |= {"UnlikeChampionError", "NoRowsError"}
 
 
 @dataclass(frozen=True)
@@ -475,6 +475,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.Schema(3)", "3"),
     ("sk.from_arrays({'a': [1, 2], 'b': [1]})", "length"),
     ("sk.from_arrays(pd.DataFrame([[1, 2]], columns=['a', 'a']))", "'a'"),
+    ("sk.KernelRegressor().fit(X, list(pd.date_range('2026-01-01', periods=len(X), tz='UTC')))", "2026-01-01"),
     ("sk.open_dataset(parquet(f, a=[1.0], b=[[1.0]]))", "'b'"),
     ("sk.open_dataset(parquet(f, a=[1.0]), target='a')", "columns"),
     ("sk.open_dataset(parquet(f, a=[1.0, 2.0], b=[0, None]), target='b').source.read(0)", "row 1"),

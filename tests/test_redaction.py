@@ -147,6 +147,53 @@ def test_every_writer_leaves_them_out(tmp_path: Path):
     assert text not in heard[0]
 
 
+KEYS = ["AZURE_STORAGE_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "HF_TOKEN", "PGPASSWORD", "DB_PASSWORD",
+        "SSHPASS_PW", "MY_PASSPHRASE", "REGISTRY_AUTH", "SAS"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_variable_of_the_environment_is_hidden_by_its_name(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(name, f"{SECRET}/+=")
+    told = f"cannot open {SECRET}/+= with {quote(SECRET + '/+=', safe='')!r}"
+    for text in (redacted(told), str(StorageError(told)), json.dumps(redacted({"account": [f"{SECRET}/+="]}))):
+        assert SECRET not in text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"DefaultEndpointsProtocol=https;AccountName=me;AccountKey={SECRET};EndpointSuffix=core.windows.net",
+        f"BlobEndpoint=https://me.blob.core.windows.net;SharedAccessSignature={SECRET}",
+        f"Server=db;User Id=me;Password={SECRET};",
+        f"postgresql://me:{SECRET}@db/rows",
+        f"http://proxy-user:{SECRET}@proxy:3128",
+    ],
+    ids=["key", "signature", "password", "database", "proxy"],  # pytest has them in a variable of the environment
+)
+def test_a_secret_inside_a_variable_is_hidden_alone(value: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ANY_NAME", value)
+    assert SECRET not in redacted(f"the server refused {SECRET}, and {value}")
+    monkeypatch.delenv("ANY_NAME")
+    assert redacted(f"the server refused {SECRET}") == f"the server refused {SECRET}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PWD", "/home/somebody/rows"),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/home/somebody/rows"),
+        ("SSH_AUTH_SOCK", "/home/somebody/rows"),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "/home/somebody/rows"),
+        ("KEYBOARD", "/home/somebody/rows"),
+        ("SORT_KEY", "rows"),
+        ("MAX_TOKENS", "100000000"),
+    ],
+)
+def test_a_place_a_word_and_a_count_are_no_secret(name: str, value: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(name, value)
+    assert redacted(f"cannot open {value}") == f"cannot open {value}"
+
+
 # ------------------------------------------------------------------------------------------------------------- a run
 
 FILE = """
@@ -223,6 +270,26 @@ def test_no_secret_is_in_any_artefact_of_a_run(place: Path, shape: str, data: st
     forms |= {form.encode().decode("latin-1") for form in forms}
     assert not [form for form in forms for text in written if form in text]
     assert "cannot read" in err.getvalue()
+
+
+def test_a_variable_given_as_a_setting_is_in_no_artefact(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Under a name that says nothing: the value is known from the environment."""
+    secret = f"Zq7+/{SECRET}=="
+    monkeypatch.setenv("AZURE_STORAGE_KEY", secret)
+    out, err = io.StringIO(), io.StringIO()
+    given = [str(place / "told.py"), "--set", f"url={secret}"]
+    run = ["--run-dir", str(tmp_path / "run"), "--threads", "1"]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main(["run", *given, "fail=true", *run]) != 0
+        assert main(["run", *given, *run]) == 0
+        assert main(["report", str(tmp_path / "run")]) == 0
+        assert main(["plan", *given, "refuse=true"]) != 0
+        assert main(["retrain", *given, "--registry", str(tmp_path / "models"), "--threads", "1"]) in (0, 2)
+        assert main(["tune", *given, "--run-dir", str(tmp_path / "tune"), "--rows", "40"]) in (0, 1, 2)
+        assert main(["ingest", f"s3://b/k?x={secret}", str(tmp_path / "o.zarr"), "--target", "y"]) != 0
+    written = [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
+    for text in (*written, out.getvalue(), err.getvalue()):
+        assert SECRET not in text
 
 
 def test_a_secret_of_a_retraining_is_not_in_its_registry(tmp_path: Path):

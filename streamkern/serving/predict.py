@@ -216,7 +216,8 @@ def _taken_by(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
     working = task_rows * (2 * (model.Z.shape[1] * itemsize + c * made) + (2 * widest * 8 if model.transforms else 0))
     centers, functions = model.held
     working += max(min(TILE_BYTES, ROW_TILE * functions * itemsize), functions * itemsize)
-    waiting = 2 * task_rows * (c * made + 8 + row - source.n_features * source.dtype.itemsize)
+    # Two tasks' rows wait. Their texts are those of the chunks that reading holds, but for a task of an earlier chunk.
+    waiting = 2 * task_rows * (c * made + 8) + task_rows * (row - source.n_features * source.dtype.itemsize)
     return centers, working + waiting
 
 

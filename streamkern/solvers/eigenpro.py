@@ -40,6 +40,7 @@ from streamkern.solvers.projection import (
     InexactProjection,
     ProjectedKernel,
     center_eigensystem,
+    jittered,
     measure_inexact,
     measure_unprojected,
     project_exactly,
@@ -219,14 +220,15 @@ class EigenPro(Parameters):
             )
         held, w = measured_rows(problem, problem.held_out())
         W: Array | PackedFactor | None = None
+        jitter = 0.0
         projected: ProjectedKernel | PackedKernel | None = None
         if kind == "exact":
             exact = project_exactly(expansion, nystrom, engine, matrix() if K is None else K)
             del K
-            projected, W = ProjectedKernel(expansion, exact, held), exact.W
+            projected, W, jitter = ProjectedKernel(expansion, exact, held), exact.W, exact.jitter
         elif kind == "packed" and nystrom is not None:
             packed = project_packed(expansion, nystrom, packed_lead(p, problem.memory), engine)
-            projected, W = PackedKernel(expansion, packed, held), packed.W
+            projected, W, jitter = PackedKernel(expansion, packed, held), packed.W, packed.jitter
         bound = 0.0
         while True:
             if projected is not None:
@@ -253,7 +255,7 @@ class EigenPro(Parameters):
                 break
             q //= 2
             nystrom = nystrom.truncated(q)
-        return Prepared(kind, s, nystrom, size, batch, W, bound)
+        return Prepared(kind, s, nystrom, size, batch, W, bound, jitter)
 
     def _room_for_two(self, p: int, memory: int | None) -> bool:
         """Whether K(Z, Z) may be evaluated in parallel with the eigensystem: it then takes a third of the memory."""
@@ -273,6 +275,8 @@ class EigenPro(Parameters):
             "momentum": 0.0 if kind == "delayed" else self.chosen_momentum(size, stream.batch_rows, expansion.p),
             "spectrum": [] if nystrom is None else [*nystrom.eigensystem.values.tolist(), nystrom.eigensystem.tail],
         }
+        if prepared.W is not None:
+            report |= jittered(prepared.jitter, expansion.dtype if kind == "exact" else np.dtype(np.float32))
         outputs = problem.encoding.outputs
         if isinstance(prepared.W, PackedFactor):
             assert nystrom is not None
@@ -310,6 +314,7 @@ class Prepared:
         batch: rows of a step.
         W: of the exact projection, shape (p, p), or packed; None for others.
         bound: of the inexact projection.
+        jitter: of the factor of K(Z, Z), as a share of its largest eigenvalue; 0 where there is no factor.
     """
 
     projection: str
@@ -319,6 +324,7 @@ class Prepared:
     batch: int
     W: Array | PackedFactor | None
     bound: float
+    jitter: float
 
 
 def exact_bytes(p: int) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
 
 from streamkern.errors import DataError, UsageError
 
+_TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
+
 
 def require_given_target(y: Any) -> None:
-    """Raises an error where targets are missing: all of them, or one that is None, NaN among texts, NA or NaT."""
+    """Raises an error where targets are missing, all or one (None, NaN among texts, NA, NaT), or are dates or times."""
     if y is None:
         raise UsageError(
             "There is no target: this estimator requires y to be passed, but the target y is None.",
@@ -28,8 +31,9 @@ def require_given_target(y: Any) -> None:
     dtype = getattr(y, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind != "O":
         return
-    values = np.asarray(y, dtype=object)
-    for row, value in enumerate(values.ravel().tolist() if values.ndim == 1 else ()):
+    array = np.asarray(y, dtype=object)
+    values = array.tolist() if array.ndim == 1 else []
+    for row, value in enumerate(values):
         nan = isinstance(value, float) and value != value
         if value is None or nan or type(value).__name__ in ("NAType", "NaTType"):
             raise DataError(
@@ -37,6 +41,14 @@ def require_given_target(y: Any) -> None:
                 where=f"y, row {row}",
                 expected="a label or a number for every row",
                 remedy="leave out the rows without a target: keep = pd.notna(y); model.fit(X[keep], y[keep])",
+            )
+    for row, value in enumerate(values):
+        if isinstance(value, _TIMES):
+            raise DataError(
+                f"A target is a date or a time: {value!r}.",
+                where=f"y, row {row}",
+                expected="a label or a number for every row",
+                remedy="give numbers: pd.to_datetime(y).astype('int64'); or labels: [str(value) for value in y]",
             )
 
 

@@ -34,11 +34,13 @@ class PackedProjection:
         W: the packed inverse factor.
         nystrom: the preconditioner on all centers: U, Σ and σ_{q+1}.
         engine: takes the products.
+        jitter: ε, as a share of the largest eigenvalue of K(Z, Z).
     """
 
     W: PackedFactor
     nystrom: NystromPreconditioner
     engine: Engine
+    jitter: float = 0.0
 
     def apply(self, g: Array) -> Array:
         """M g, shape (p, c): products with U in float64, for what they leave of g is small."""
@@ -72,10 +74,10 @@ def project_packed(expansion: Expansion, nystrom: NystromPreconditioner, lead: i
     Raises:
         NumericalError: K(Z, Z) + ε I is not positive definite.
     """
-    W = factored(
+    W, jitter = factored(
         expansion, nystrom, engine, np.dtype(np.float32), lambda shift: engine.packed_factor(expansion, shift, lead)
     )
-    return PackedProjection(W, nystrom, engine)
+    return PackedProjection(W, nystrom, engine, jitter)
 
 
 class PackedKernel:

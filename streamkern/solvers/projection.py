@@ -60,11 +60,13 @@ class ExactProjection:
         W: shape (p, p), in the expansion's dtype.
         nystrom: the preconditioner on X_s, or None.
         engine: takes the products.
+        jitter: ε, as a share of the largest eigenvalue of K(Z, Z).
     """
 
     W: Array
     nystrom: NystromPreconditioner | None
     engine: Engine
+    jitter: float = 0.0
 
     def apply(self, g: Array) -> Array:
         """M g, shape (p, c)."""
@@ -102,11 +104,11 @@ def project_exactly(
     """
     known = [K]  # used up by the first attempt
     del K
-    W = factored(
+    W, jitter = factored(
         expansion, nystrom, engine, expansion.dtype,
         lambda shift: engine.kernel_factor(expansion, shift, known.pop() if known else None),
     )  # fmt: skip
-    return ExactProjection(W, nystrom, engine)
+    return ExactProjection(W, nystrom, engine, jitter)
 
 
 def factored(
@@ -115,8 +117,8 @@ def factored(
     engine: Engine,
     dtype: np.dtype[Any],
     factor: Callable[[float], _W],
-) -> _W:
-    """The first factor of K(Z, Z) + ε I that exists, for jitters ε that grow from that of a dtype.
+) -> tuple[_W, float]:
+    """The first factor of K(Z, Z) + ε I that exists, for jitters ε that grow from that of a dtype; and ε over σ_1.
 
     Args:
         expansion: kernel and centers.
@@ -134,11 +136,25 @@ def factored(
         scale = float(nystrom.eigensystem.values[0]) * p / len(nystrom.eigensystem.vectors)
     for more in _MORE_JITTER:
         try:
-            return factor(more * JITTER[dtype] * scale)
+            return factor(more * JITTER[dtype] * scale), more * JITTER[dtype]
         except NumericalError:
             if more == _MORE_JITTER[-1]:
                 raise
     raise AssertionError
+
+
+def jittered(jitter: float, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """What a report says of the jitter of a factor; with a warning where it is above what float32 has by default."""
+    found: dict[str, Any] = {"jitter": jitter}
+    if jitter > JITTER[np.dtype(np.float32)]:
+        narrow = ['dtype="float64"'] if dtype == np.float32 else []
+        remedies = [*narrow, "a smaller bandwidth", "scaled features", "solver=Direct()"]
+        found["warnings"] = [
+            f"EigenPro may not reach the exact solution: K(Z, Z) has a factor only with {jitter:.2g} of its largest"
+            f" eigenvalue on the diagonal, and what lies in smaller eigenvalues is trained slowly. What helps:"
+            f" {', or '.join(remedies)}."
+        ]
+    return found
 
 
 @dataclass(frozen=True, eq=False)

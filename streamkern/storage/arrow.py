@@ -29,6 +29,7 @@ from streamkern.storage.convert import (
     is_table,
     is_text,
     kind_of_type,
+    require_names_apart,
     without_dictionary,
 )
 from streamkern.storage.described import DISTINCT, Described, key
@@ -419,7 +420,7 @@ def _has_gaps(values: pa.ChunkedArray) -> bool:
 
 def _mapped(file: TableFile) -> Any:
     """The file as a stream: where it is local, mapped, so that columns that are not used are never read."""
-    return pa.memory_map(file.path) if file.local and file.size else file.open()
+    return pa.memory_map(file.unchanged()) if file.local and file.size else file.open()
 
 
 class ArrowSource(TableSource):
@@ -438,6 +439,7 @@ class ArrowSource(TableSource):
         self._file = file
         with file.explaining("an Arrow IPC file (Feather version 2)"), _mapped(file) as stream:
             opened = pa.ipc.open_file(stream)
+            require_names_apart(opened.schema.names, file.path)
             types = {field.name: field.type for field in opened.schema}
             batches = range(opened.num_record_batches)
             lengths, self._largest = [], 0

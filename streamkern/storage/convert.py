@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -341,15 +342,14 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
     Raises:
         DataError: columns of different lengths, or of one name.
     """
-    if isinstance(value, pa.Table):
-        return value
-    if isinstance(value, pa.RecordBatch):
-        return pa.Table.from_batches([value])
+    if isinstance(value, pa.Table | pa.RecordBatch):
+        require_names_apart(value.schema.names)
+        return value if isinstance(value, pa.Table) else pa.Table.from_batches([value])
     try:
         if type(value).__module__.partition(".")[0] == "pandas":
             if not hasattr(value, "columns"):
                 raise ValueError("a Series is one column, or one row (of which series.to_frame().T makes a table)")
-            _require_distinct([str(name) for name in value.columns])
+            require_names_apart([str(name) for name in value.columns])
             return pa.table({str(name): _column(value.iloc[:, j]) for j, name in enumerate(value.columns)})
         if hasattr(value, "__arrow_c_stream__"):
             return pa.table(value)
@@ -412,11 +412,12 @@ def _word(value: Any) -> str | None:
     return str(value)
 
 
-def _require_distinct(names: Sequence[str]) -> None:
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+def require_names_apart(names: Sequence[str], where: str = "the table") -> None:
+    """Raises an error where two columns have one name."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(
             f"Two columns are called {twice[0]!r}.",
-            where="the table",
+            where=where,
             expected="a name for each column",
             remedy="rename one of them",
         )

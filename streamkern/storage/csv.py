@@ -36,6 +36,10 @@ _DELIMITERS, _LINE = ",\t;|", b"\n"
 _NARROW = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
 
 
+class NoRowsError(DataError):
+    """A text table has a header and nothing else, so that no column has a type."""
+
+
 class CsvSource(TableSource):
     """Rows of a text table; a chunk is about 4 MiB of whole records.
 
@@ -111,7 +115,7 @@ class CsvSource(TableSource):
             if pa.types.is_null(types[name]):
                 types[name] = pa.float64()  # without any value, it is one of numbers as much as of anything else
         if not spans:
-            raise DataError(
+            raise NoRowsError(
                 "the file has no row",
                 where=file.path,
                 expected="a record after the names of the columns",

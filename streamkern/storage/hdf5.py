@@ -52,7 +52,7 @@ def _opened(file: TableFile) -> Iterator[Any]:
     import h5py
 
     if file.local:
-        with h5py.File(file.path, "r") as opened:
+        with h5py.File(file.unchanged(), "r") as opened:
             yield opened
     else:
         with file.open() as stream, h5py.File(stream, "r") as opened:

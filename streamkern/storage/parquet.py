@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.choose import Request, Roles, choose_columns
-from streamkern.storage.convert import is_text
+from streamkern.storage.convert import is_text, require_names_apart
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
 from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, feature_dtype, merged, target_of
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
@@ -29,7 +31,8 @@ from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
 _DESCRIBED = 5  # copies of values that are described
-_OBJECT = 64  # bytes of a text as an object, without its letters
+_SAMPLE, _WIDE = 256, 2.0  # texts that are looked at for the bytes of their letters, and these where there are none
+_OBJECT = 96  # bytes of a text as an object, without its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -71,6 +74,7 @@ def parquet_source(
     """Open parquet files for a request; see `open_parquet`."""
     files = DatasetFiles(url, storage_options, retry)
     first = files.files[0]
+    require_names_apart(first.schema.names, first.path)
     notes = _marks(first.schema)
     request = request.noted(notes)
     partitions = {
@@ -151,8 +155,23 @@ class ParquetSource(TableSource):
             pages = max(pages, _DESCRIBED * sum(sizes.get(name, 0) for name, _ in self.non_features))
             if self.target is not None and self.target.dtype == object and file.rows:
                 texts = max(sizes.get(name, 0) for name in self._roles.targets)
-                text = max(text, _OBJECT + 2 * texts // max(file.rows))
+                text = max(text, _OBJECT + math.ceil(self._per_letter * texts / max(file.rows)))
         return pages + rows * max(self._roles.row_bytes, self._row_bytes(0)), text
+
+    @cached_property
+    def _per_letter(self) -> float:
+        """Bytes of a target's letters as an object for each that is stored: 1 of plain letters, up to 5 of others.
+
+        Others are held as two or four bytes a letter, and once they are written as they are stored, too.
+        """
+        name, files = self._roles.targets[0], [file for file in self._files.files if file.rows]
+        found: list[Any] = []
+        if name not in self._partitions and not self._files.remote:
+            with suppress(pa.ArrowException, OSError, StorageError):  # reading tells of it, with its place
+                found = self._files.first(files[0], name, _SAMPLE)
+        texts = [text for text in found if isinstance(text, str) and text]
+        wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
+        return max(wide, default=1.0 if texts else _WIDE)
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         return self._groups(*self._reads[chunk], names)

@@ -169,17 +169,30 @@ class DatasetFiles:
     def _read(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
     ) -> pa.Table:
+        with self._opened(file, self.remote, words) as opened:
+            return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+
+    def first(self, file: DataFile, column: str, rows: int) -> list[Any]:
+        """The first values of a column of a file that has rows, of which no more is read than their pages.
+
+        Raises:
+            StorageError: the file is gone or has changed, or the store cannot be read.
+        """
+        with self._opened(file, False, ()) as opened:
+            for batch in opened.iter_batches(rows, columns=[column], use_threads=False):
+                return list(batch.column(0).to_pylist())
+        return []
+
+    def _opened(self, file: DataFile, pre_buffer: bool, words: Sequence[str]) -> pq.ParquetFile:
         footer = self._footer(file)
-        remote = isinstance(self._fs, Remote)
-        if not remote:
+        if not isinstance(self._fs, Remote):
             size = os.stat(file.address).st_size
             if size != file.size:
                 raise self._changed(file, f"{size} bytes instead of {file.size}")
         stream = self._fs.open(file.address, file.size) if isinstance(self._fs, Remote) else file.address
-        with pq.ParquetFile(
-            stream, metadata=footer, page_checksum_verification=True, pre_buffer=remote, read_dictionary=list(words)
-        ) as opened:
-            return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+        return pq.ParquetFile(
+            stream, metadata=footer, page_checksum_verification=True, pre_buffer=pre_buffer, read_dictionary=list(words)
+        )
 
     def _culprit(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], error: Exception

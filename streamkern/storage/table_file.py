@@ -114,6 +114,15 @@ class TableFile:
         if self._remote is not None:
             remote: Any = io.BufferedReader(_Readable(self._remote, self._remote.root, self.size), _READ_AHEAD)
             return cast(BinaryIO, gzip.GzipFile(fileobj=remote)) if zipped else cast(BinaryIO, remote)
+        path = self.unchanged()
+        return cast(BinaryIO, gzip.open(path) if zipped else open(path, "rb"))
+
+    def unchanged(self) -> str:
+        """The path of a file of the local file system.
+
+        Raises:
+            StorageError: its size is not what it was.
+        """
         size = os.stat(self.path).st_size
         if size != self.size:
             raise StorageError(
@@ -122,7 +131,7 @@ class TableFile:
                 expected="files that stay as they are while they are read",
                 remedy="open it again; if it is truncated, restore it first",
             )
-        return cast(BinaryIO, gzip.open(self.path) if zipped else open(self.path, "rb"))
+        return self.path
 
     def read(self, start: int, size: int) -> bytes:
         """Bytes from ``start`` on. A stream that cannot seek is read on from where it was, or from its beginning."""

@@ -16,7 +16,7 @@ from streamkern.storage.arrow import ArrowSource, frame_source
 from streamkern.storage.base import DerivedSource, Reading, Source, digest
 from streamkern.storage.choose import Request
 from streamkern.storage.convert import is_table
-from streamkern.storage.csv import CsvSource
+from streamkern.storage.csv import CsvSource, NoRowsError
 from streamkern.storage.described import Described
 from streamkern.storage.hdf5 import open_hdf5
 from streamkern.storage.layout import check_chunk
@@ -82,8 +82,13 @@ def open_tables(
     if id is not None:
         request = replace(request, target=id, role="id column")
     opened: list[Source] = []
+    empty: NoRowsError | None = None
     for place in _expanded(sources, storage_options):
-        source = _open(place, request, header, storage_options, memory, format, retry)
+        try:
+            source = _open(place, request, header, storage_options, memory, format, retry)
+        except NoRowsError as error:  # among others it is passed over, as a table without rows of any other format is
+            empty = error
+            continue
         if opened:
             source = source.conformed(opened[0].schema) if source.columns == opened[0].columns else source
             _require_alike(opened[0], source)
@@ -91,6 +96,8 @@ def open_tables(
             # The next table may have them in another order.
             request = replace(request, columns=(*source.columns, *dict(source.non_features)))
         opened.append(source)
+    if not opened and empty is not None:
+        raise empty
     if not opened:
         raise UsageError("no sources are given", where="ingest", expected="at least one path, array or frame")
     return opened[0] if len(opened) == 1 else JoinedSource(opened)

@@ -155,9 +155,10 @@ def _run(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tup
     data = sk.open_dataset(source, target=target, columns=columns)
     data = data.augment(rows=options.pop("rows", None))
     scheduler, p = options.pop("scheduler", "threads"), options.pop("p", 300)
-    arguments = options.pop("arguments", {})
+    arguments, partition = options.pop("arguments", {}), options.pop("leaves", None)
     pipeline = sk.Pipeline(
         data, centers=sk.Uniform(p), kernel=sk.Laplace(300.0), solver=getattr(sk, solver)(**arguments),
+        partition=None if partition is None else sk.Partition(leaves=partition),
         task=options.pop("task", "regression"), preprocess=tuple(eval(options.pop("preprocess", "()"), {"sk": sk})),
         **options,
     )  # fmt: skip
@@ -266,6 +267,12 @@ CASES: dict[str, Case] = {
         ("table_in_zarr", {"n": 400_000, "d": 4, "text": 40}), "run", 500,
         {"task": "classification", "preprocess": "[sk.OneHot(['town'])]"},
     ),
+    "table in zarr, logistic": Case(
+        ("table_in_zarr", {"n": 400_000, "d": 4, "text": 40}), "run", 500,
+        {"task": "classification", "preprocess": "[sk.TargetEncode(['town'])]", "solver": "Logistic",
+         "arguments": {"epochs": 3}},
+    ),
+    "partition": Case(_PLAIN, "run", 500, {"solver": "Direct", "leaves": 4}),
     "table in zarr, ingest": Case(("table_in_zarr", {"n": 400_000, "d": 4, "text": 40}), "ingest", 400),
     "table in zarr, long texts": Case(
         ("table_in_zarr", {"n": 200_000, "d": 4, "text": 1000}), "run", 400,
@@ -291,6 +298,10 @@ CASES: dict[str, Case] = {
     ),
     "predict, long ids, room enough": Case(
         ("parquet", {"n": 200_000, "d": 4, "ids": 2000}), "predict", 5000,
+        {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"},
+    ),
+    "predict, long ids, many chunks": Case(
+        ("parquet", {"n": 300_000, "d": 4, "ids": 2000, "group": 20_000}), "predict", 3000,
         {"d": 4, "columns": ["f0", "f1", "f2", "f3"], "id": "id"},
     ),
     "predict": Case(

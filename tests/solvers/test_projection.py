@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from streamkern.solvers import projection
 from streamkern.solvers.projection import (
     ProjectedKernel,
     center_eigensystem,
+    jittered,
     measure_inexact,
     measure_unprojected,
     project_exactly,
@@ -230,6 +232,26 @@ def test_top_eigenpairs_are_those_of_the_matrix(expansion: Expansion):
     np.testing.assert_array_equal(found.values, top_eigensystem(ENGINE.kernel_matrix(expansion, P), Q).values)
 
 
+@pytest.mark.parametrize("refused", [0, 2, 3])
+def test_a_jitter_that_had_to_be_raised_is_reported_and_said(
+    refused: int, expansion: Expansion, nystrom: NystromPreconditioner, monkeypatch: pytest.MonkeyPatch
+):
+    left, real = [refused], type(ENGINE).kernel_factor
+
+    def factor(engine: Any, expansion: Expansion, shift: float, K: Any = None) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise sk.NumericalError("no factor")
+        return real(engine, expansion, shift, K)
+
+    monkeypatch.setattr(type(ENGINE), "kernel_factor", factor)
+    report = jittered(project_exactly(expansion, nystrom, ENGINE).jitter, expansion.dtype)
+    assert report["jitter"] == pytest.approx([1e-12, 1e-9, 1e-6, 1e-4][refused])
+    told = report.get("warnings", [])
+    assert len(told) == (refused == 3)
+    assert all("only with 0.0001 of its largest eigenvalue" in message for message in told)
+
+
 def test_clusters_far_from_their_mean_have_a_factor_in_float64():
     """Kernel values of rows at ±1e6 are uncertain by more than the jitter; Direct trained on them."""
     rng = np.random.default_rng(0)
@@ -239,5 +261,8 @@ def test_clusters_far_from_their_mean_have_a_factor_in_float64():
     model = sk.KernelRegressor(
         kernel=sk.Gaussian(3.0), centers=100, solver=sk.EigenPro(epochs=5, projection="exact"), dtype="float64",
         memory="8GiB", threads=1, scaling=None,
-    ).fit(X, y)  # fmt: skip
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match=r"a factor only with 0.0001 of its largest eigenvalue .*scaled features"):
+        model.fit(X, y)
     assert model.score(X, y) > 0.9
+    assert model.report_["jitter"] == pytest.approx(1e-4)

@@ -1,0 +1,116 @@
+"""Files as nobody means them: without rows among others, and changed between opening and reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import feather
+
+import streamkern as sk
+from streamkern.storage.tables import open_tables
+from streamkern.testing.source import read_all
+
+WRITE = {
+    "csv": lambda frame, path: frame.to_csv(path, index=False),
+    "parquet": lambda frame, path: frame.to_parquet(path),
+    "feather": lambda frame, path: frame.to_feather(path),
+}
+
+
+@pytest.mark.parametrize("empty", [{1}, {0}, {2}, {0, 1, 2}], ids=str)
+@pytest.mark.parametrize("kind", WRITE)
+def test_a_file_without_rows_among_others_is_passed_over(kind: str, empty: set[int], tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": np.arange(4.0), "c": list("uvuv"), "y": [0.0, 1.0, 0.0, 1.0]})
+    for i in range(3):
+        WRITE[kind](frame[:0] if i in empty else frame, tmp_path / f"{i}.{kind}")
+    if len(empty) == 3:
+        with pytest.raises(sk.DataError, match=r"no row|empty"):
+            sk.KernelRegressor(centers=2).fit(sk.open_dataset(tmp_path / f"*.{kind}", target="y"))
+        return
+    source = open_tables([tmp_path / f"*.{kind}"], "y")
+    assert int(source.bounds[-1]) == 8
+    np.testing.assert_array_equal(read_all(source)[0][:, 0], np.tile(np.arange(4.0), 2))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "feather", "csv", "table", "batch"])
+def test_two_columns_of_one_name_are_one_error(kind: str, tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1.0, 2.0])] * 3, names=["a", "a", "y"])
+    given: Any = {"table": table, "batch": table.to_batches()[0]}.get(kind, tmp_path / f"t.{kind}")
+    if kind == "parquet":
+        pq.write_table(table, given)
+    elif kind == "feather":
+        feather.write_feather(table, given)
+    elif kind == "csv":
+        given.write_text("a,a,y\n1,1,0\n")
+    with pytest.raises(sk.DataError, match=r"'a'"):
+        open_tables([given], "y")
+
+
+NAMES = [
+    "",
+    " ",
+    "x" * 100_000,
+    "θ",
+    "🌡",
+    'a"b',
+    "a/b",
+    "../x",
+    "<b>",
+    "prediction",
+    "X",
+    "id",
+    "0",
+    "%s",
+    "{0}",
+    "\u202eg",
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:8]))
+def test_a_column_may_have_any_name(name: str, tmp_path: Path) -> None:
+    U = np.random.default_rng(0).normal(size=(60, 2))
+    frame = pd.DataFrame({name: np.where(U[:, 0] > 1, np.nan, U[:, 0]), "c": list("uvw") * 20, "zz": U[:, 1]})
+    for kind, write in WRITE.items():
+        write(frame, tmp_path / f"t.{kind}")
+    model = sk.KernelRegressor("laplace", 5, sk.Direct(), memory="2GiB", threads=1)
+    model.fit(sk.open_dataset(tmp_path / "t.csv", target="zz")).save(tmp_path / "m")
+    told = model.predict(frame[[name, "c"]])
+    for kind in WRITE:
+        sk.predict(tmp_path / "m", tmp_path / f"t.{kind}", tmp_path / f"{kind}.parquet", threads=1, memory="2GiB")
+        np.testing.assert_array_equal(pq.read_table(tmp_path / f"{kind}.parquet")["prediction"], told)
+
+
+def written(kind: str, path: Path, n: int) -> Path:
+    X = np.random.default_rng(n).normal(size=(n, 2))
+    if kind == "h5":
+        with h5py.File(path, "w") as file:
+            file["X"], file["y"] = X, X[:, 0]
+    elif kind == "npz":
+        np.savez(path, X=X, y=X[:, 0])
+    else:
+        WRITE[kind](pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": X[:, 0]}), path)
+    return path
+
+
+@pytest.mark.parametrize("rows", [200, 5, 0], ids=["longer", "shorter", "gone"])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "feather", "h5", "npz"])
+def test_a_file_that_changes_between_opening_and_reading_is_one_error(kind: str, rows: int, tmp_path: Path) -> None:
+    """Feather and HDF5 raised IndexError where a file had become shorter, and read the first rows of a longer one."""
+    path = written(kind, tmp_path / f"t.{kind}", 50)
+    source = open_tables([path], "y")
+    path.unlink()
+    if rows:
+        written(kind, path, rows)
+    if kind == "npz":
+        assert len(read_all(source).X) == 50  # open since then: the rows are those of the file that was there
+        return
+    with pytest.raises(sk.StorageError) as error:
+        read_all(source)
+    assert path.name in str(error.value.where)
