@@ -31,7 +31,7 @@ CUTS = ("gradient", "kmeans")
 CENTERS, ROWS_PER_CENTER = 2_000, 3
 """Centers of a leaf by default, and its rows for each of them: fewer rows cost time with p³, more cost accuracy."""
 
-SEARCH_SHARE = 0.6
+SEARCH_SHARE = 0.75
 """Work of choosing a leaf's kernel, at most, as a part of that of its fit.
 
 More than of one model: the fits are small, and a kernel of its own is much of what a leaf gains. On twelve leaves of
