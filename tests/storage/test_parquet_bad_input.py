@@ -33,7 +33,7 @@ def test_a_null_target_is_named_by_column_file_row_group_and_row(tmp_path):
     path = write(tmp_path / "a.parquet", **columns)
     text = fails(path, "column 'label' is null", target="label")
     assert f"{path}, row group 2, row 3 of it (row 23 of the dataset)" in text
-    assert "fill or drop" in text
+    assert "leave out the rows without a target" in text
 
 
 def test_the_folder_of_nulls_is_a_null_partition_key(tmp_path):
