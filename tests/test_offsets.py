@@ -172,11 +172,12 @@ def test_predictions_are_float64_only_where_float32_cannot_hold_the_targets():
     assert regressor().fit(X, both).predict(X).dtype == np.float64
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("spread", [1.0, 1e4, 1e7])
-def test_epoch_seconds_have_as_many_predictions_as_rows(spread: float):
-    X, y = table()
+def test_epoch_seconds_have_as_many_predictions_as_rows(spread: float, dtype: str):
+    X, y = table(dtype=dtype)
     model = regressor().fit(X, UNIX + spread * y)
-    many = np.random.default_rng(2).normal(size=(20_000, 3))
+    many = np.random.default_rng(2).normal(size=(20_000, 3)).astype(dtype)
     assert len(np.unique(model.predict(many))) > 19_900
     assert len(np.unique(sk.Predictor(model.model_, max_rows=len(many))(many).predictions)) > 19_900
 
