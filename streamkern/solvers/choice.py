@@ -75,15 +75,14 @@ MULTIPLES = (0.5, 1.0, 2.0, 4.0)
 """Bandwidths of the search, in median distances of two rows."""
 
 SMALLER = (0.36, 0.6)
-"""Bandwidths that are compared through a metric, in multiples of that which it was learned with: a metric takes distances
-away."""
+"""Bandwidths that are compared through a metric, which takes distances away, in multiples of its first round's."""
 
 ABOUT = (0.36, 0.6, 1.0, 1.7)
 """Bandwidths that are compared at last, in multiples of the best so far, the smallest first."""
 
 WITHIN = 0.002
-"""Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through their
-rows hardly depend on the bandwidth, but more centers and more rows want a smaller one, and take fewer passes with it."""
+"""Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through
+their rows hardly depend on the bandwidth, but more centers and rows want a smaller one, which takes fewer passes."""
 
 NO_RIDGE = 1e-7
 """Ridges up to which a model is taken to pass through its rows."""
@@ -211,7 +210,7 @@ class KernelChoice:
             return f"kernel: {self.kernel!r}, the root mean square distance; nothing {tried} is {ENOUGH:.0%} better"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         return (
-            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on held-out rows, the least "
+            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on held-out rows, chosen "
             f"{tried}, and {self.simple:.4g} with the default bandwidth and no metric"
         )
 
@@ -395,7 +394,7 @@ def _at_its_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], t
     near = (float(f"{multiple * best.ridge:.1g}") for multiple in FINER)
     finer = replace(rounds, ridges=tuple(ridge for ridge in near if ridge >= RIDGES[0]))
     kernel: Any = best.problem.kernel
-    made = trials.noted(finer.on(_laplace(multiple * kernel.sigma, kernel.norm)).through(best) for multiple in multiples)
+    made = trials.noted(finer.on(_laplace(each * kernel.sigma, kernel.norm)).through(best) for each in multiples)
     least = _least([best, *made])
     if least.ridge > NO_RIDGE:
         return least
