@@ -121,7 +121,7 @@ class Projection:
         if self.recipe.task == "regression":
             shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
         shapes = Dataset(ShapedRows(n, data.n_features, np.dtype(self.recipe.dtype), shown))
-        leaf, _ = resolved(self.on(shapes), self.budget)
+        leaf, _ = resolved(self.on(shapes), self.budget, threads=1)
         source = source_of(leaf.solver, shapes, None) if leaves else None
         answers = None
         if source is not None:

@@ -15,7 +15,7 @@ import streamkern as sk
 from streamkern.partition import choice
 from streamkern.partition.choice import LEAST_TABLE, by_default
 
-N, D = 7_000, 5
+N, D = 9_000, 5
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def recipe(n: int = LEAST_TABLE, d: int = 3, **how: Any) -> Any:
 
 
 def test_a_large_table_of_which_all_is_left_open_is_tried():
-    assert by_default(recipe(), 4 << 30) == sk.Partition(rows=6000)
-    assert by_default(recipe(validation=0.1, n=2 * LEAST_TABLE), 4 << 30) == sk.Partition(rows=6000)
+    assert by_default(recipe(), 4 << 30) == sk.Partition(rows=8000)
+    assert by_default(recipe(validation=0.1, n=2 * LEAST_TABLE), 4 << 30) == sk.Partition(rows=8000)
 
 
 @pytest.mark.parametrize(
