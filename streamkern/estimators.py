@@ -66,7 +66,7 @@ class _Recipe:
     preprocess: tuple[Step, ...] | str = ()
     metric: AGOP | None = None
     test: Dataset | None = None
-    partition: Partition | str | None = None
+    partition: Partition | Any = None
     class_weight: ClassWeight = None
     threshold: str | None = None
 

@@ -166,6 +166,7 @@ def fit_any(
         stages.choice(f"partition: {reason}", partition=leaves)
         if not leaves:
             whole, _ = settled(without(recipe), budget)
+            ready = ready if whole.train is recipe.train else None  # without the rows that are held out for answers
             fitted = fit(whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)), ready=ready)
             report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
             return fitted._replace(report=report, footprint=_with(fitted.footprint, held))
