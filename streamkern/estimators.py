@@ -366,7 +366,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
         require(isinstance(self.metric, AGOP | None), "metric", "sk.AGOP(), or None")
         partition = None if self.partition == AUTO and (kept or self.device == "cuda") else self.partition
-        require(partition == AUTO or isinstance(partition, Partition | None), "partition", 'sk.Partition(), "auto" or None')
+        require(
+            partition == AUTO or isinstance(partition, Partition | None), "partition", 'sk.Partition(), "auto" or None'
+        )
         require_threshold(self.threshold, self._where("threshold"))
         require_class_weight(self.class_weight, self._where("class_weight"))
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
@@ -436,9 +438,10 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.
-        partition: ``Partition()`` cuts the rows into leaves, with a model in each. ``"auto"``: of a table of 30,000 rows
-            or more whose kernel, metric, centers and solver are left open, where that is better on held-out rows of a
-            sample; ``report_["partition"]`` says why. Validation rows then choose how wide leaves blend. None: one model.
+        partition: ``Partition()`` cuts the rows into leaves, with a model in each. ``"auto"``: where that is better on
+            held-out rows of a sample, for tables of 30,000 rows or more whose kernel, metric, centers and solver are
+            left open; ``report_["partition"]`` says why. Validation rows then choose how wide leaves blend. None: one
+            model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None: as ``preprocess`` says.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
@@ -525,9 +528,10 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.
-        partition: ``Partition()`` cuts the rows into leaves, with a model in each. ``"auto"``: of a table of 30,000 rows
-            or more whose kernel, metric, centers and solver are left open, where that is better on held-out rows of a
-            sample; ``report_["partition"]`` says why. Validation rows then choose how wide leaves blend. None: one model.
+        partition: ``Partition()`` cuts the rows into leaves, with a model in each. ``"auto"``: where that is better on
+            held-out rows of a sample, for tables of 30,000 rows or more whose kernel, metric, centers and solver are
+            left open; ``report_["partition"]`` says why. Validation rows then choose how wide leaves blend. None: one
+            model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None: as ``preprocess`` says.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy

@@ -167,7 +167,9 @@ def fit_any(
         if not leaves:
             whole, _ = settled(without(recipe), budget)
             ready = ready if whole.train is recipe.train else None  # without the rows that are held out for answers
-            fitted = fit(whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)), ready=ready)
+            fitted = fit(
+                whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)), ready=ready
+            )
             report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
             return fitted._replace(report=report, footprint=_with(fitted.footprint, held))
     many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready)

@@ -1,4 +1,4 @@
-"""``partition="auto"``, the default of estimators: leaves or one model for large tables, one model for everything else."""
+"""``partition="auto"``, the default of estimators: leaves or one model for large tables, one model for all else."""
 
 from __future__ import annotations
 
