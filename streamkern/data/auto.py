@@ -25,7 +25,7 @@ from streamkern.data.categories import (
 )
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Keep, TargetMeans
-from streamkern.data.numeric import MOST_NUMBERS, Joined, joined, joined_at_first, tells_more, units_differ
+from streamkern.data.numeric import MOST_NUMBERS, Joined, joined_at_first, joined_columns, tells_more, units_differ
 from streamkern.data.preprocess import (
     Contribution,
     Pieces,
@@ -157,7 +157,7 @@ class Dates(Parameters):
 
 @dataclass(frozen=True)
 class JoinQuantiles(Parameters):
-    """Numbers of unlike units are joined by their normal quantiles; rows of one unit stay. See ``joined``.
+    """Numbers of unlike units are joined by their normal quantiles; rows of one unit stay. See ``joined_columns``.
 
     Units are compared by a sample. Rows are then standardised where numbers were joined, or units differ after all.
     """
@@ -174,7 +174,7 @@ class JoinQuantiles(Parameters):
         """Curves, or nothing."""
         assert sums is not None
         X = np.concatenate(sums[0].pieces)
-        columns = joined(X, range(X.shape[1])).quantiles if units_differ(X) else []
+        columns = joined_columns(X, range(X.shape[1])).quantiles if units_differ(X) else []
         return (_curves(X, X.shape[1], columns, KNOTS, kept=True),) if columns else ()
 
     def width(self, dataset: Dataset) -> int:
@@ -198,7 +198,7 @@ class Auto(Parameters):
     Args:
         task: ``classification`` or ``regression``.
         categories: how many columns of categories there are.
-        means: whether numbers whose values come again are joined by means of the target, see ``numeric.joined``.
+        means: whether numbers whose values come again are joined by means of the target, see ``numeric.joined_columns``.
     """
 
     task: str
@@ -250,7 +250,7 @@ class Auto(Parameters):
                 often = sorted(counts, key=lambda value: (-counts[value], value))[:MOST_INDICATORS]
                 one_hot[j] = np.sort(np.where(np.isinf(often), np.nan, often))
             words[j] = tuple(seen.words[number].get(v) for v in one_hot.get(j, np.empty(0)).tolist())
-        numbers = joined(X, [j for j in schema.positions("number") if j not in dropped])
+        numbers = joined_columns(X, [j for j in schema.positions("number") if j not in dropped])
         # Means of each class, of several: as many features as columns of numbers at most.
         classes = 1 if labels.values is None or len(labels.values) <= 2 else len(labels.values)
         if not self.means or labels.values is None or classes * len(numbers.means) > MOST_NUMBERS:
@@ -367,8 +367,8 @@ class Facts:
             taken = self.sample[at] == raw.ids
         labels: set[Any] | None = set()
         if self.classes and raw.y is not None:
-            found = set(raw.y.tolist())
-            labels = found if len(found) <= MOST_MEANS else None
+            found = set(raw.y.tolist()) if raw.y.ndim == 1 else None  # of several labels a row there are no means
+            labels = found if found is not None and len(found) <= MOST_MEANS else None
         gaps = np.isnan(X).sum(axis=0)
         return len(X), gaps, Pieces((X[taken].copy(),)), *self.seen(block, state), _Labels(labels)
 
@@ -399,8 +399,7 @@ def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool, means: 
     if dataset.transforms:
         return ()
     if schema is not None and (not schema.plain or schema.missing):
-        several = task == "classification" and dataset.target is not None and dataset.target.width > 1
-        return (Auto(task, len(schema.positions("category")), means and not several),)
+        return (Auto(task, len(schema.positions("category")), means),)
     as_stored = np.ndim(dataset.factor) == 0 and np.ndim(dataset.shift) == 0
     if not adaptive or scaled or not as_stored:
         return ()

@@ -167,7 +167,7 @@ class TargetEncode(Parameters):
         """Sums of targets of each category in each fold."""
         return TargetSums(self._positions(dataset), self.folds, self.task == "classification")
 
-    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform | tuple[Transform, ...]:
         """Its means."""
         assert sums is not None
         positions = self._positions(dataset)

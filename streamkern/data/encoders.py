@@ -257,8 +257,9 @@ class ByValue:
         return self.n_in + len(self.columns)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Copy."""
-        return np.concatenate([X, X[:, list(self.columns)]], axis=1)
+        """Copy, as float32 has the numbers: 0.1 is the same value in either precision."""
+        copies = X[:, list(self.columns)].astype(np.float32)
+        return np.concatenate([X, copies.astype(X.dtype)], axis=1)
 
     def names(self, names: Names) -> Names:
         """The same, and ``column (by value)`` for what follows."""

@@ -51,7 +51,7 @@ class Joined(NamedTuple):
     means: list[int]
 
 
-def joined(X: Array, columns: Sequence[int]) -> Joined:
+def joined_columns(X: Array, columns: Sequence[int]) -> Joined:
     """The columns of numbers that are joined, by a sample.
 
     By quantiles, of up to ``MOST_NUMBERS`` columns each with more than a few values; of more, those with heavy tails. A
@@ -88,7 +88,7 @@ _AT_FIRST: WeakKeyDictionary[Source, dict[tuple[int, ...], Joined]] = WeakKeyDic
 
 
 def joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) -> Joined:
-    """``joined`` by the first chunk, which is read for it once.
+    """``joined_columns`` by the first chunk, which is read for it once.
 
     Args:
         source: stored rows.
@@ -102,7 +102,7 @@ def joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) 
             check(reading_bytes(source, 1), source.where(0))
             X = source.read(0).X[:FIRST_ROWS].astype(np.float64)
             if alike or units_differ(X):
-                known[key] = joined(X, columns)
+                known[key] = joined_columns(X, columns)
         except StreamkernError:  # the run reports it, and names the damaged place, or what memory it takes
             pass
     return known.get(key, Joined([], []))
@@ -132,7 +132,8 @@ def tells_more(mass: Array, sums: Array, smooth: float, variance: float) -> bool
     best = min(near, key=missed)
     apart = float(np.sum(mass[:, :, None] * np.square(own - best)))
     gained = (missed(best) - missed(own)) / variance
-    return gained > max(TELLS_MORE, 4 * (apart / variance / max(float(mass.sum()), 1.0)) ** 0.5)
+    error = 2 * float(np.sqrt(apart / variance / max(float(mass.sum()), 1.0)))
+    return gained > max(TELLS_MORE, 2 * error)
 
 
 def _window(A: Array, reach: int) -> Array:
