@@ -198,7 +198,7 @@ class Auto(Parameters):
     Args:
         task: ``classification`` or ``regression``.
         categories: how many columns of categories there are.
-        means: whether numbers whose values come again are joined by means of the target, see ``numeric.joined_columns``.
+        means: whether numbers whose values come again may be joined by means of the target, see ``MeansByValue``.
     """
 
     task: str
