@@ -314,7 +314,7 @@ class MeansByValue(TargetEncode):
             return (keep,)
         means = TargetEncode(tuple(stay.index(j) for j in told), self.smooth, self.folds, self.task)
         kept = dataset.transform(keep)
-        return keep, means.fitted(kept, (TargetTable(tuple(told.values())),))
+        return keep, *means.fitted(kept, (TargetTable(tuple(told.values())),))
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
         return tuple(j for j, tag in enumerate(tags(dataset)) if tag == "value")

@@ -167,7 +167,7 @@ class TargetEncode(Parameters):
         """Sums of targets of each category in each fold."""
         return TargetSums(self._positions(dataset), self.folds, self.task == "classification")
 
-    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform | tuple[Transform, ...]:
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         """Its means."""
         assert sums is not None
         positions = self._positions(dataset)
@@ -179,7 +179,7 @@ class TargetEncode(Parameters):
             values, made = _means(found, self.folds, self.smooth, self.task == "classification", name)
             categories.append(values)
             tables.append(made)
-        return TargetMeans(dataset.n_features, positions, tuple(categories), tuple(tables), self.folds, labels)
+        return (TargetMeans(dataset.n_features, positions, tuple(categories), tuple(tables), self.folds, labels),)
 
     def width(self, dataset: Dataset) -> int:
         """One feature each, as of two classes."""
