@@ -422,11 +422,13 @@ class Lanes:
                     reduce = time.perf_counter() - start - slowest
                     return StepResult(parts, shares, reduce, retries, self.executor.losses - before)
             except LostError as error:
+                self._stop()
                 self._drop()
                 lost = error
         raise _gives_up(f"Pass {position[0] + 1}, step {position[1] + 1}") from lost
 
     def close(self) -> None:
+        self._stop()
         with self.executor.client.as_current():
             for placed in self._actors:
                 with suppress(Exception, CancelledError):  # a worker that cannot be reached is gone
@@ -504,11 +506,16 @@ class Lanes:
     def _require_others(self) -> None:
         """Check actors that the answer of another depends on: here on none."""
 
+    def _stop(self) -> None:
+        """Have actors give up what others of them wait for: here nothing."""
+
 
 class SharedLanes(Lanes):
     """Tiles of centers on the workers of a cluster; the driver calls the root of their tree.
 
-    What they hold is made again from the state of the driver when a worker is lost, and the step is repeated.
+    What they hold is made again from the state of the driver when a worker is lost, and the step is repeated. Workers
+    need nothing of the driver for the next step of a pass: they are asked for it before they have answered this one, so
+    that they compute while the driver updates.
 
     Args:
         executor: whose workers.
@@ -519,6 +526,7 @@ class SharedLanes(Lanes):
     def __init__(self, executor: DaskExecutor, work: SharedWork, part: Callable[[Any, int], Any]) -> None:
         super().__init__(executor, b"", work.leaves)
         self.work, self.part, self._number = work, part, 0
+        self._asked: dict[Position, Any] = {}
 
     def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
         workers, name, lanes = len(parts), f"streamkern-share-{secrets.token_hex(8)}", self.work.lanes
@@ -545,23 +553,29 @@ class SharedLanes(Lanes):
         self, position: Position, state: Any, ahead: tuple[Position, ...]
     ) -> tuple[Parts, tuple[Share, ...], float]:
         root, deadline = self._actors[0], time.monotonic() + self.executor.step_timeout
-        self._number += 1
-        call = _ask(root, dumps((self._number, position, ahead)))
+        call = self._asked.pop(position, None) or self._ask(position, ahead)
+        if ahead and ahead[0][0] == position[0]:  # between passes workers evaluate
+            self._asked[ahead[0]] = self._ask(ahead[0], ahead[1:])
         done: Done = self.executor.opened(self._answer(root, call, deadline), root.address)
         for requests in done.counts:
             self.executor.request_counts.add(requests)
         return done.parts, done.shares, done.slowest
 
+    def _ask(self, position: Position, ahead: tuple[Position, ...]) -> Any:
+        self._number += 1
+        return _ask(self._actors[0], dumps((self._number, position, ahead)))
+
     def _require_others(self) -> None:
         if any(placed.address not in self.executor.workers or placed.future.status in _GONE for placed in self._actors):
             raise LostError
 
-    def _drop(self) -> None:
-        """Have the workers that are left release what they hold, which others will hold."""
-        for placed in self._actors:
-            with suppress(Exception, CancelledError):
-                placed.actor.stop().result(timeout=_CLOSE)
-        super()._drop()
+    def _stop(self) -> None:
+        """Have workers cancel the step that they run ahead, and release what they hold, which others will hold."""
+        with self.executor.client.as_current():
+            for placed in self._actors:
+                with suppress(Exception, CancelledError):
+                    placed.actor.stop().result(timeout=_CLOSE)
+        self._asked.clear()
 
 
 class _Placed(NamedTuple):

@@ -3,7 +3,8 @@
 The workers of a step form a tree, and what they send goes along it from worker to worker; the driver calls its root.
 Three things are exchanged, each up the tree and down again: the rows of the step, each lane's read by one worker; sums
 over tiles of centers, such as outputs; and sums that follow from those. A message up holds the sums of the largest
-complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26).
+complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26). Rows do not depend on
+the state: those of the next step are exchanged by a thread of their own, while this one is computed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from distributed import get_worker
@@ -105,6 +106,8 @@ class ShareActor:
         self._mail: dict[Any, bytes] = {}
         self._came = threading.Condition()
         self._prefetch = Prefetch(self._work.build)
+        self._blocks: dict[Position, Future[dict[int, Any]]] = {}
+        self._rows = ThreadPoolExecutor(1, thread_name_prefix="streamkern-rows")
         self._steps = ThreadPoolExecutor(1, thread_name_prefix="streamkern-share")
         self._threads = ThreadPoolExecutor(
             route.threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(route.driver,)
@@ -120,11 +123,12 @@ class ShareActor:
             self._came.notify_all()
 
     async def stop(self) -> None:
-        """Cancel the running step and release the tiles: threads that wait for a message raise ``LostError``."""
+        """Cancel running steps and release the tiles: threads that wait for a message raise ``LostError``."""
         with self._came:
             self._mail[_CLOSED] = b""
             self._came.notify_all()
         self._held, self._parts, self._values = [], [], {}
+        self._blocks.clear()
 
     def step(self, message: bytes) -> bytes:
         """The root's: the sums of a step, and what each worker did; or what was raised."""
@@ -132,8 +136,8 @@ class ShareActor:
 
     def close(self) -> None:
         """Release what is held."""
-        self._prefetch.close()
-        self._threads.shutdown()
+        for pool in (self._steps, self._rows, self._prefetch, self._threads):
+            pool.shutdown() if isinstance(pool, ThreadPoolExecutor) else pool.close()
 
     def _step(self, message: bytes) -> bytes:
         return packed(self._shared, lambda: self._run(message))
@@ -142,8 +146,15 @@ class ShareActor:
         number, position, ahead = loads(message)
         self._send(self._route.children, ("go", number), message)
         started, work = time.perf_counter(), self._work
-        self._wait = self._busy = 0.0
-        blocks = self._together((number, "rows"), lambda: self._rows(position, ahead), _both, lambda all_: all_)
+        self._busy = 0.0
+        if position not in self._blocks:
+            self._exchange(position, ahead)
+        if not self._held:
+            self._held = list(self._threads.map(work.hold, self._route.tiles))
+        blocks = self._blocks.pop(position).result()
+        self._wait = time.perf_counter() - started
+        if ahead and ahead[0] not in self._blocks:
+            self._exchange(ahead[0], ahead[1:])
         sums = self._together(
             (number, "sums"), lambda: self._over_tiles(blocks, self._forward), self._joined, self._totals
         )
@@ -169,15 +180,18 @@ class ShareActor:
         shares, elapsed, requests = zip(*reports, strict=True)
         return Done(parts, shares, max(elapsed), requests)
 
-    def _rows(self, position: Position, ahead: Sequence[Position]) -> dict[int, Any]:
-        """Blocks of the lanes that are read here; those of ``ahead`` are read meanwhile."""
+    def _exchange(self, position: Position, ahead: Sequence[Position]) -> None:
+        """Begin to exchange the blocks of a step; those of ``ahead`` are read meanwhile."""
         lanes = self._route.lanes
-        self._prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in lanes)
-        if not self._held:
-            self._held = list(self._threads.map(self._work.hold, self._route.tiles))
-        taken = {lane: self._prefetch.take((position[0], lane, position[1])) for lane in lanes}
-        self._wait = sum(wait for _, wait in taken.values())
-        return {lane: block for lane, (block, _) in taken.items()}
+
+        def taken() -> dict[int, Any]:
+            return {lane: self._prefetch.take((position[0], lane, position[1]))[0] for lane in lanes}
+
+        def exchanged() -> dict[int, Any]:
+            self._prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in lanes)
+            return self._together((*position, "rows"), taken, _both, lambda blocks: blocks)
+
+        self._blocks[position] = self._rows.submit(self._context.copy().run, exchanged)
 
     def _forward(self, i: int, blocks: dict[int, Any]) -> list[Parts]:
         found = self._work.forward(self._held[i], self._parts[i], list(blocks.values()))

@@ -1,11 +1,11 @@
 """Centers shared out over worker processes: bits, memory of each process, and what a step takes of the processors.
 
-    python tests/benchmarks/sharing.py [--rows 40000] [--features 784] [--steps 4] [--workers 1 2 4]
+    python tests/benchmarks/sharing.py [--rows 40000] [--features 784] [--steps 5] [--rounds 4] [--workers 1 2 4]
 
 EigenPro 2 on rows of noise in zarr, every row a center. For each number of workers, a digest of the weights after the
-steps, the most that a worker held beyond what it held before, and the seconds of its processor, of the driver's and of
-the clock in a step. Beside them one plain process that goes over all tiles of the same step, and two
-plain processes at a time that go over half of them each: what two workers could gain at best.
+steps, the most that a worker held beyond what it held before, and a step's seconds of the processor of the busiest
+worker, of the driver's and of the clock. In turns with them one plain process that goes over all tiles of the same
+step, and two plain processes at a time that go over half of them each: what two workers could gain at best.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def problem(path: Path, executor: Any) -> Problem:
 
 
 class Side:
-    """A number of workers, whose steps are taken in turn with those of others.
+    """A number of workers, whose rounds of steps are taken in turn with those of others.
 
     Attributes:
-        found: of each step: seconds of the processor of the busiest worker, of the driver's, and of the clock.
+        found: of each round, a step's seconds of the processor of the busiest worker, of the driver's, and of the clock.
     """
 
     def __init__(self, executor: Any, given: Problem, prepared: Any, batch: int) -> None:
@@ -87,14 +87,17 @@ class Side:
         )
         self.found: list[tuple[float, float, float]] = []
 
-    def step(self, step: int) -> None:
-        """One step."""
+    def steps(self, first: int, count: int) -> None:
+        """A round of steps. Those that workers run ahead are of the round, too."""
         before, driver, clock = self.executor.client.run(use), time.process_time(), time.perf_counter()
-        result = self.placement.step((0, step), self.state, [(0, step + 1)])
-        self.state = self.iteration.update(self.state, result.parts, (0, step))
+        for step in range(first, first + count):
+            ahead = [(0, later) for later in range(step + 1, min(step + 3, first + count))]
+            result = self.placement.step((0, step), self.state, ahead)
+            self.state = self.iteration.update(self.state, result.parts, (0, step))
         clock, driver = time.perf_counter() - clock, time.process_time() - driver
         after = self.executor.client.run(use)
-        self.found.append((max(after[name].seconds - before[name].seconds for name in after), driver, clock))
+        busiest = max(after[name].seconds - before[name].seconds for name in after)
+        self.found.append((busiest / count, driver / count, clock / count))
 
     def close(self) -> tuple[str, float]:
         """Digest of the weights, and the most MiB that a worker held beyond what it held before."""
@@ -121,24 +124,37 @@ def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: An
             pipe.send((time.process_time() - start, time.perf_counter() - clock))
 
 
-def plain_processes(path: Path, prepared: Any, batch: int, parts: int, count: int) -> tuple[float, float]:
-    """Seconds of the processor and of the clock, of the slowest of so many plain processes, the least of the steps."""
-    context = multiprocessing.get_context("spawn")
-    pipes, processes, found = [], [], []
-    for part in range(parts):
-        here, there = context.Pipe()
-        processes.append(context.Process(target=plain, args=(path, prepared, batch, part, parts, there)))
-        processes[-1].start()
-        pipes.append(here)
-    for _ in range(count + 1):
-        for pipe in pipes:
-            pipe.send(True)
-        found.append(np.max([pipe.recv() for pipe in pipes], axis=0))
-    for pipe, process in zip(pipes, processes, strict=True):
-        pipe.send(False)
-        process.join()
-    seconds, clock = np.min(found[1:], axis=0)
-    return float(seconds), float(clock)
+class Plain:
+    """Plain processes that share the tiles among themselves, whose rounds are taken in turn with those of workers.
+
+    Attributes:
+        found: of each round, a step's seconds of the processor and of the clock, of the slowest process.
+    """
+
+    def __init__(self, path: Path, prepared: Any, batch: int, parts: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for part in range(parts):
+            here, there = context.Pipe()
+            self.processes.append(context.Process(target=plain, args=(path, prepared, batch, part, parts, there)))
+            self.processes[-1].start()
+            self.pipes.append(here)
+        self.found: list[Any] = []
+
+    def steps(self, first: int, count: int) -> None:
+        """A round of steps."""
+        taken = []
+        for _ in range(count):
+            for pipe in self.pipes:
+                pipe.send(True)
+            taken.append(np.max([pipe.recv() for pipe in self.pipes], axis=0))
+        self.found.append(np.mean(taken, axis=0))
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            pipe.send(False)
+            process.join()
 
 
 def main() -> None:
@@ -146,7 +162,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--features", type=int, default=784)
     parser.add_argument("--batch", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -160,30 +177,32 @@ def main() -> None:
         for workers in args.workers:
             executor = stack.enter_context(local(workers))
             warm = Side(executor, problem(small, executor), few, args.batch)  # which loads code
-            warm.step(0)
+            warm.steps(0, 1)
             warm.close()
             sides.append(Side(executor, problem(path, executor), prepared, args.batch))
-        for step in range(args.steps):
-            for side in sides:
-                side.step(step)
-        plain = {parts: plain_processes(path, prepared, args.batch, parts, args.steps) for parts in (1, 2)}
+        both = [Plain(path, prepared, args.batch, parts) for parts in (1, 2)]
+        for number in range(args.rounds + 1):  # the first reads tiles, and is not counted
+            for side in (*sides, *both):
+                side.steps(args.steps * number, args.steps)
         print(
             f"p = n = {args.rows:,}, d = {args.features}, c = {C}, batches of {args.batch:,}; {os.cpu_count()} cores, "
-            f"load {psutil.getloadavg()[0]:.1f}; least of {args.steps - 1} steps, taken in turn"
+            f"load {psutil.getloadavg()[0]:.1f}; a step, medians of {args.rounds} rounds of {args.steps}, in turns"
         )
-        one = np.min(sides[0].found[1:], axis=0)
+        one = np.median(sides[0].found[1:], axis=0)
         for workers, side in zip(args.workers, sides, strict=True):
-            busy, driver, clock = np.min(side.found[1:], axis=0)
+            busy, driver, clock = np.median(side.found[1:], axis=0)
             digest, held = side.close()
             print(
                 f"{workers} worker(s): weights {digest}; {held:.0f} MiB; processor {busy:.3f} s ({one[0] / busy:.2f} "
                 f"times), driver {driver:.3f} s; clock {clock:.3f} s ({one[2] / clock:.2f} times)"
             )
-        (whole, clock), (half, clocks) = plain[1], plain[2]
+        (whole, clock), (half, clocks) = (np.median(side.found[1:], axis=0) for side in both)
         print(
             f"plain processes: one {whole:.3f} s of its processor, clock {clock:.3f} s; two, half each, {half:.3f} s "
             f"({whole / half:.2f} times), clock {clocks:.3f} s ({clock / clocks:.2f} times)"
         )
+        for side in both:
+            side.close()
 
 
 if __name__ == "__main__":
