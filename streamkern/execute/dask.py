@@ -30,12 +30,22 @@ from threadpoolctl import threadpool_limits
 
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
-from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, SharedWork, StepResult, Tree
+from streamkern.execute.base import (
+    Allowance,
+    LaneWork,
+    Parts,
+    Position,
+    Share,
+    SharedWork,
+    StepResult,
+    Tree,
+    partition,
+)
 from streamkern.execute.client import CONNECT, connect
 from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
 from streamkern.execute.shared import Done, Route, ShareActor
 from streamkern.execute.threads import LanePool, Nodes, blas_kernels
-from streamkern.execute.wire import LostError, Shared, counts, dumps, give_way, loads, packed
+from streamkern.execute.wire import ATTEMPTS, LostError, Shared, counts, dumps, give_way, gives_up, loads, packed
 from streamkern.memory import keep_heap
 
 T = TypeVar("T")
@@ -50,7 +60,6 @@ _QUIET = {  # of workers started here, which share their cores with arithmetic: 
     "distributed.admin.tick.interval": "1s",
 }
 _GONE = ("lost", "error", "cancelled")  # status of a future that will have no result
-_ATTEMPTS = 5  # times in a row that work may lose its workers: after that, it is the work that kills them
 
 
 class _Seen(NamedTuple):
@@ -232,8 +241,8 @@ class DaskExecutor:
                     answer = self.wait(flying[0][1])
                 except LostError as error:
                     losses += 1
-                    if losses == _ATTEMPTS:
-                        raise _gives_up("A task") from error
+                    if losses == ATTEMPTS:
+                        raise gives_up("A task") from error
                     # A worker may wait for ever for what it was copying from one that fell silent, so what is shared
                     # gets a new name, and with it a new home.
                     spread = self.spread(payload)
@@ -350,7 +359,7 @@ class DaskExecutor:
             except TimeoutError:
                 self.miss(future, worker, deadline)
             except KilledWorker as error:
-                raise _gives_up("A task") from error
+                raise gives_up("A task") from error
             except (FutureCancelledError, CancelledError) as error:
                 self.look()
                 raise LostError from error
@@ -413,7 +422,7 @@ class Lanes:
             StorageError: the cluster is gone, has no workers, or loses them at every attempt.
         """
         before = self.executor.losses
-        for retries in range(_ATTEMPTS):
+        for retries in range(ATTEMPTS):
             start = time.perf_counter()
             try:
                 with self.executor.client.as_current():  # an actor talks through the current client
@@ -425,7 +434,7 @@ class Lanes:
                 self._stop()
                 self._drop()
                 lost = error
-        raise _gives_up(f"Pass {position[0] + 1}, step {position[1] + 1}") from lost
+        raise gives_up(f"Pass {position[0] + 1}, step {position[1] + 1}") from lost
 
     def close(self) -> None:
         self._stop()
@@ -553,7 +562,7 @@ class SharedLanes(Lanes):
         self, position: Position, state: Any, ahead: tuple[Position, ...]
     ) -> tuple[Parts, tuple[Share, ...], float]:
         root, deadline = self._actors[0], time.monotonic() + self.executor.step_timeout
-        call = self._asked.pop(position, None) or self._ask(position, ahead)
+        call = self._asked.pop(position) if position in self._asked else self._ask(position, ahead)
         if ahead and ahead[0][0] == position[0]:  # between passes workers evaluate
             self._asked[ahead[0]] = self._ask(ahead[0], ahead[1:])
         done: Done = self.executor.opened(self._answer(root, call, deadline), root.address)
@@ -600,19 +609,6 @@ def large_arguments() -> dask.config.set:
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
 
 
-def partition(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
-    """Contiguous ranges of lanes for workers, in proportion to their threads; who gets none is left out."""
-    chosen = sorted(threads, key=lambda address: (-threads[address], address))[:lanes]
-    total, before, parts = sum(threads[address] for address in chosen), 0, {}
-    for address in chosen:
-        after = before + threads[address]
-        mine = range((lanes * before + total // 2) // total, (lanes * after + total // 2) // total)
-        if mine:
-            parts[address] = mine
-        before = after
-    return parts
-
-
 class LaneActor:
     """Some of the lanes, on a worker.
 
@@ -649,12 +645,3 @@ class LaneActor:
 def _run(shared: Shared, message: bytes) -> bytes:
     fn, args = shared.value
     return packed(shared, lambda: fn(loads(message), *args))
-
-
-def _gives_up(what: str) -> StorageError:
-    return StorageError(
-        f"{what} lost its workers {_ATTEMPTS} times in a row.",
-        where="the cluster",
-        expected="workers that stay",
-        remedy="see the workers' logs; if they were killed for memory, use fewer threads a worker or lower --memory",
-    )

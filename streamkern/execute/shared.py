@@ -124,9 +124,7 @@ class ShareActor:
 
     async def stop(self) -> None:
         """Cancel running steps and release the tiles: threads that wait for a message raise ``LostError``."""
-        with self._came:
-            self._mail[_CLOSED] = b""
-            self._came.notify_all()
+        self._give_up()
         self._held, self._parts, self._values = [], [], {}
         self._blocks.clear()
 
@@ -136,15 +134,17 @@ class ShareActor:
 
     def close(self) -> None:
         """Release what is held."""
-        for pool in (self._steps, self._rows, self._prefetch, self._threads):
-            pool.shutdown() if isinstance(pool, ThreadPoolExecutor) else pool.close()
+        for pool in (self._steps, self._rows, self._threads):
+            pool.shutdown()
+        self._prefetch.close()
 
     def _step(self, message: bytes) -> bytes:
         return packed(self._shared, lambda: self._run(message))
 
     def _run(self, message: bytes) -> Done:
         number, position, ahead = loads(message)
-        self._send(self._route.children, ("go", number), message)
+        for child in self._route.children:
+            self._send(child, ("go", number), message)
         started, work = time.perf_counter(), self._work
         self._busy = 0.0
         if position not in self._blocks:
@@ -189,7 +189,7 @@ class ShareActor:
 
         def exchanged() -> dict[int, Any]:
             self._prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in lanes)
-            return self._together((*position, "rows"), taken, _both, lambda blocks: blocks)
+            return self._together((*position, "rows"), taken, _both, lambda blocks: blocks, _others)
 
         self._blocks[position] = self._rows.submit(self._context.copy().run, exchanged)
 
@@ -234,12 +234,20 @@ class ShareActor:
 
     def _together(
         self,
-        name: tuple[int, str],
+        name: tuple[Any, ...],
         compute: Callable[[], Any],
         join: Callable[[Any, Any], Any],
         close: Callable[[Any], T],
+        rest: Callable[[T, Any], Any] | None = None,
     ) -> T:
         """What all workers compute, joined up the tree, closed at its root and sent down again.
+
+        Args:
+            name: of the messages.
+            compute: a worker's part.
+            join: two neighbours' parts.
+            close: the whole, from the parts joined.
+            rest: what of the whole is sent to who has a joined part, and joins it to that; None for all of it.
 
         Raises:
             LostError: a worker does not answer.
@@ -251,18 +259,21 @@ class ShareActor:
             raise
         except Exception as error:
             value = _Failure(error)
+        below = {}
         for child in self._route.children:
-            other = loads(self._take((*name, child)))
+            other = below[child] = loads(self._take((*name, child)))
             if not isinstance(value, _Failure):
                 value = other if isinstance(other, _Failure) else join(value, other)
         if self._route.rank:
-            self._send([self._route.parent], (*name, self._route.rank), dumps(value))
-            message = self._take((*name, self._route.parent))
-            found = loads(message)
+            self._send(self._route.parent, (*name, self._route.rank), dumps(value))
+            found = loads(self._take((*name, self._route.parent)))
+            if rest is not None and not isinstance(found, _Failure):
+                found = join(value, found)
         else:
             found = value if isinstance(value, _Failure) else close(value)
-            message = dumps(found) if self._route.children else b""
-        self._send(self._route.children, (*name, self._route.rank), message)
+        for child, part in below.items():
+            sent = found if rest is None or isinstance(found, _Failure) else rest(found, part)
+            self._send(child, (*name, self._route.rank), dumps(sent))
         if isinstance(found, _Failure):
             raise found.error
         done: T = found
@@ -282,34 +293,35 @@ class ShareActor:
                 self._came.wait(_TICK)
             return self._mail.pop(name)
 
-    def _send(self, ranks: Sequence[int], name: tuple[Any, ...], message: bytes) -> None:
-        """Send a message to other workers.
+    def _send(self, rank: int, name: tuple[Any, ...], message: bytes) -> None:
+        """Begin to send a message to another worker; where that is gone, whoever waits is told so."""
+        address, key = self._route.peers[rank]
 
-        Raises:
-            LostError: one of them is gone.
-        """
-
-        async def one(address: str, key: str) -> None:
+        async def send() -> None:
             arguments: list[Any] = [to_serialize(name), to_serialize(message)]  # type: ignore[no-untyped-call]
-            answer = await self._worker.rpc(address).actor_execute(
-                function="deliver", actor=key, args=arguments, kwargs={}
-            )
-            if answer["status"] != "OK":
-                raise LostError
+            try:
+                answer = await self._worker.rpc(address).actor_execute(
+                    function="deliver", actor=key, args=arguments, kwargs={}
+                )
+                if answer["status"] != "OK":
+                    self._give_up()
+            except Exception:
+                self._give_up()
 
-        async def each() -> None:
-            await asyncio.gather(*(one(*self._route.peers[rank]) for rank in ranks))
+        asyncio.run_coroutine_threadsafe(send(), self._loop)
 
-        if not ranks:
-            return
-        try:
-            asyncio.run_coroutine_threadsafe(each(), self._loop).result(self._route.timeout)
-        except Exception as error:
-            raise LostError from error
+    def _give_up(self) -> None:
+        with self._came:
+            self._mail[_CLOSED] = b""
+            self._came.notify_all()
 
 
 def _both(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
     return a | b
+
+
+def _others(all_: dict[int, Any], some: dict[int, Any]) -> dict[int, Any]:
+    return {lane: block for lane, block in all_.items() if lane not in some}
 
 
 def _merged(tree: Tree, nodes: dict[tuple[int, int], Parts]) -> Tree:
