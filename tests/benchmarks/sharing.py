@@ -254,8 +254,10 @@ def constants(whole: Any, tiles: int, batch: int, d: int, q: int) -> SharedCosts
 def far(here: SharedCosts, batch: int, d: int) -> None:
     """What a step of a million centers would take on a cluster, one core or one GPU a worker."""
     p, rate = 10**6, 2.0 * batch * CENTER_TILE * d / here.forward
-    print(f"p = {p:,}, d = 512; assumed: {NETWORK}, shares that differ by 5%, a core {rate / 1e9:.0f} GFLOP/s as here")
-    for name, faster in (("core", 1.0), (f"GPU of {GPU / 1e12:.0f} TFLOP/s, assumed", GPU / rate)):
+    print(
+        f"p = {p:,}, d = 512; assumed: {NETWORK}, shares that differ by 5%, GPUs; a core {rate / 1e9:.0f} GFLOP/s as here"
+    )
+    for name, faster in (("core", 1.0), (f"GPU of {GPU / 1e12:.0f} TFLOP/s", GPU / rate)):
         for m in (1000, 8000):
             for workers in (64, 1000):
                 scale = m / batch
@@ -325,11 +327,11 @@ def main() -> None:
         tiles, q = sides[0].iteration.shared_work.leaves, sides[0].iteration.report["q"]
         costs = constants(np.median(both[0].found[1:], axis=0), tiles, args.batch, args.features, q)
         for workers, side in zip(args.workers, sides, strict=True):
-            busy, _, clock = np.median(side.found[1:], axis=0)
+            busy = np.median(side.found[1:], axis=0)[0]
             found = simulate_shared(costs, workers, tiles, os.cpu_count())
             print(
                 f"{workers} worker(s), predicted: processor {found.busiest:.3f} s ({found.busiest / busy - 1:+.0%}), "
-                f"clock of an idle machine {found.clock:.3f} s ({found.clock / clock - 1:+.0%})"
+                f"clock of an idle machine {found.clock:.3f} s"
             )
         far(costs, args.batch, args.features)
 
