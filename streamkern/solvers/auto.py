@@ -26,7 +26,7 @@ from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.fit import OUTPUTS_GUESS, planned, width
 from streamkern.solvers.footprint import solver_memory
-from streamkern.solvers.metered import THREADS, Bill, Size, nominal_work, sums_held
+from streamkern.solvers.metered import SECOND, THREADS, Bill, Size, nominal_work, sums_held
 
 AUTO = "auto"
 
@@ -35,10 +35,10 @@ PASSED_ROWS = 500_000
 """Passes by default: what it takes to see this many rows, from 1 to MAX_EPOCHS."""
 
 FEW_PASSES = 8
-"""Passes over more rows, at most, and as many as ``LONG_WORK`` allows: one leaves much of what there is to learn."""
+"""Passes by default over more rows, at most: as many as take no more than ``LONG_WORK``. One pass learns too little."""
 
-LONG_WORK = 120 * 5e10
-"""Two minutes on two slow cores."""
+LONG_WORK = 120 * SECOND
+"""Work of passes over many rows, at most."""
 
 PATIENCE = 3
 """Passes without improvement before training stops, where there are validation rows."""

@@ -15,7 +15,7 @@ from streamkern.backends import get_backend
 from streamkern.backends.device import Device
 from streamkern.centers import CenterSet, Given
 from streamkern.data.alike import require_alike, require_scaled_alike
-from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, alarms, automatic, notes
+from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, automatic, data_warnings, notes
 from streamkern.data.categories import TargetEncode, require_encoded
 from streamkern.data.class_weights import (
     WeightTotals,
@@ -410,7 +410,7 @@ def fit(
     done = notes(scaled, steps(recipe), facts)
     if weights := described_weights(scaled):
         stages.choice(f"weights of classes: {weights}", class_weight=weights)
-    for message in alarms(scaled, steps(recipe), facts):
+    for message in data_warnings(scaled, steps(recipe), facts):
         stages.warn(message)
     learned, columns, chosen = None, features_of(scaled), None
     if search is not None:

@@ -201,6 +201,7 @@ def by_hand(classes: bool, scaled: bool, frame: pd.DataFrame, **how: Any) -> Any
 
 MODELS: dict[str, Callable[..., Any]] = {
     "streamkern": ours,
+    "leaves": lambda classes, **how: ours(classes, partition=sk.Partition(), **how),
     "one bandwidth": lambda classes, **how: ours(classes, kernel="laplace", **how),
     "standardised": lambda classes, **how: by_hand(classes, True, **how),
     "as they are": lambda classes, **how: by_hand(classes, False, **how),
@@ -209,7 +210,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     **{title: made for title, (_, made) in PEERS.items()},
 }
 BY_HAND = ("standardised", "as they are", "one bandwidth, standardised", "one bandwidth, as they are")
-MINE = ("streamkern", "one bandwidth", *BY_HAND)
+MINE = ("streamkern", "leaves", "one bandwidth", *BY_HAND)
 
 
 def measure(
