@@ -255,7 +255,8 @@ def far(here: SharedCosts, batch: int, d: int) -> None:
     """What a step of a million centers would take on a cluster, one core or one GPU a worker."""
     p, rate = 10**6, 2.0 * batch * CENTER_TILE * d / here.forward
     print(
-        f"p = {p:,}, d = 512; assumed: {NETWORK}, shares that differ by 5%, GPUs; a core {rate / 1e9:.0f} GFLOP/s as here"
+        f"p = {p:,}, d = 512; assumed: {NETWORK}, shares that differ by 5%, GPUs; "
+        f"a core {rate / 1e9:.0f} GFLOP/s as here"
     )
     for name, faster in (("core", 1.0), (f"GPU of {GPU / 1e12:.0f} TFLOP/s", GPU / rate)):
         for m in (1000, 8000):
