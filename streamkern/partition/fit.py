@@ -483,7 +483,7 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     stages = LeafStages(recipe.left_out)
     try:
         with ThreadsExecutor(1) as executor:
-            chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget)
+            chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget, threads=1)
             try:
                 fitted = fit(chosen, executor, budget, stages)
             except NumericalError as error:
