@@ -43,7 +43,7 @@ from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.choice import WIDEST_L1
 from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
-from streamkern.solvers.metered import nominal_work
+from streamkern.solvers.metered import SECOND, nominal_work
 from streamkern.sweep import gathered
 from streamkern.user_code import described
 
@@ -60,7 +60,7 @@ HELD_OUT = 0.2
 LEAST_TABLE = 30_000
 """Rows from which leaves are tried by default: of fewer the trial is much of what a fit takes."""
 
-MOST_WORK = 1200 * 5e10
+MOST_WORK = 1200 * SECOND
 """Work of leaves by default, at most: twenty minutes on two slow cores."""
 
 BETTER = 0.99
