@@ -22,6 +22,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight, require_class_weight
+from streamkern.data.dataset import unchanging
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.data.subsample import FEW, class_counts
 from streamkern.data.targets import Classes, Indicators
@@ -240,7 +241,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             showing(self.verbose) as display,
         ):
             stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
-            return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
+            with unchanging(recipe.train, recipe.validation):
+                return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
 
     def predict(self, X: Any) -> Array:
         """Labels, shape (n,), or values, shape (n,) or (n, c).

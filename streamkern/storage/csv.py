@@ -61,7 +61,7 @@ class CsvSource(TableSource):
     """
 
     def __init__(self, file: TableFile, request: Request, header: bool = True, memory: int | None = None) -> None:
-        self._file = file
+        self._file, self._places = file, (file,)
         budget = default_budget() if memory is None else memory
         self._block_bytes = min(BLOCK_BYTES, max(1 << 16, budget // 64))
         with file.explaining("a text table with one record a line"):
@@ -143,7 +143,7 @@ class CsvSource(TableSource):
 
     @property
     def fingerprint(self) -> str:
-        return digest("csv", self._file.identity(), self._names, self._roles.identity())
+        return digest("csv", self._file.identity, self._names, self._roles.identity())
 
     def _read_by(self, schema: Schema) -> None:
         super()._read_by(schema)

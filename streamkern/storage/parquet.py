@@ -106,7 +106,7 @@ class ParquetSource(TableSource):
         partitions: dict[str, pa.DataType],
         **facets: Any,
     ) -> None:
-        self._files, self._partitions = files, partitions
+        self._files, self._partitions, self._places = files, partitions, (files,)
         self._reads: list[tuple[DataFile, range]] = []
         for file in files.files:
             for start, stop in merged([rows * roles.row_bytes for rows in file.rows]):
@@ -118,16 +118,12 @@ class ParquetSource(TableSource):
     @cached_property
     def fingerprint(self) -> str:
         """Digest of every file's name, size, time and footer, and of the choice of columns."""
-        files = [(file.name, file.size, file.version, file.footer) for file in self._files.files]
-        return digest("parquet", files, *self._roles.identity())
+        return digest("parquet", self._files.identity, *self._roles.identity())
 
     def pieces(self) -> list[tuple[str, int]]:
         """Return (digest, rows) of each file; see ``Source.pieces``."""
         roles = self._roles.identity()
-        return [
-            (digest("parquet", [file.name, file.size, file.version, file.footer], *roles), sum(file.rows))
-            for file in self._files.files
-        ]
+        return [(digest("parquet", file.identity, *roles), sum(file.rows)) for file in self._files.files]
 
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
+from streamkern.storage.files import changed, stamp
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, reread, version
 
 SUFFIXES = (".parquet", ".pq", ".parq")
@@ -34,7 +35,7 @@ class DataFile:
         address: where the file system finds it.
         name: path relative to the dataset.
         size: in bytes.
-        version: identifier of this content: time of the last change in ns, or a remote store's tag.
+        version: identifier of this content: its times, or a remote store's tag.
         rows: rows of each row group.
         schema: its Arrow schema.
         widest: bytes of each of its columns in the row group where it has most, uncompressed, in the schema's order.
@@ -52,6 +53,11 @@ class DataFile:
     widest: tuple[int, ...]
     footer: str
     partitions: dict[str, str]
+
+    @property
+    def identity(self) -> list[Any]:
+        """Identifier of the content, found without reading it."""
+        return [self.name, self.size, self.version, self.footer]
 
 
 class DatasetFiles:
@@ -71,6 +77,7 @@ class DatasetFiles:
             root = self._fs._strip_protocol(url)
         try:
             found = _find(self._fs, root)
+            self._root = root
         except StorageError:
             raise
         except OSError as error:
@@ -102,6 +109,32 @@ class DatasetFiles:
     def remote(self) -> bool:
         """Whether they are in a store."""
         return isinstance(self._fs, Remote)
+
+    @property
+    def identity(self) -> list[Any]:
+        """Identifiers of the files."""
+        return [file.identity for file in self.files]
+
+    def require_unchanged(self) -> None:
+        """Compare the files with those that were opened; see ``Source.require_unchanged``."""
+        infos: dict[str, dict[str, Any]] = {}
+        if self.remote:
+            infos = {address: info for address, _, info in _find(self._fs, self._root)}
+        for file in self.files:
+            try:
+                same = self._version(file.address, infos.get(file.address, {})) == (file.size, file.version)
+            except FileNotFoundError:
+                same = False
+            if not same:
+                raise changed(file.path)
+
+    def _version(self, address: str, info: dict[str, Any]) -> tuple[int | None, str]:
+        """Size of a file, and what identifies its content: times, or a remote store's tag."""
+        if not isinstance(self._fs, Remote):
+            size, *times = stamp(address)
+            return size, str(times)
+        info = info if info.get("size") else self._fs.info(address)
+        return info["size"], version(info)
 
     def missing(self) -> dict[str, bool | None]:
         """Whether values of each column are missing, by the statistics of the footers; None where they do not say."""
@@ -214,26 +247,22 @@ class DatasetFiles:
         )
 
     def _describe(self, address: str, name: str, info: dict[str, Any]) -> DataFile:
-        if isinstance(self._fs, Remote):
-            path = self._fs.name(address)
-            info = info if info.get("size") else self._fs.info(address)
-            changed = version(info)
-        else:
-            path, changed = address, str(os.stat(address).st_mtime_ns)
-        if info["size"] is None:
+        path = self._fs.name(address) if isinstance(self._fs, Remote) else address
+        found, tag = self._version(address, info)
+        if found is None:
             raise StorageError(
                 "the server does not say how large this file is",
                 where=path,
                 expected="a Content-Length",
                 remedy="serve it with another server, or copy the file here first",
             )
-        size = int(info["size"])
+        size = int(found)
         footer, digest = self._read_footer(address, path, size)
         rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
         folders = [part.partition("=") for part in name.split("/")[:-1]]
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
         schema = footer.schema.to_arrow_schema()
-        return DataFile(path, address, name, size, changed, rows, schema, _widest(footer, schema), digest, partitions)
+        return DataFile(path, address, name, size, tag, rows, schema, _widest(footer, schema), digest, partitions)
 
     def _footer(self, file: DataFile) -> pq.FileMetaData:
         with self._lock:
