@@ -60,6 +60,13 @@ def stamp(path: str | os.PathLike[str]) -> list[int]:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
+def tail(path: str | os.PathLike[str], size: int) -> str:
+    """Return the last bytes of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        return file.read().hex()
+
+
 def changed(where: str) -> StorageError:
     """The error for data that were replaced while they were in use."""
     return StorageError(

@@ -35,7 +35,8 @@ class DataFile:
         address: where the file system finds it.
         name: path relative to the dataset.
         size: in bytes.
-        version: identifier of this content: its times, or a remote store's tag.
+        version: identifier of this content: time of the last change in ns, or a remote store's tag.
+        status: time of the last change of its status in ns; 0 in a remote store. A copy has another.
         rows: rows of each row group.
         schema: its Arrow schema.
         widest: bytes of each of its columns in the row group where it has most, uncompressed, in the schema's order.
@@ -48,6 +49,7 @@ class DataFile:
     name: str
     size: int
     version: str
+    status: int
     rows: tuple[int, ...]
     schema: pa.Schema
     widest: tuple[int, ...]
@@ -56,7 +58,7 @@ class DataFile:
 
     @property
     def identity(self) -> list[Any]:
-        """Identifier of the content, found without reading it."""
+        """Identifier of the content, which a copy with its time shares, found without reading it."""
         return [self.name, self.size, self.version, self.footer]
 
 
@@ -113,7 +115,7 @@ class DatasetFiles:
     @property
     def identity(self) -> list[Any]:
         """Identifiers of the files."""
-        return [file.identity for file in self.files]
+        return [[*file.identity, file.status] for file in self.files]
 
     def require_unchanged(self) -> None:
         """Compare the files with those that were opened; see ``Source.require_unchanged``."""
@@ -122,19 +124,20 @@ class DatasetFiles:
             infos = {address: info for address, _, info in _find(self._fs, self._root)}
         for file in self.files:
             try:
-                same = self._version(file.address, infos.get(file.address, {})) == (file.size, file.version)
+                found = self._version(file.address, infos.get(file.address, {}))
+                same = found == (file.size, file.version, file.status)
             except FileNotFoundError:
                 same = False
             if not same:
                 raise changed(file.path)
 
-    def _version(self, address: str, info: dict[str, Any]) -> tuple[int | None, str]:
-        """Size of a file, and what identifies its content: times, or a remote store's tag."""
+    def _version(self, address: str, info: dict[str, Any]) -> tuple[int | None, str, int]:
+        """Size, version and status of a file."""
         if not isinstance(self._fs, Remote):
-            size, *times = stamp(address)
-            return size, str(times)
+            size, written, status = stamp(address)
+            return size, str(written), status
         info = info if info.get("size") else self._fs.info(address)
-        return info["size"], version(info)
+        return info["size"], version(info), 0
 
     def missing(self) -> dict[str, bool | None]:
         """Whether values of each column are missing, by the statistics of the footers; None where they do not say."""
@@ -248,7 +251,7 @@ class DatasetFiles:
 
     def _describe(self, address: str, name: str, info: dict[str, Any]) -> DataFile:
         path = self._fs.name(address) if isinstance(self._fs, Remote) else address
-        found, tag = self._version(address, info)
+        found, tag, status = self._version(address, info)
         if found is None:
             raise StorageError(
                 "the server does not say how large this file is",
@@ -262,7 +265,8 @@ class DatasetFiles:
         folders = [part.partition("=") for part in name.split("/")[:-1]]
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
         schema = footer.schema.to_arrow_schema()
-        return DataFile(path, address, name, size, tag, rows, schema, _widest(footer, schema), digest, partitions)
+        widest = _widest(footer, schema)
+        return DataFile(path, address, name, size, tag, status, rows, schema, widest, digest, partitions)
 
     def _footer(self, file: DataFile) -> pq.FileMetaData:
         with self._lock:

@@ -22,7 +22,7 @@ from zarr.storage import LocalStore
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.memory import check
 from streamkern.storage.base import digest
-from streamkern.storage.files import changed, stamp
+from streamkern.storage.files import changed, stamp, tail
 from streamkern.storage.frames import WholeChunks
 from streamkern.storage.remote import reread
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore, WholeBlosc
@@ -30,6 +30,8 @@ from streamkern.types import Array
 
 KEPT_BYTES = 32 << 20
 """Decoded bytes kept of an array whose stored chunks are longer than a read (labels in one large chunk)."""
+
+_CHECKSUM = 4  # bytes of a checksum at the end of a chunk
 
 
 class StoredArray:
@@ -122,7 +124,10 @@ class StoredArray:
         return [self.array.path, metadata, files]
 
     def files(self, a: int, b: int) -> list[Any] | None:
-        """Name, size and times of the stored chunks of rows a to b; None where the store is not local."""
+        """Name, size, time and last bytes of the stored chunks of rows a to b; None where the store is not local.
+
+        The last bytes are a checksum in what ``write_zarr`` writes.
+        """
         if not isinstance(self._store, LocalStore):
             return None
         rows, *others = self.outer
@@ -131,9 +136,11 @@ class StoredArray:
         for coords in itertools.product(range(a // rows, -(-b // rows)), *map(range, counts)):
             key = self._key(coords)
             try:
-                found.append((key, *stamp(os.path.join(self._store.root, key))))
+                path = os.path.join(self._store.root, key)
+                size, written, _ = stamp(path)
+                found.append((key, size, written, tail(path, _CHECKSUM)))
             except FileNotFoundError:  # a chunk of the fill value alone
-                found.append((key, None, None))
+                found.append((key, None))
         return found
 
     @property

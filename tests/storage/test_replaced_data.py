@@ -220,3 +220,20 @@ def test_rows_replaced_after_they_were_opened_are_not_fitted_predicted_or_ingest
     with pytest.raises(StorageError, match="have changed"):
         sk.ingest(place, tmp_path / "rows.zarr", target="y", on_progress=swap)
     assert not (tmp_path / "rows.zarr").exists()
+
+
+def test_pieces_of_a_copy_are_the_same_and_those_of_other_rows_are_not(tmp_path: Path) -> None:
+    """What a nightly retraining has read already: also where the files were copied, with their times."""
+    X = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32)
+    places = [tmp_path / name / "rows.zarr" for name in ("one", "two")]
+    for place, values in zip(places, (X, np.roll(X, 1, axis=0)), strict=True):
+        sk.write_zarr(str(place), values, chunk_rows=100)
+    copied = tmp_path / "copied" / "rows.zarr"
+    shutil.copytree(places[0], copied)
+    one, two, three = [open_tables([str(place)]).pieces() for place in (places[0], copied, places[1])]
+    assert one == two
+    for old, new in zip(files(places[1]), files(places[0]), strict=True):
+        if old.stat().st_size == new.stat().st_size:  # of the same size, and given the same time
+            os.utime(old, ns=(new.stat().st_atime_ns, new.stat().st_mtime_ns))
+    assert not {digest for digest, _ in open_tables([str(places[1])]).pieces()} & {digest for digest, _ in one}
+    assert len(three) == len(one) == 6
