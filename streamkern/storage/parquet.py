@@ -109,7 +109,12 @@ class ParquetSource(TableSource):
         self._files, self._partitions, self._places = files, partitions, (files,)
         self._reads: list[tuple[DataFile, range]] = []
         for file in files.files:
-            for start, stop in merged([rows * roles.row_bytes for rows in file.rows]):
+            # Row groups are joined by what features take; by long texts and wide targets, too.
+            most = max(file.rows, default=0)
+            sizes = dict(zip(file.schema.names, file.widest, strict=True))
+            values = 0 if roles.target is None else roles.target.width * roles.target.dtype.itemsize
+            besides = max(sum(sizes.get(name, 0) for name in roles.targets), most * values) - most * TEXT_BYTES
+            for start, stop in merged([rows * roles.row_bytes + max(0, besides) for rows in file.rows]):
                 if sum(file.rows[start:stop]):
                     self._reads.append((file, range(start, stop)))
         lengths = [sum(file.rows[groups.start : groups.stop]) for file, groups in self._reads]

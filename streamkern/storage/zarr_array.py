@@ -89,6 +89,8 @@ class StoredArray:
         if kept and rows < chunk:
             block = min(chunk, self.array.shape[0]) * row
             return 0, min(self.array.shape[0] * row, max(KEPT_BYTES, block)) + 2 * block
+        if self._whole is not None and not self.remote and rows == min(chunk, self.array.shape[0]):
+            return chunk * row, 0  # the frame alone: it is decoded into the rows
         return 2 * min(-(-rows // chunk) * chunk, max(chunk, self.array.shape[0])) * row, 0
 
     def key_of_row(self, row: int) -> str:
