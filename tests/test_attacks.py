@@ -1,9 +1,9 @@
 """The attacks of which each was a broken promise once, the tests that hold them now, and what the version of then did.
 
 "Then" is commit 8797ecb of 22 November 2026, on which they were tried again on 23 November with the packages of now;
-what stands in parentheses is as it was reported then, and was not tried again. Those of line 4 were tried with the cases
-of tests/benchmarks/memory_cases.py, at their full size where nothing else is said: peak, of the budget. The table is
-checked, so that no test goes without another in its place.
+what stands in parentheses is as it was reported then, and was not tried again. Those of line 4 were tried as cases of
+tests/benchmarks/memory_cases.py, at full size where nothing else is said: peak, of the budget. The table is checked, so
+that no test goes without another in its place.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ATTACKS = [
         ("long texts, run", "2,728 MiB of 757; 547 projected"),
         ("long texts, inspect", "1,679 MiB of 757"),
         ("long labels, run", "1,068 MiB of 757; 534 projected"),
-        ("quote that is not closed, ingest", "refused, but after the rest of the file as one block: (1,523 MiB of 384)"),
+        ("quote that is not closed, ingest", "refused, after the rest of the file was one block: (1,523 MiB of 384)"),
         ("long field, ingest", "552 MiB of 557 for 60 MB; (3,078 of 512 for 200)"),
         ("predict 500 outputs", "709 MiB of 1,357; (2,731 where 729 were projected)"),
         ("predict, long ids", "1,641 MiB of 857"),
@@ -56,7 +56,7 @@ ATTACKS = [
         ("csv of 200,000 columns", "2,011 MiB of 397"),
         ("evaluate, wide targets", "a fifth of the rows: 535 MiB, with no budget"),
         ("wide chunks, inspect", "a fifth of the rows: 510 MiB, with no budget"),
-        ("predict, long ids, many chunks", "(not tried; the version of 23 November kept 1,622 MiB of ids of 500,000 rows)"),
+        ("predict, long ids, many chunks", "(not tried; 1,622 MiB for 500,000 rows on 23 November)"),
     )),
     (4, "an inch mark", "storage/test_csv_damage.py::test_an_inch_mark_in_a_field_leaves_blocks_as_small_as_without",
      "(1,523 MiB of 384)"),

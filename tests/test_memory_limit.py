@@ -261,7 +261,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
      "few columns of wide chunks, zarr", "one chunk, hdf5, ingest", "wide targets, zarr", "long texts, ingest",
      "quote that is not closed, ingest", "long field, ingest", "csv of 200,000 columns", "predict 500 outputs",
      "predict, long ids, many chunks", "evaluate, wide targets", "wide chunks, inspect",
-     "one large chunk is not refused"],
+     "one large chunk is not refused", "long texts, run"],
 )  # fmt: skip
 def test_under_a_limit_of_the_system_cases_end_in_words_within_their_budget(name: str, sources: Path) -> None:
     found = memory_cases.measured(name, sources, size=0.05, hard=True)
