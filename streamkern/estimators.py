@@ -67,7 +67,7 @@ class _Recipe:
     preprocess: tuple[Step, ...] | str = ()
     metric: AGOP | None = None
     test: Dataset | None = None
-    partition: Partition | None = None
+    partition: Partition | Any = None
     class_weight: ClassWeight = None
     threshold: str | None = None
 
@@ -87,7 +87,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         *,
         memory: str | int | None = None,
         metric: AGOP | None = None,
-        partition: Partition | None = None,
+        partition: Partition | str | None = AUTO,
         scaling: str | None = None,
         preprocess: Sequence[Step] | str | None = AUTOMATIC,
         validation: float | Dataset | None = None,
@@ -367,7 +367,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         known = self.solver in (None, AUTO) if isinstance(self.solver, str | None) else hasattr(self.solver, "setup")
         require(known, "solver", 'a solver such as sk.EigenPro(...), or "auto"')
         require(isinstance(self.metric, AGOP | None), "metric", "sk.AGOP(), or None")
-        require(isinstance(self.partition, Partition | None), "partition", "sk.Partition(), or None")
+        partition = None if self.partition == AUTO and (kept or self.device == "cuda") else self.partition
+        require(
+            partition == AUTO or isinstance(partition, Partition | None), "partition", 'sk.Partition(), "auto" or None'
+        )
         require_threshold(self.threshold, self._where("threshold"))
         require_class_weight(self.class_weight, self._where("class_weight"))
         require(self.scaling in (None, "standard"), "scaling", 'None or "standard"')
@@ -399,7 +402,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             centers = replace(centers, p=data.base_rows)
         solver: Any = AUTO if self.solver is None else self.solver
         if kept:
-            solver = keeping_sums(solver, self.partition, self._where("solver"))
+            solver = keeping_sums(solver, partition, self._where("solver"))
         return _Recipe(
             data,
             validation,
@@ -413,7 +416,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             dtype if self.dtype == "auto" else self.dtype,
             preprocess=self.preprocess if isinstance(self.preprocess, str) else tuple(self.preprocess or ()),
             metric=self.metric,
-            partition=self.partition,
+            partition=partition,
             class_weight=self.class_weight,
             threshold=self.threshold,
         )
@@ -437,8 +440,10 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.
-        partition: ``Partition()`` cuts the rows into leaves, with a model in each: for tables of 100,000 rows and more.
-            Validation rows then choose how wide neighbouring leaves blend. None: one model.
+        partition: ``Partition()`` cuts the rows into leaves, with a model in each. ``"auto"``: where that is better on
+            held-out rows of a sample, for tables of 30,000 rows or more whose kernel, metric, centers and solver are
+            left open; ``report_["partition"]`` says why. Validation rows then choose how wide leaves blend. None: one
+            model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None: as ``preprocess`` says.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
@@ -525,8 +530,10 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
             ``kernel=None`` chooses. ``feature_importances_`` says what was found.
-        partition: ``Partition()`` cuts the rows into leaves, with a model in each: for tables of 100,000 rows and more.
-            Validation rows then choose how wide neighbouring leaves blend. None: one model.
+        partition: ``Partition()`` cuts the rows into leaves, with a model in each. ``"auto"``: where that is better on
+            held-out rows of a sample, for tables of 30,000 rows or more whose kernel, metric, centers and solver are
+            left open; ``report_["partition"]`` says why. Validation rows then choose how wide leaves blend. None: one
+            model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows; kernel and given
             centers are in those units. None: as ``preprocess`` says.
         preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
@@ -572,7 +579,7 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         threshold: str | None = None,
         memory: str | int | None = None,
         metric: AGOP | None = None,
-        partition: Partition | None = None,
+        partition: Partition | str | None = AUTO,
         scaling: str | None = None,
         preprocess: Sequence[Step] | str | None = AUTOMATIC,
         validation: float | Dataset | None = None,

@@ -44,7 +44,7 @@ _ASSIGNED = re.compile(
 _IN_CONNECTION = re.compile(r"(?:^|;)\s*(?:AccountKey|SharedAccess\w{1,20}|Password|Pwd)=(?P<value>[^;]+)", re.I)
 _BEARER = re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=\-]{8,}", re.IGNORECASE)
 
-# Of the environment: where a secret lies, and the working directory, are none.
+# Variables of the environment whose values are no secrets, whatever their names: places, and the working directory.
 _PLACES = re.compile(r"(?:_FILE|_PATH|_DIR|_SOCK|_URL|_URI)$|^(?:OLD)?PWD$|^GOOGLE_APPLICATION_CREDENTIALS$", re.I)
 
 _WORDS = frozenset({"true", "false", "none", "null", "auto", "default"})

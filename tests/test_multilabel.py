@@ -91,6 +91,17 @@ def _stored(folder, X, Y):
     return folder / "rows.parquet"
 
 
+def _require_files(model, path, folder, Y, T, F, P, **how):
+    """The predictions of a file, and the metrics of its rows, are those in memory."""
+    made = sk.predict(model, path, folder / "made.parquet", probabilities=True, threads=1, **how)
+    table = pq.read_table(made.path).to_pandas()
+    np.testing.assert_array_equal(table[[f"prediction_{name}" for name in NAMES]].to_numpy(), T)
+    np.testing.assert_allclose(table[[f"probability_{name}" for name in NAMES]].to_numpy(), P, atol=1e-6)
+    found = evaluate(model, path, list(NAMES), threads=1)
+    expected = _reference(Y, T, F, P)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+
+
 def test_columns_of_a_table_through_every_door(tmp_path):
     X, Y = _rows(500)
     path = _stored(tmp_path, X, Y)
@@ -112,13 +123,7 @@ def test_columns_of_a_table_through_every_door(tmp_path):
     np.testing.assert_array_equal(sk.Predictor(model)(X).predictions, T)
     np.testing.assert_allclose(sk.Predictor(model).predict_proba(X), P, atol=1e-6)
     assert sk.Predictor(model).labels == list(NAMES)
-    made = sk.predict(model, path, tmp_path / "made.parquet", scores=True, probabilities=True, threads=1)
-    table = pq.read_table(made.path).to_pandas()
-    np.testing.assert_array_equal(table[[f"prediction_{name}" for name in NAMES]].to_numpy(), T)
-    np.testing.assert_allclose(table[[f"probability_{name}" for name in NAMES]].to_numpy(), P, atol=1e-6)
-    found = evaluate(model, path, list(NAMES), threads=1)
-    expected = _reference(Y, T, None, P)
-    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    _require_files(model, path, tmp_path, Y, T, None, P, scores=True)
     assert model.encoding.names == NAMES
     assert sk.load_model(model.save(tmp_path / "again.zarr")).fingerprint == model.fingerprint
 
@@ -234,13 +239,7 @@ def test_combinations_have_the_same_bits_on_threads_and_workers_after_a_second_r
     few = sk.load_model(results[0].model_path)  # leaves are read when rows come to them
     np.testing.assert_array_equal(sk.Predictor(few)(X[:5]).predictions, T[:5])
     np.testing.assert_allclose(sk.Predictor(few).predict_proba(X[:5]), P[:5], atol=1e-6)
-    made = sk.predict(model, path, tmp_path / "made.parquet", probabilities=True, threads=1)
-    table = pq.read_table(made.path).to_pandas()
-    np.testing.assert_array_equal(table[[f"prediction_{name}" for name in NAMES]].to_numpy(), T)
-    np.testing.assert_allclose(table[[f"probability_{name}" for name in NAMES]].to_numpy(), P, atol=1e-6)
-    found = evaluate(model, path, list(NAMES), threads=1)
-    expected = _reference(Y, T, F, P)
-    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    _require_files(model, path, tmp_path, Y, T, F, P)
     if "class_weight" in given:
         assert set(results[0]["class_weight"]) == {f"{name}={there}" for name in NAMES for there in (0, 1)}
     if "threshold" in given:

@@ -94,15 +94,14 @@ def microkernel(
             address = builder.add(base, builder.mul(offset, _INDEX(size)))
             return builder.inttoptr(address, kind.as_pointer())
 
-        def cell(base: Any, row: Any, m: int, v: int) -> Any:
+        def cell(m: int, v: int, base: Any, row: Any) -> Any:
             return at(base, builder.add(builder.mul(_INDEX(m), row), _INDEX(v * count)), vector)
 
         sums = [[cgutils.alloca_once(builder, vector) for _ in range(V)] for _ in range(M)]
         for row in sums:
             for total in row:
                 builder.store(ir.Constant(vector, [0.0] * count), total)
-        beside = [[cell(more[0], more[1], m, v) for v in range(V)] if third else [] for m in range(M)]
-        held = [[builder.load(place, align=size) for place in row] or [None] * V for row in beside]
+        held = [[builder.load(cell(m, v, *more), align=size) if third else None for v in range(V)] for m in range(M)]
         with cgutils.for_range(builder, depth) as step:
             k = step.index
             right = [
@@ -122,7 +121,7 @@ def microkernel(
         first = builder.icmp_signed("!=", fresh, _INDEX(0))
         for m, row in enumerate(sums):
             for v, total in enumerate(row):
-                place = cell(C, c_row, m, v)
+                place = cell(m, v, C, c_row)
                 with builder.if_else(first) as (then, otherwise):
                     with then:
                         builder.store(builder.load(total), place, align=size)

@@ -19,7 +19,6 @@ _LAPLACE, _MATERN32, _MATERN52, _GAUSSIAN, _CAUCHY = (
     RADIAL_KINDS.index(k) for k in ("laplace", "matern32", "matern52", "gaussian", "cauchy")
 )
 _WIDE = VECTORS == 2
-_COLUMNS = LANES  # of a vector of float32, of which alone there are two at a time
 
 
 @loop(
@@ -107,7 +106,7 @@ def _panel(
         i += MANY_ROWS
     while i < n:
         for j in range(2 if two else 1):
-            at = size * _COLUMNS * j
+            at = size * LANES * j
             out, weights, x = C + size * c_row * i + at, P + size * p_row * i, X + size * x_row * i + at
             if size == 8:
                 _one64(out, c_row, weights, p_row, 1, Z + at, z_row, depth, fresh, x, x_row)

@@ -432,8 +432,8 @@ def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str
     return found
 
 
-def alarms(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
-    """What is probably not as the user means it, a sentence each: scales, and texts that stand for numbers or dates.
+def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
+    """Warnings about the rows, a sentence each: unlike scales, and texts that look like numbers or dates.
 
     Args:
         dataset: the rows, preprocessed and scaled.

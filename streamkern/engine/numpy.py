@@ -190,7 +190,10 @@ class NumpyEngine:
         buffers = np.empty((2, min(most, len(X)), min(across, expansion.p)), dtype=dtype)
         for cols in cuts(expansion.p, across):
             Z = expansion.Z[cols]
-            weights = self.right_factor(W[cols])
+            if signs is None:
+                buffers[1, :, : len(Z)] = W[cols].sum(axis=1)
+            else:
+                weights = self.right_factor(W[cols])
             if kernel.norm == 1:
                 distances, signed_sums = self.manhattan(Z)
             else:
@@ -198,9 +201,7 @@ class NumpyEngine:
             for rows in cuts(len(X), most):
                 x = X[rows]
                 S, V = buffers[:, : len(x), : len(Z)]
-                if signs is None:
-                    V[:] = W[cols].sum(axis=1)
-                else:
+                if signs is not None:
                     weights.product(signs[rows].astype(W.dtype), V)
                 if kernel.norm == 1:
                     distances(x, S)

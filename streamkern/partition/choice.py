@@ -22,7 +22,7 @@ from streamkern.data.split import HASH_SPAN
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import encoding_to_json
-from streamkern.errors import StreamkernError
+from streamkern.errors import PlanRefusedError, StreamkernError
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
 from streamkern.partition.fit import (
@@ -34,14 +34,16 @@ from streamkern.partition.fit import (
     refused,
     require_partition,
 )
-from streamkern.partition.memory import Projection
-from streamkern.partition.tree import Partition, leaf_centers
+from streamkern.partition.memory import Projection, expected_leaves
+from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers
 from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved
+from streamkern.solvers.choice import WIDEST_L1
 from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
+from streamkern.solvers.metered import nominal_work
 from streamkern.sweep import gathered
 from streamkern.user_code import described
 
@@ -54,6 +56,12 @@ TRIAL_CENTERS = 1000
 TRIAL_LEAVES = 4
 
 HELD_OUT = 0.2
+
+LEAST_TABLE = 30_000
+"""Rows from which leaves are tried by default: of fewer the trial is much of what a fit takes."""
+
+MOST_WORK = 1200 * 5e10
+"""Work of leaves by default, at most: twenty minutes on two slow cores."""
 
 BETTER = 0.99
 """Leaves are taken where their squared error is less than this part of one model's."""
@@ -68,11 +76,40 @@ class _Trial(LeafRecipe):
     partition: Partition | None = None
 
 
+def by_default(recipe: Any, budget: int) -> Partition | None:
+    """What ``partition="auto"`` means: leaves, or the trial's one model, for large tables of which all is left open.
+
+    A kernel, a metric, centers, a solver or features rule leaves out, and so do augmentations and rows wider than
+    ``WIDEST_L1``. Decided by the rows' number and width and by the budget alone, as ``solver="auto"`` is: leaves have
+    to take at most half of it, and ``MOST_WORK`` operations at nominal prices.
+    """
+    train, partition = recipe.train, Partition()
+    given = (recipe.kernel, recipe.metric, recipe.centers, recipe.features)
+    if any(each is not None for each in given) or recipe.solver != AUTO or train.augmentations:
+        return None
+    if len(train) != train.base_rows or train.base_rows < LEAST_TABLE or train.n_features > WIDEST_L1:
+        return None
+    partition = in_leaves(replace(recipe, partition=partition)).partition
+    try:
+        held = trial_footprint(recipe, partition, budget, TRIAL_LEAVES)[1]
+        project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, 1, True, held, budget // 2)
+        project.first()
+    except PlanRefusedError:
+        return None
+    rows = planned(recipe)
+    leaves, n = expected_leaves(partition, rows.base_rows)
+    one, leaf = project.leaf(rows, n, 0)
+    work = (1 + SEARCH_SHARE) * leaves * nominal_work(leaf.solver, one.bill.size)
+    return partition if work <= MOST_WORK else None
+
+
 def settled(recipe: Any, budget: int) -> tuple[Any, str]:
     """As ``solvers.auto.resolved``, with rows held out where the solver that it chooses needs some for answers.
 
     With a partition, each leaf chooses its solver by itself.
     """
+    if recipe.partition == AUTO:
+        recipe = replace(recipe, partition=by_default(recipe, budget))
     if recipe.partition is not None:
         return in_leaves(recipe), ""
     made, why = resolved(recipe, budget)
@@ -129,7 +166,10 @@ def fit_any(
         stages.choice(f"partition: {reason}", partition=leaves)
         if not leaves:
             whole, _ = settled(without(recipe), budget)
-            fitted = fit(whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)))
+            ready = ready if whole.train is recipe.train else None  # without the rows that are held out for answers
+            fitted = fit(
+                whole, executor, budget, stages, lambda projected: on_plan(_with(projected, held)), ready=ready
+            )
             report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
             return fitted._replace(report=report, footprint=_with(fitted.footprint, held))
     many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready)

@@ -24,7 +24,7 @@ import numpy as np
 
 from streamkern.centers import Centers, CenterSet, Given, Uniform
 from streamkern.data import from_arrays
-from streamkern.data.auto import alarms, notes
+from streamkern.data.auto import data_warnings, notes
 from streamkern.data.class_weights import weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
@@ -278,7 +278,7 @@ def fit_partition(
     else:
         data, facts = ready or prepare(recipe, executor, stages)
     done = notes(data, steps(recipe), facts)
-    for message in alarms(data, steps(recipe), facts):
+    for message in data_warnings(data, steps(recipe), facts):
         stages.warn(message)
     if recipe.threshold is not None:
         require_two(facts.encoding)
@@ -483,7 +483,7 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     stages = LeafStages(recipe.left_out)
     try:
         with ThreadsExecutor(1) as executor:
-            chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget)
+            chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget, threads=1)
             try:
                 fitted = fit(chosen, executor, budget, stages)
             except NumericalError as error:

@@ -79,6 +79,7 @@ class Projection:
         slots: threads, or workers.
         here: whether leaves are computed in this process.
         trial: bytes of the trial that precedes all, which decides between one model and leaves; 0 for none.
+        baseline: bytes that the process holds already; by default what it does.
     """
 
     def __init__(
@@ -90,10 +91,11 @@ class Projection:
         slots: int,
         here: bool,
         trial: int = 0,
+        baseline: int | None = None,
     ) -> None:
         self.recipe, self.partition, self.on = recipe, partition, on
         self.budget, self.slots, self.here = budget, slots, here
-        self.trial, self.baseline = trial, loaded()
+        self.trial, self.baseline = trial, loaded() if baseline is None else baseline
 
     def first(self) -> tuple[Footprint, int]:
         """Before rows are read: memory, and leaves at a time.
@@ -119,7 +121,7 @@ class Projection:
         if self.recipe.task == "regression":
             shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
         shapes = Dataset(ShapedRows(n, data.n_features, np.dtype(self.recipe.dtype), shown))
-        leaf, _ = resolved(self.on(shapes), self.budget)
+        leaf, _ = resolved(self.on(shapes), self.budget, threads=1)
         source = source_of(leaf.solver, shapes, None) if leaves else None
         answers = None
         if source is not None:

@@ -273,7 +273,7 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 class _Blocks:
-    """Blocks of a stream, cut where a part ends; of the blocks that were taken none is held.
+    """Blocks of a stream, cut where a part ends. Only what is left of the last block is held.
 
     Args:
         stream: blocks in their order.

@@ -26,7 +26,7 @@ from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.fit import OUTPUTS_GUESS, planned, width
 from streamkern.solvers.footprint import solver_memory
-from streamkern.solvers.metered import THREADS, Bill, Size, nominal_work, sums_held
+from streamkern.solvers.metered import SECOND, THREADS, Bill, Size, nominal_work, sums_held
 
 AUTO = "auto"
 
@@ -35,10 +35,10 @@ PASSED_ROWS = 500_000
 """Passes by default: what it takes to see this many rows, from 1 to MAX_EPOCHS."""
 
 FEW_PASSES = 8
-"""Passes over more rows, at most, and as many as ``LONG_WORK`` allows: one leaves much of what there is to learn."""
+"""Passes by default over more rows, at most: as many as take no more than ``LONG_WORK``. One pass learns too little."""
 
-LONG_WORK = 120 * 5e10
-"""Two minutes on two slow cores."""
+LONG_WORK = 120 * SECOND
+"""Work of passes over many rows, at most."""
 
 PATIENCE = 3
 """Passes without improvement before training stops, where there are validation rows."""
@@ -76,6 +76,7 @@ def choose_solver(
     features: bool = False,
     patience: int | None = None,
     ridge: bool = False,
+    threads: int = THREADS,
 ) -> Choice:
     """The solver for a problem.
 
@@ -85,19 +86,20 @@ def choose_solver(
         features: whether the model is linear in features rather than kernel values at centers.
         patience: for an iterative method, where there are validation rows.
         ridge: whether a ridge will be chosen by held-out rows.
+        threads: that sums of normal equations are reckoned for: more than there are, unless their number is known.
     """
     size = replace(size, slots=THREADS, overlaps=True)
     direct = Direct()
     made = EigenPro1 if features else EigenPro
     passes = passes or default_passes(size.n, _pass_work(made, size))
     iterative: Solver = made(epochs=passes, patience=patience)
-    held = sums_held(THREADS, size.scanned) * Bill(direct, size).memory.sums
+    held = sums_held(threads, size.scanned) * Bill(direct, size).memory.sums
     name = type(iterative).__name__
     if size.memory is not None and held > size.memory:
         return Choice(
             iterative,
-            f"{name}: the normal equations of {size.p:,} functions would hold {format_bytes(held)} on {THREADS} "
-            f"threads, and {format_bytes(size.memory)} are there for matrices",
+            f"{name}: the normal equations of {size.p:,} functions would hold {format_bytes(held)} on {threads} "
+            f"thread(s), and {format_bytes(size.memory)} are there for matrices",
         )
     try:
         once, more = (nominal_work(solver, size) for solver in (direct, iterative))
@@ -129,13 +131,14 @@ def _pass_work(made: type[EigenPro | EigenPro1], size: Size) -> float:
     return two - one
 
 
-def resolved(recipe: R, budget: int) -> tuple[R, str]:
+def resolved(recipe: R, budget: int, threads: int = THREADS) -> tuple[R, str]:
     """A recipe whose centers and solver are there, and why the solver was chosen; "" where it had one.
 
     Args:
         recipe: a frozen dataclass that is a ``Recipe``, but for centers that may be None, and for its solver, which may
             be ``"auto"``.
         budget: bytes that the process may hold.
+        threads: see ``choose_solver``.
     """
     given: Any = recipe
     if given.centers is None and given.features is None:
@@ -160,6 +163,7 @@ def resolved(recipe: R, budget: int) -> tuple[R, str]:
         features=given.features is not None,
         patience=patience,
         ridge=d <= WIDEST_L1 and leaves_open(given),
+        threads=threads,
     )
     return replace(given, solver=choice.solver), choice.reason
 

@@ -31,7 +31,7 @@ from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.falkon import Falkon
 from streamkern.solvers.logistic import Logistic
-from streamkern.solvers.metered import THREADS, Bill, nominal, nominal_work
+from streamkern.solvers.metered import SECOND, THREADS, Bill, nominal, nominal_work
 from streamkern.solvers.metric import AGOP, WIDEST, Metric, Round, Rounds, metric_bill, round_work
 from streamkern.storage.serialize import serializable
 
@@ -62,10 +62,10 @@ RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 SHARE = 0.5
 """Work of the search at nominal prices, at most, as a part of that of the fit."""
 
-MOST_WORK = 120 * 5e10
+MOST_WORK = 120 * SECOND
 """Work of the search at most: two minutes on two slow cores."""
 
-LEAST_WORK = 3 * 5e10
+LEAST_WORK = 3 * SECOND
 """Work that the search may take whatever the fit takes: three seconds on two slow cores; of a leaf a tenth of that."""
 
 MEMORY_SHARE = 8

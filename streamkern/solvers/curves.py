@@ -29,22 +29,20 @@ def curves_of(encoding: Encoding, found: Measured, answers: Answers | None) -> d
         ``reliability``, shape (15, 3), of probabilities: by bin of width 1/15 the weight of the rows, their mean
         probability and the share of them that are right, NaN in a bin without rows. With two classes it is the
         probability of the second, with more the largest, with several labels a row that of each label. ``curves``,
-        shape (m, 5): class,
-        score, and the false positive rate, recall and precision of the rows with this score or a larger one, scores
-        descending within a class; of at most ``CURVES`` classes. ``decided``, shape (k, 4): class, false positive
-        rate, recall and precision of what the model predicts. Of values with intervals ``fifths``, shape (c, 5, 3), by
-        output and fifth of the rows' weight, the predicted scale ascending: the weight, the share inside, and the mean
-        width of the 90% intervals in stored units.
+        shape (m, 5): class, score, and the false positive rate, recall and precision of the rows with this score or a
+        larger one, scores descending within a class; of at most ``CURVES`` classes. ``decided``, shape (k, 4): class,
+        false positive rate, recall and precision of what the model predicts. Of values with intervals ``fifths``, shape
+        (c, 5, 3), by output and fifth of the rows' weight, the predicted scale ascending: the weight, the share inside,
+        and the mean width of the 90% intervals in stored units.
     """
     if isinstance(encoding, Classes | Indicators):
         return _of_classes(encoding, found)
     if not isinstance(answers, Intervals) or found.ranks is None or not found.sums["mass"] > 0:
         return {}
     unit = encoding.unit if isinstance(encoding, Continuous) else 1.0
-    c, parts = encoding.outputs, []
-    for j, (logs, inside, outside) in enumerate(found.ranks.by_class(c)):
-        scales = np.tile(np.exp(logs)[:, None], c)
-        widths = (2 * answers.half_widths(scales, SCORED) * unit)[:, j]
+    units, parts = np.broadcast_to(unit, encoding.outputs), []
+    for j, (logs, inside, outside) in enumerate(found.ranks.by_class(encoding.outputs)):
+        widths = 2 * answers.half_widths(np.exp(logs)[:, None], SCORED, slice(j, j + 1))[:, 0] * units[j]
         parts.append(_fifths(widths, inside, outside))
     return {"fifths": np.stack(parts)}
 

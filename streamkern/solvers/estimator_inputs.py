@@ -13,7 +13,7 @@ _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.ti
 
 
 def require_given_target(y: Any) -> None:
-    """Raises an error where targets are missing, all or one (None, NaN among texts, NA, NaT), or are dates or times."""
+    """Refuse targets that are missing (None, NaN among texts, NA or NaT), the name of a column, dates or times."""
     if y is None:
         raise UsageError(
             "There is no target: this estimator requires y to be passed, but the target y is None.",

@@ -15,7 +15,7 @@ from streamkern.backends import get_backend
 from streamkern.backends.device import Device
 from streamkern.centers import CenterSet, Given
 from streamkern.data.alike import require_alike, require_scaled_alike
-from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, alarms, automatic, notes
+from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, automatic, data_warnings, notes
 from streamkern.data.categories import TargetEncode, require_encoded
 from streamkern.data.class_weights import (
     WeightTotals,
@@ -345,6 +345,7 @@ def fit(
     stages: Stages | None = None,
     on_plan: Callable[[Footprint], None] = lambda projected: None,
     device: Device | None = None,
+    ready: tuple[Dataset, Statistics] | None = None,
 ) -> Fitted:
     """From a recipe to weights: the one sequence of stages that estimators and runs go through.
 
@@ -355,6 +356,7 @@ def fit(
         stages: how each stage is carried out; by default nothing is kept.
         on_plan: called with the projected memory before the first row is read.
         device: where blocks are computed, as ``device_for`` returns it; None for the CPU.
+        ready: what ``prepare`` returns, where that has been done.
 
     Raises:
         PlanRefusedError: it would not fit the budget.
@@ -406,11 +408,11 @@ def fit(
     allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
     require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
-    scaled, facts = prepare(recipe, executor, stages)
+    scaled, facts = ready or prepare(recipe, executor, stages)
     done = notes(scaled, steps(recipe), facts)
     if weights := described_weights(scaled):
         stages.choice(f"weights of classes: {weights}", class_weight=weights)
-    for message in alarms(scaled, steps(recipe), facts):
+    for message in data_warnings(scaled, steps(recipe), facts):
         stages.warn(message)
     learned, columns, chosen = None, features_of(scaled), None
     if search is not None:

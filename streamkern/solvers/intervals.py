@@ -87,20 +87,34 @@ class Intervals:
         """Predicted scales in encoded units, shape (n, c), from what the basis gives for the scales' weights."""
         return np.asarray(self.mean * relative_scales(found))
 
-    def half_widths(self, scale: Array, coverage: float) -> Array:
-        """Half the width of intervals in encoded units, shape (n, c), of rows with ``relative_scales`` of that shape.
+    def half_widths(self, scale: Array, coverage: float, outputs: slice = slice(None)) -> Array:
+        """Half the width of intervals in encoded units, infinite where there are too few rows for the coverage.
 
-        Infinite where there are too few rows for the coverage.
+        Args:
+            scale: ``relative_scales`` of rows, shape (n, c).
+            coverage: probability that an interval holds its target.
+            outputs: the c outputs that the scales are of; by default all.
 
         Raises:
             UsageError: the coverage is not between 0 and 1.
         """
         require_coverage(coverage)
-        q = self._quantiles(coverage)
+        q = self._known.get(coverage)
+        if q is None:
+            q = self._quantiles(coverage)
+            self._known.clear()
+            self._known[coverage] = q
+        q = q[:, outputs]
         if len(q) > 1:
-            fifth = np.stack([np.searchsorted(b, s, side="right") for b, s in zip(self._bounds, scale.T, strict=True)])
+            bounds = self._bounds[outputs]
+            fifth = np.stack([np.searchsorted(b, s, side="right") for b, s in zip(bounds, scale.T, strict=True)])
             q = np.take_along_axis(q, fifth.T, axis=0)
-        return np.asarray(q * self.mean * scale)
+        return np.asarray(q * self.mean[outputs] * scale)
+
+    @cached_property
+    def _known(self) -> dict[float, Array]:
+        """Quantiles of the coverage that was asked for last: every block of a prediction asks for the same."""
+        return {}
 
     def _quantiles(self, coverage: float) -> Array:
         """Those of the fifths, shape (5, c); of a fifth of too few rows, that of all rows. Or of all, shape (1, c)."""

@@ -40,6 +40,9 @@ _GROUPS = 32  # updates of a cycle that are run on shapes: of a longer one, each
 THREADS = 16
 """Threads that memory is reckoned for: what is chosen must not depend on how many there are."""
 
+SECOND = 5e10
+"""Work at nominal prices that two slow cores do in a second."""
+
 
 def nominal(d: int) -> Operations:
     """Fixed prices, in multiples of an operation of a large float32 product, for rows of d features."""

@@ -31,7 +31,8 @@ from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
 _DESCRIBED = 5  # copies of values that are described
-_SAMPLE, _WIDE = 256, 2.0  # texts that are looked at for the bytes of their letters, and these where there are none
+_SAMPLE = 256  # texts of the first file that tell how many bytes a letter takes
+_WIDE = 2.0  # bytes of a letter where no text tells
 _OBJECT = 96  # bytes of a text as an object, without its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"

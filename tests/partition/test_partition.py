@@ -361,7 +361,9 @@ def test_a_leaf_whose_steps_diverge_is_solved_directly(monkeypatch: pytest.Monke
     partition = sk.Partition(leaves=2)
     right = sk.KernelRegressor("laplace", centers=60, solver=sk.Direct(), partition=partition).fit(X, y)
     wild = sk.EigenPro(step=1e6, epochs=2)
-    monkeypatch.setattr("streamkern.partition.fit.resolved", lambda recipe, budget: (replace(recipe, solver=wild), ""))
+    monkeypatch.setattr(
+        "streamkern.partition.fit.resolved", lambda recipe, *_, **__: (replace(recipe, solver=wild), "")
+    )
     with pytest.warns(UserWarning, match="Direct instead .in 2 of 2 leaves"):
         model = sk.KernelRegressor("laplace", centers=60, partition=partition).fit(X, y)
     assert np.array_equal(model.predict(X), right.predict(X))

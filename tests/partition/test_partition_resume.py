@@ -40,6 +40,8 @@ if moment == "leaves":
     fit.fit_leaf = dying(fit.fit_leaf)
 
 def listener(kind, fields):
+    if moment == "trial" and kind == "stage" and fields["name"] == "one-or-leaves" and fields["state"] == "begin":
+        os.kill(os.getpid(), signal.SIGKILL)
     if moment == "levels" and kind == "stage" and fields["name"] == "level-2" and fields["state"] == "begin":
         os.kill(os.getpid(), signal.SIGKILL)
     if moment == "saving" and kind == "stage" and fields["name"] == "leaf-0" and fields["state"] == "end":
@@ -77,7 +79,8 @@ def ran(folder: Path, moment: str, after: int = 0) -> subprocess.CompletedProces
 @pytest.mark.parametrize(
     ("moment", "after", "kept"),
     [
-        ("levels", 0, ["level-1"]),
+        ("trial", 0, ["statistics"]),
+        ("levels", 0, ["one-or-leaves", "level-1"]),
         ("scatter", 2, ["level-1", "level-2"]),
         ("leaves", 2, ["statistics"]),  # of the trial that decides between one model and leaves
         ("leaves", 6, ["one-or-leaves", "level-2"]),

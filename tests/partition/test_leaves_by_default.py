@@ -1,0 +1,123 @@
+"""``partition="auto"``, the default of estimators: leaves or one model for large tables, one model for all else."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import streamkern as sk
+from streamkern.partition import choice
+from streamkern.partition.choice import LEAST_TABLE, by_default
+
+N, D = 9_000, 5
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that a test has the time for are large."""
+    monkeypatch.setattr(choice, "LEAST_TABLE", N)
+
+
+def table(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Waves in two halves, along directions of their own."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, D)).astype(np.float32)
+    along = np.where(X[:, 0] > 0, X[:, 1] + X[:, 2], X[:, 3] - X[:, 4])
+    return X, np.sign(X[:, 0]) * np.sin(4 * along)
+
+
+@pytest.mark.parametrize("model", [sk.KernelClassifier, sk.KernelRegressor])
+def test_it_is_the_default(model: Any):
+    assert inspect.signature(model).parameters["partition"].default == "auto"
+    X, y = table(50)
+    with pytest.raises(sk.UsageError, match="partition is 'never'"):
+        model(partition="never").fit(X, (y > 0).astype(int))
+
+
+@pytest.mark.usefixtures("soon")
+def test_leaves_are_trained_where_they_are_better(tmp_path: Path):
+    X, y = table()
+    rows = table(2000, 1)
+    labels, truth = y > 0, rows[1] > 0
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    model = sk.KernelClassifier(memory="3GiB", threads=1).fit(frame, labels)
+    assert model.report_["partition"]["leaves"] == 2
+    assert model.report_["partition"]["reason"].startswith("leaves, squared error")
+    asked = sk.KernelClassifier(memory="3GiB", threads=2, partition=sk.Partition()).fit(frame, labels)
+    assert asked.model_.weights_sha256 == model.model_.weights_sha256
+    one = sk.KernelClassifier(memory="3GiB", partition=None).fit(frame, labels)
+    assert not isinstance(one.model_, sk.PartitionedMachine)
+    new = pd.DataFrame(rows[0], columns=list("abcde"))
+    assert 1 - model.score(new, truth) < 0.9 * (1 - one.score(new, truth))
+    p = model.predict_proba(new)
+    assert np.allclose(p.sum(axis=1), 1)
+    assert model.feature_importances_.shape == (D,)
+    model.save(tmp_path / "model")
+    loaded = sk.load_model(tmp_path / "model")
+    assert isinstance(loaded, sk.PartitionedMachine)
+    assert np.array_equal(loaded.predict_proba(new), p)
+
+
+@pytest.mark.usefixtures("soon")
+def test_one_model_is_trained_where_it_is_as_good():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 2)).astype(np.float32)
+    y = X[:, 0] + rng.normal(size=N)
+    model, one = (sk.KernelRegressor(memory="3GiB", partition=how).fit(X, y) for how in ("auto", None))
+    assert model.report_["partition"]["leaves"] == 1
+    assert "in one model on held-out rows of a sample" in model.report_["partition"]["reason"]
+    assert model.model_.weights_sha256 == one.model_.weights_sha256
+    assert np.array_equal(model.predict_interval(X[:9]), one.predict_interval(X[:9]))
+
+
+def test_a_small_table_is_one_model_without_a_trial():
+    X, y = table(1000)
+    model, one = (sk.KernelRegressor(partition=how).fit(X, y) for how in ("auto", None))
+    assert "partition" not in model.report_
+    assert model.model_.weights_sha256 == one.model_.weights_sha256
+
+
+def recipe(n: int = LEAST_TABLE, d: int = 3, **how: Any) -> Any:
+    X = np.zeros((n, d), dtype=np.float32)
+    return sk.KernelRegressor(**how)._recipe(sk.from_arrays(X, np.zeros(n)), "float32", 0, True)
+
+
+def test_a_large_table_of_which_all_is_left_open_is_tried():
+    assert by_default(recipe(), 4 << 30) == sk.Partition(rows=8000)
+    assert by_default(recipe(validation=0.1, n=2 * LEAST_TABLE), 4 << 30) == sk.Partition(rows=8000)
+
+
+@pytest.mark.parametrize(
+    ("how", "budget"),
+    [
+        ({"n": LEAST_TABLE - 1}, 4 << 30),
+        ({"d": 201}, 4 << 30),
+        ({"kernel": "laplace"}, 4 << 30),
+        ({"metric": sk.AGOP()}, 4 << 30),
+        ({"centers": 1000}, 4 << 30),
+        ({"solver": sk.Direct()}, 4 << 30),
+        ({"n": 5_000_000, "d": 2}, 4 << 30),  # it would take too long
+        ({}, 300 << 20),  # it would not fit
+    ],
+)
+def test_what_is_given_small_wide_or_too_large_is_one_model(how: dict[str, Any], budget: int):
+    assert by_default(recipe(**how), budget) is None
+
+
+def test_augmented_rows_are_one_model():
+    made = recipe()
+    assert by_default(replace(made, train=made.train.augment(sk.GaussianNoise(0.1), copies=2)), 4 << 30) is None
+
+
+@pytest.mark.usefixtures("soon")
+def test_rows_are_added_to_one_model():
+    X, y = table()
+    model = sk.KernelRegressor(centers=100).partial_fit(X, y)
+    assert "partition" not in model.report_
+    assert sk.KernelRegressor().partial_fit(X, y).partial_fit(X[:10], y[:10]).model_.sums is not None
