@@ -239,10 +239,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             limited(budget),
             open_executor(self.scheduler, self.threads) as executor,
             showing(self.verbose) as display,
+            unchanging(recipe.train, recipe.validation),
         ):
             stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
-            with unchanging(recipe.train, recipe.validation):
-                return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
+            return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))
 
     def predict(self, X: Any) -> Array:
         """Labels, shape (n,), or values, shape (n,) or (n, c).
