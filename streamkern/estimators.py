@@ -233,8 +233,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return default_budget() if self.memory is None else parse_bytes(self.memory)
 
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
-        budget = self._budget()
-        recipe, _ = settled(recipe, budget)
+        recipe, _ = settled(recipe, budget := self._budget())
         with (
             limited(budget),
             open_executor(self.scheduler, self.threads) as executor,
