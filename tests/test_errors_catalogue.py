@@ -721,7 +721,7 @@ data/transforms.py: The value
     data/test_preprocess.py::test_unknown_categories_are_an_error_or_nothing
 execute/__init__.py: The scheduler
     execute/test_open_executor.py::test_without_distributed_the_extra_is_named
-execute/dask.py: ... lost its workers
+execute/wire.py: ... lost its workers
     execute/test_faults.py::test_a_step_that_kills_its_workers_is_given_up
 execute/dask.py: A worker has no memory left:
     execute/test_clusters.py::test_a_worker_without_memory_is_a_clear_error

@@ -9,14 +9,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.special import ndtri
 
-from streamkern.data.categories import MAX_CATEGORIES, MOST_MEANS, CategoriesSeen, TargetEncode, first_counts
+from streamkern.data.categories import (
+    MAX_CATEGORIES,
+    MOST_MEANS,
+    CategoriesSeen,
+    TargetEncode,
+    TargetSums,
+    TargetTable,
+    cells_of,
+    first_counts,
+)
 from streamkern.data.dataset import Dataset
-from streamkern.data.encoders import Calendar, Curves, Encode, Keep, TargetMeans
+from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Keep, TargetMeans
+from streamkern.data.numeric import MOST_NUMBERS, Joined, joined_at_first, joined_columns, tells_more, units_differ
 from streamkern.data.preprocess import (
     Contribution,
     Pieces,
@@ -27,13 +36,10 @@ from streamkern.data.preprocess import (
     require_columns,
     rows_themselves,
 )
-from streamkern.data.reader import reading_bytes
 from streamkern.data.statistics import Statistics, unlike_scales
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import Fill, Transform
-from streamkern.errors import DataError, StreamkernError, UsageError, require_counts
-from streamkern.memory import check
-from streamkern.storage.base import Source
+from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.storage.convert import looks_like
 from streamkern.storage.schema import Schema
 from streamkern.types import Array, IntArray, Parameters
@@ -43,15 +49,6 @@ MOST_INDICATORS = 255
 
 SAMPLE_ROWS, SAMPLE_BYTES = 20_000, 32 << 20
 """Rows that medians, tails and quantiles are taken of, at most, and their bytes."""
-
-FEW_VALUES = 10
-"""Different values up to which the quantiles of a column say nothing that the column does not."""
-
-MOST_NUMBERS = 100
-"""Columns of numbers up to which each is joined by its normal quantiles; of more, those with heavy tails."""
-
-HEAVY_TAILS = 10.0
-"""Excess kurtosis of heavy tails; an exponential distribution has 6."""
 
 LOOKED_AT = 1_000
 """Texts of a column that are looked at for what they stand for."""
@@ -160,7 +157,7 @@ class Dates(Parameters):
 
 @dataclass(frozen=True)
 class JoinQuantiles(Parameters):
-    """Numbers of unlike units are joined by their normal quantiles; rows of one unit stay. See ``_joined``.
+    """Numbers of unlike units are joined by their normal quantiles; rows of one unit stay. See ``joined_columns``.
 
     Units are compared by a sample. Rows are then standardised where numbers were joined, or units differ after all.
     """
@@ -177,12 +174,13 @@ class JoinQuantiles(Parameters):
         """Curves, or nothing."""
         assert sums is not None
         X = np.concatenate(sums[0].pieces)
-        columns = _joined(X, range(X.shape[1])) if _units_differ(X) else []
+        columns = joined_columns(X, range(X.shape[1])).quantiles if units_differ(X) else []
         return (_curves(X, X.shape[1], columns, KNOTS, kept=True),) if columns else ()
 
     def width(self, dataset: Dataset) -> int:
         """By the first chunk."""
-        return dataset.n_features + len(_joined_at_first(dataset.source, range(dataset.n_features), alike=False))
+        found = joined_at_first(dataset.source, range(dataset.n_features), alike=False)
+        return dataset.n_features + len(found.quantiles)
 
     def bytes(self, d: int) -> int:
         """The sample, joined, and a column of it."""
@@ -200,10 +198,12 @@ class Auto(Parameters):
     Args:
         task: ``classification`` or ``regression``.
         categories: how many columns of categories there are.
+        means: whether numbers whose values come again may be joined by means of the target, see ``MeansByValue``.
     """
 
     task: str
     categories: int = 0
+    means: bool = True
 
     def only(self, dataset: Dataset) -> IntArray | None:
         """All rows."""
@@ -250,8 +250,12 @@ class Auto(Parameters):
                 often = sorted(counts, key=lambda value: (-counts[value], value))[:MOST_INDICATORS]
                 one_hot[j] = np.sort(np.where(np.isinf(often), np.nan, often))
             words[j] = tuple(seen.words[number].get(v) for v in one_hot.get(j, np.empty(0)).tolist())
-        joined = _joined(X, [j for j in schema.positions("number") if j not in dropped])
-        return _chain(schema, values, marked, joined, X, one_hot, words, parts, dropped)
+        numbers = joined_columns(X, [j for j in schema.positions("number") if j not in dropped])
+        # Means of each class, of several: as many features as columns of numbers at most.
+        classes = 1 if labels.values is None or len(labels.values) <= 2 else len(labels.values)
+        if not self.means or labels.values is None or classes * len(numbers.means) > MOST_NUMBERS:
+            numbers.means.clear()
+        return _chain(schema, values, marked, numbers, X, one_hot, words, parts, dropped)
 
     def width(self, dataset: Dataset) -> int:
         """By the categories and numbers of the first chunk: all are looked at in the fit."""
@@ -262,8 +266,9 @@ class Auto(Parameters):
         dates = Calendar(1, (0,), (Dates().parts,)).n_out - 1
         marked = sum(column.kind != "category" and column.missing is not False for column in schema.columns)
         known = marked if schema.missing else 0
-        joined = len(_joined_at_first(dataset.source, schema.positions("number")))
-        return dataset.n_features + more + dates * len(schema.positions("datetime")) + known + joined
+        numbers = joined_at_first(dataset.source, schema.positions("number"))
+        more += len(numbers.quantiles) + len(numbers.means) * self.means
+        return dataset.n_features + more + dates * len(schema.positions("datetime")) + known
 
     def bytes(self, d: int) -> int:
         """The sample, joined, and a column of it; and the categories of the sums that are waiting."""
@@ -273,7 +278,46 @@ class Auto(Parameters):
         """The steps that follow from the rows' transforms: means for categories that are left, then the scaling."""
         left = tuple(j for j, tag in enumerate(tags(dataset)) if tag == "category")
         means = (TargetEncode(left, task=self.task),) if left else ()
-        return (*means, AutoScale())
+        by_value = (MeansByValue(task=self.task),) if "value" in tags(dataset) else ()
+        return (*means, *by_value, AutoScale())
+
+
+@dataclass(frozen=True)
+class MeansByValue(TargetEncode):
+    """Copies of numbers, of which each value is a category, to its mean target, where that tells more than its place.
+
+    The others are left out. See ``numeric.tells_more``.
+    """
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        """Sums of targets of each value in each fold, and those of their squares."""
+        return TargetSums(self._positions(dataset), self.folds, self.task == "classification", squares=True)
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
+        """The means of values that tell more, and without the copies of others."""
+        assert sums is not None
+        table, squares = sums
+        told = {}
+        for column, found in zip(self._positions(dataset), table.columns, strict=True):
+            if found is None:  # a sample had fewer values
+                continue
+            _, _, mass, targets = cells_of(found, self.folds, self.task == "classification")
+            total, summed = float(mass.sum()), targets.sum(axis=(0, 1))
+            mean = summed / total
+            variance = float(np.sum((summed if self.task == "classification" else squares) - total * np.square(mean)))
+            if tells_more(mass, targets - mass[:, :, None] * mean, self.smooth, variance):
+                told[column] = found
+        values = set(self._positions(dataset))
+        stay = tuple(j for j in range(dataset.n_features) if j in told or j not in values)
+        keep = Keep(dataset.n_features, stay)
+        if not told:
+            return (keep,)
+        means = TargetEncode(tuple(stay.index(j) for j in told), self.smooth, self.folds, self.task)
+        kept = dataset.transform(keep)
+        return keep, *means.fitted(kept, (TargetTable(tuple(told.values())),))
+
+    def _positions(self, dataset: Dataset) -> tuple[int, ...]:
+        return tuple(j for j, tag in enumerate(tags(dataset)) if tag == "value")
 
 
 @dataclass(frozen=True)
@@ -323,8 +367,8 @@ class Facts:
             taken = self.sample[at] == raw.ids
         labels: set[Any] | None = set()
         if self.classes and raw.y is not None:
-            found = set(raw.y.tolist())
-            labels = found if len(found) <= MOST_MEANS else None
+            found = set(raw.y.tolist()) if raw.y.ndim == 1 else None  # of several labels a row there are no means
+            labels = found if found is not None and len(found) <= MOST_MEANS else None
         gaps = np.isnan(X).sum(axis=0)
         return len(X), gaps, Pieces((X[taken].copy(),)), *self.seen(block, state), _Labels(labels)
 
@@ -341,7 +385,7 @@ class _Labels:
         return _Labels(self.values | other.values)
 
 
-def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool) -> tuple[Step, ...]:
+def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool, means: bool = True) -> tuple[Step, ...]:
     """The steps of ``preprocess="auto"``.
 
     Args:
@@ -349,12 +393,13 @@ def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool) -> tupl
         task: ``classification`` or ``regression``.
         adaptive: whether kernel and centers follow the rows, so that their units may be changed.
         scaled: whether the user requests standardised features anyway.
+        means: whether features of a row may depend on the targets of others.
     """
     schema = dataset.source.schema
     if dataset.transforms:
         return ()
     if schema is not None and (not schema.plain or schema.missing):
-        return (Auto(task, len(schema.positions("category"))),)
+        return (Auto(task, len(schema.positions("category")), means),)
     as_stored = np.ndim(dataset.factor) == 0 and np.ndim(dataset.shift) == 0
     if not adaptive or scaled or not as_stored:
         return ()
@@ -369,6 +414,8 @@ def tags(dataset: Dataset) -> list[str]:
             found += ["indicator"] * len(transform.indicators)
         elif isinstance(transform, Curves):
             found += ["number"] * (transform.n_out - transform.n_in)
+        elif isinstance(transform, ByValue):
+            found += ["value"] * len(transform.columns)
         elif isinstance(transform, Keep):
             found = [found[column] for column in transform.columns]
         elif isinstance(transform, Encode | TargetMeans | Calendar):
@@ -423,9 +470,9 @@ def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str
         elif isinstance(transform, Calendar):
             found.append(f"dates as what a calendar knows: {_listed(columns)}")
         elif isinstance(transform, Keep):
-            left = [name for j, name in enumerate(names) if j not in transform.columns]
+            left = [name for j, name in enumerate(names) if j not in transform.columns and not name.endswith(BY_VALUE)]
             why = f"no value, one value only, or a category for every other row or {MAX_CATEGORIES:,} of them"
-            found.append(f"left out ({why}): {_listed(left)}")
+            found += [f"left out ({why}): {_listed(left)}"] if left else []
         names = transform.names(tuple(names)) or ()
     if numbers := [name for name, tag in zip(names, all_tags, strict=True) if tag == "number"]:
         found.append(f"standardised: {_listed(numbers)}")
@@ -510,64 +557,11 @@ def _sample(dataset: Dataset, name: int) -> IntArray | None:
     return None if rows >= dataset.base_rows else np.sort(dataset.draw(rows, name))
 
 
-def _joined(X: Array, columns: Sequence[int]) -> list[int]:
-    """Columns of numbers that are joined by their normal quantiles.
-
-    Of up to ``MOST_NUMBERS`` each with more than a few values; of more, those with heavy tails. A kernel then sees how
-    far two values are apart, and how far their ranks. Neither alone will do: beyond the last quantile a curve is level,
-    and of a column with heavy tails nearly all values lie in one place.
-    """
-    found = []
-    for j in columns:
-        x = X[np.isfinite(X[:, j]), j]
-        few = len(np.unique(x[:1000])) <= FEW_VALUES and len(np.unique(x)) <= FEW_VALUES
-        if not few and (len(columns) <= MOST_NUMBERS or _has_heavy_tails(x)):
-            found.append(j)
-    return found
-
-
-def _units_differ(X: Array) -> bool:
-    """Whether the units of features differ among these rows: of finite numbers, others are refused later."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of the rows, which the run names
-        variance = X.var(axis=0)
-    return bool(np.isfinite(variance).all()) and Units().differ(variance)
-
-
-_AT_FIRST: WeakKeyDictionary[Source, dict[tuple[int, ...], list[int]]] = WeakKeyDictionary()
-
-
-def _joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) -> list[int]:
-    """``_joined`` by the first chunk, which is read for it once.
-
-    Args:
-        source: stored rows.
-        columns: of numbers.
-        alike: whether also where the units of the columns are alike.
-    """
-    known, key = _AT_FIRST.setdefault(source, {}), tuple(columns)
-    if key not in known and len(source.bounds) > 1 and key:
-        try:
-            check(reading_bytes(source, 1), source.where(0))
-            X = source.read(0).X[:SAMPLE_ROWS].astype(np.float64)
-            known[key] = _joined(X, columns) if alike or _units_differ(X) else []
-        except StreamkernError:  # the run reports it, and names the damaged place, or what memory it takes
-            known[key] = []
-    return known.get(key, [])
-
-
 def _joined_note(transform: Curves, dataset: Dataset, columns: Sequence[str] | None = None) -> str:
     if columns is None:
         names = dataset.source.columns
         columns = [str(j) if names is None else names[j] for j in transform.columns]
     return f"joined by their normal quantiles: {_listed(columns)}"
-
-
-def _has_heavy_tails(x: Array) -> bool:
-    """Whether a column has so heavy tails that its standard deviation says little."""
-    spread = x.std()
-    if not spread > 0:
-        return False
-    return bool(np.mean(np.square(np.square((x - x.mean()) / spread))) - 3 > HEAVY_TAILS)
 
 
 def _curves(X: Array, d: int, columns: Sequence[int], knots: int, kept: bool = False) -> Curves:
@@ -602,7 +596,7 @@ def _chain(
     schema: Schema,
     values: Array,
     marked: list[int],
-    joined: list[int],
+    numbers: Joined,
     X: Array,
     one_hot: dict[int, Array],
     words: dict[int, tuple[str | None, ...]],
@@ -621,9 +615,12 @@ def _chain(
     width = len(schema.columns) + len(marked)
     if np.isfinite(values).any():  # a value that no training row misses may be missing later
         made.append(Fill(values, tuple(marked)))
-    if joined:
-        made.append(_curves(X, width, joined, KNOTS, kept=True))
-        width += len(joined)
+    if numbers.quantiles:
+        made.append(_curves(X, width, numbers.quantiles, KNOTS, kept=True))
+        width += len(numbers.quantiles)
+    if numbers.means:
+        made.append(ByValue(width, tuple(numbers.means)))
+        width += len(numbers.means)
     begins = np.arange(width + 1)
     if one_hot:
         columns = tuple(sorted(one_hot))

@@ -167,7 +167,7 @@ class TargetEncode(Parameters):
         """Sums of targets of each category in each fold."""
         return TargetSums(self._positions(dataset), self.folds, self.task == "classification")
 
-    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         """Its means."""
         assert sums is not None
         positions = self._positions(dataset)
@@ -179,7 +179,7 @@ class TargetEncode(Parameters):
             values, made = _means(found, self.folds, self.smooth, self.task == "classification", name)
             categories.append(values)
             tables.append(made)
-        return TargetMeans(dataset.n_features, positions, tuple(categories), tuple(tables), self.folds, labels)
+        return (TargetMeans(dataset.n_features, positions, tuple(categories), tuple(tables), self.folds, labels),)
 
     def width(self, dataset: Dataset) -> int:
         """One feature each, as of two classes."""
@@ -202,10 +202,11 @@ class TargetSums:
         columns: their positions.
         folds: how many.
         classes: whether targets are labels.
+        squares: whether the sums of squared targets follow, shape (c,); of labels zeros.
     """
 
-    def __init__(self, columns: tuple[int, ...], folds: int, classes: bool) -> None:
-        self.columns, self.folds, self.classes = columns, folds, classes
+    def __init__(self, columns: tuple[int, ...], folds: int, classes: bool, squares: bool = False) -> None:
+        self.columns, self.folds, self.classes, self.squares = columns, folds, classes, squares
 
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
         """Sums over one block."""
@@ -238,7 +239,8 @@ class TargetSums:
                 key = (float(values[i]) if not np.isnan(values[i]) else np.inf, int(f))  # NaN is not equal to itself
                 made[key] = (float(mass[i, f]), {n: float(s) for n, s in zip(names, sums[i, f], strict=True) if s})
             found.append(made if len(values) <= MAX_CATEGORIES else None)
-        return (TargetTable(tuple(found)),)
+        table = TargetTable(tuple(found))
+        return (table, np.zeros(1) if self.classes else w @ np.square(y)) if self.squares else (table,)
 
 
 class TargetTable:
@@ -268,10 +270,22 @@ def _joined_sums(one: dict[Any, Any] | None, other: dict[Any, Any] | None) -> di
     return made if len({value for value, _ in made}) <= MAX_CATEGORIES else None
 
 
-def _means(found: dict[Any, Any], folds: int, smooth: float, classes: bool, name: str) -> tuple[Array, Array]:
-    """Categories and their means, shape (folds + 1, categories + 1, outputs)."""
+def cells_of(found: dict[Any, Any], folds: int, classes: bool) -> tuple[Array, list[Any], Array, Array]:
+    """Values ascending, outputs, and weights (folds, values) and sums of targets (folds, values, outputs) as arrays."""
     values = np.array(sorted({value for value, _ in found}))
     outputs = sorted({output for _, sums in found.values() for output in sums})
+    outputs = outputs[1:] if classes and len(outputs) == 2 else outputs
+    mass, sums = np.zeros((folds, len(values))), np.zeros((folds, len(values), max(1, len(outputs))))
+    for (value, fold), (weight, totals) in found.items():
+        at = int(np.searchsorted(values, value))
+        mass[fold, at] = weight
+        sums[fold, at] = [totals.get(output, 0.0) for output in outputs] or [0.0]
+    return values, outputs, mass, sums
+
+
+def _means(found: dict[Any, Any], folds: int, smooth: float, classes: bool, name: str) -> tuple[Array, Array]:
+    """Categories and their means, shape (folds + 1, categories + 1, outputs)."""
+    values, outputs, mass, sums = cells_of(found, folds, classes)
     if classes and len(outputs) > MOST_MEANS:
         raise DataError(
             f"The column {name!r} has too many categories for indicators, and the target {len(outputs)} classes.",
@@ -279,12 +293,6 @@ def _means(found: dict[Any, Any], folds: int, smooth: float, classes: bool, name
             expected=f"at most {MOST_MEANS} classes",
             remedy=f"leave the column out: exclude=[{name!r}]; or encode it with sk.OneHot or sk.Ordinal",
         )
-    outputs = outputs[1:] if classes and len(outputs) == 2 else outputs
-    mass, sums = np.zeros((folds, len(values))), np.zeros((folds, len(values), max(1, len(outputs))))
-    for (value, fold), (weight, totals) in found.items():
-        at = int(np.searchsorted(values, value))
-        mass[fold, at] = weight
-        sums[fold, at] = [totals.get(output, 0.0) for output in outputs] or [0.0]
     # The last fold is of all rows; the others leave their own rows out.
     mass = np.concatenate([mass.sum(axis=0) - mass, mass.sum(axis=0, keepdims=True)])
     sums = np.concatenate([sums.sum(axis=0) - sums, sums.sum(axis=0, keepdims=True)])

@@ -234,6 +234,47 @@ class Curves:
         return _inside(self.columns, self.n_in) and alike and ascending
 
 
+BY_VALUE = " (by value)"
+"""What follows the name of a number in that of its copy, of which each value is a category."""
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class ByValue:
+    """Columns of numbers once more, after all columns: each value of a copy is a category.
+
+    Args:
+        n_in: columns of a row that comes in.
+        columns: positions, ascending.
+    """
+
+    n_in: int
+    columns: tuple[int, ...]
+
+    @property
+    def n_out(self) -> int:
+        """The columns, and the copies."""
+        return self.n_in + len(self.columns)
+
+    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+        """Copy, as float32 has the numbers: 0.1 is the same value in either precision."""
+        copies = X[:, list(self.columns)].astype(np.float32)
+        return np.concatenate([X, copies.astype(X.dtype)], axis=1)
+
+    def names(self, names: Names) -> Names:
+        """The same, and ``column (by value)`` for what follows."""
+        return None if names is None else (*names, *(names[column] + BY_VALUE for column in self.columns))
+
+    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Its columns."""
+        return {"name": "ByValue", "n_in": self.n_in, "columns": list(self.columns)}, {}
+
+    @property
+    def sound(self) -> bool:
+        """Whether it can be applied to rows."""
+        return _inside(self.columns, self.n_in)
+
+
 @serializable
 @dataclass(frozen=True, eq=False)
 class Calendar:
@@ -356,8 +397,10 @@ class TargetMeans:
         for number, (column, values, means) in enumerate(zip(self.columns, self.categories, self.means, strict=True)):
             x = X[:, column]
             codes, known = located(x, values)
-            if lookup is not None and (unseen := int((~known & ~np.isnan(x)).sum())):
-                lookup.unseen[self.labels[number] if self.labels else str(column)] += unseen
+            name = self.labels[number] if self.labels else str(column)
+            # Another number is nothing to tell.
+            if lookup is not None and not name.endswith(BY_VALUE) and (unseen := int((~known & ~np.isnan(x)).sum())):
+                lookup.unseen[name] += unseen
             unknown = len(values) - 1 if np.isnan(values[-1]) else len(values)
             out[:, begins[column] : begins[column + 1]] = means[fold, np.where(known, codes, unknown)]
         return out
@@ -440,7 +483,7 @@ class Keep:
         return _inside(self.columns, self.n_in) and len(self.columns) > 0
 
 
-Encoder = Encode | Curves | Calendar | TargetMeans | Keep
+Encoder = Encode | Curves | ByValue | Calendar | TargetMeans | Keep
 
 
 def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Encoder | None:
@@ -463,6 +506,8 @@ def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Enc
     if kind == "Curves":
         knots, heights = (tuple(np.split(own[name], ends)) for name in ("knots", "heights"))
         return Curves(n_in, columns, knots, heights, facts.get("kept", False))
+    if kind == "ByValue":
+        return ByValue(n_in, columns)
     if kind == "Calendar":
         return Calendar(n_in, columns, tuple(map(tuple, facts["parts"])))
     if kind == "TargetMeans":
@@ -472,7 +517,7 @@ def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Enc
     return Keep(n_in, columns)
 
 
-_KNOWN = ("Encode", "Curves", "Calendar", "TargetMeans", "Keep")
+_KNOWN = ("Encode", "Curves", "ByValue", "Calendar", "TargetMeans", "Keep")
 
 
 def _inside(columns: Sequence[Any], n_in: int) -> bool:

@@ -291,3 +291,16 @@ class Tree:
             KeyError: a leaf is missing.
         """
         return self.nodes[max(0, self.leaves - 1).bit_length(), 0]
+
+
+def partition(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
+    """Contiguous ranges of lanes for workers, in proportion to their threads; who gets none is left out."""
+    chosen = sorted(threads, key=lambda address: (-threads[address], address))[:lanes]
+    total, before, parts = sum(threads[address] for address in chosen), 0, {}
+    for address in chosen:
+        after = before + threads[address]
+        mine = range((lanes * before + total // 2) // total, (lanes * after + total // 2) // total)
+        if mine:
+            parts[address] = mine
+        before = after
+    return parts

@@ -30,12 +30,22 @@ from threadpoolctl import threadpool_limits
 
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
-from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, SharedWork, StepResult, Tree
+from streamkern.execute.base import (
+    Allowance,
+    LaneWork,
+    Parts,
+    Position,
+    Share,
+    SharedWork,
+    StepResult,
+    Tree,
+    partition,
+)
 from streamkern.execute.client import CONNECT, connect
 from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
 from streamkern.execute.shared import Done, Route, ShareActor
 from streamkern.execute.threads import LanePool, Nodes, blas_kernels
-from streamkern.execute.wire import LostError, Shared, counts, dumps, give_way, loads, packed
+from streamkern.execute.wire import ATTEMPTS, LostError, Shared, counts, dumps, give_way, gives_up, loads, packed
 from streamkern.memory import keep_heap
 
 T = TypeVar("T")
@@ -50,7 +60,6 @@ _QUIET = {  # of workers started here, which share their cores with arithmetic: 
     "distributed.admin.tick.interval": "1s",
 }
 _GONE = ("lost", "error", "cancelled")  # status of a future that will have no result
-_ATTEMPTS = 5  # times in a row that work may lose its workers: after that, it is the work that kills them
 
 
 class _Seen(NamedTuple):
@@ -232,8 +241,8 @@ class DaskExecutor:
                     answer = self.wait(flying[0][1])
                 except LostError as error:
                     losses += 1
-                    if losses == _ATTEMPTS:
-                        raise _gives_up("A task") from error
+                    if losses == ATTEMPTS:
+                        raise gives_up("A task") from error
                     # A worker may wait for ever for what it was copying from one that fell silent, so what is shared
                     # gets a new name, and with it a new home.
                     spread = self.spread(payload)
@@ -350,7 +359,7 @@ class DaskExecutor:
             except TimeoutError:
                 self.miss(future, worker, deadline)
             except KilledWorker as error:
-                raise _gives_up("A task") from error
+                raise gives_up("A task") from error
             except (FutureCancelledError, CancelledError) as error:
                 self.look()
                 raise LostError from error
@@ -413,7 +422,7 @@ class Lanes:
             StorageError: the cluster is gone, has no workers, or loses them at every attempt.
         """
         before = self.executor.losses
-        for retries in range(_ATTEMPTS):
+        for retries in range(ATTEMPTS):
             start = time.perf_counter()
             try:
                 with self.executor.client.as_current():  # an actor talks through the current client
@@ -422,11 +431,13 @@ class Lanes:
                     reduce = time.perf_counter() - start - slowest
                     return StepResult(parts, shares, reduce, retries, self.executor.losses - before)
             except LostError as error:
+                self._stop()
                 self._drop()
                 lost = error
-        raise _gives_up(f"Pass {position[0] + 1}, step {position[1] + 1}") from lost
+        raise gives_up(f"Pass {position[0] + 1}, step {position[1] + 1}") from lost
 
     def close(self) -> None:
+        self._stop()
         with self.executor.client.as_current():
             for placed in self._actors:
                 with suppress(Exception, CancelledError):  # a worker that cannot be reached is gone
@@ -504,11 +515,16 @@ class Lanes:
     def _require_others(self) -> None:
         """Check actors that the answer of another depends on: here on none."""
 
+    def _stop(self) -> None:
+        """Have actors give up what others of them wait for: here nothing."""
+
 
 class SharedLanes(Lanes):
     """Tiles of centers on the workers of a cluster; the driver calls the root of their tree.
 
-    What they hold is made again from the state of the driver when a worker is lost, and the step is repeated.
+    What they hold is made again from the state of the driver when a worker is lost, and the step is repeated. Workers
+    need nothing of the driver for the next step of a pass: they are asked for it before they have answered this one, so
+    that they compute while the driver updates.
 
     Args:
         executor: whose workers.
@@ -519,6 +535,7 @@ class SharedLanes(Lanes):
     def __init__(self, executor: DaskExecutor, work: SharedWork, part: Callable[[Any, int], Any]) -> None:
         super().__init__(executor, b"", work.leaves)
         self.work, self.part, self._number = work, part, 0
+        self._asked: dict[Position, Any] = {}
 
     def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
         workers, name, lanes = len(parts), f"streamkern-share-{secrets.token_hex(8)}", self.work.lanes
@@ -545,23 +562,29 @@ class SharedLanes(Lanes):
         self, position: Position, state: Any, ahead: tuple[Position, ...]
     ) -> tuple[Parts, tuple[Share, ...], float]:
         root, deadline = self._actors[0], time.monotonic() + self.executor.step_timeout
-        self._number += 1
-        call = _ask(root, dumps((self._number, position, ahead)))
+        call = self._asked.pop(position) if position in self._asked else self._ask(position, ahead)
+        if ahead and ahead[0][0] == position[0]:  # between passes workers evaluate
+            self._asked[ahead[0]] = self._ask(ahead[0], ahead[1:])
         done: Done = self.executor.opened(self._answer(root, call, deadline), root.address)
         for requests in done.counts:
             self.executor.request_counts.add(requests)
         return done.parts, done.shares, done.slowest
 
+    def _ask(self, position: Position, ahead: tuple[Position, ...]) -> Any:
+        self._number += 1
+        return _ask(self._actors[0], dumps((self._number, position, ahead)))
+
     def _require_others(self) -> None:
         if any(placed.address not in self.executor.workers or placed.future.status in _GONE for placed in self._actors):
             raise LostError
 
-    def _drop(self) -> None:
-        """Have the workers that are left release what they hold, which others will hold."""
-        for placed in self._actors:
-            with suppress(Exception, CancelledError):
-                placed.actor.stop().result(timeout=_CLOSE)
-        super()._drop()
+    def _stop(self) -> None:
+        """Have workers cancel the step that they run ahead, and release what they hold, which others will hold."""
+        with self.executor.client.as_current():
+            for placed in self._actors:
+                with suppress(Exception, CancelledError):
+                    placed.actor.stop().result(timeout=_CLOSE)
+        self._asked.clear()
 
 
 class _Placed(NamedTuple):
@@ -584,19 +607,6 @@ def _ask(placed: _Placed, message: bytes) -> Any:
 def large_arguments() -> dask.config.set:
     """Let tasks be submitted with arguments of any size."""
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
-
-
-def partition(lanes: int, threads: Mapping[str, int]) -> dict[str, range]:
-    """Contiguous ranges of lanes for workers, in proportion to their threads; who gets none is left out."""
-    chosen = sorted(threads, key=lambda address: (-threads[address], address))[:lanes]
-    total, before, parts = sum(threads[address] for address in chosen), 0, {}
-    for address in chosen:
-        after = before + threads[address]
-        mine = range((lanes * before + total // 2) // total, (lanes * after + total // 2) // total)
-        if mine:
-            parts[address] = mine
-        before = after
-    return parts
 
 
 class LaneActor:
@@ -635,12 +645,3 @@ class LaneActor:
 def _run(shared: Shared, message: bytes) -> bytes:
     fn, args = shared.value
     return packed(shared, lambda: fn(loads(message), *args))
-
-
-def _gives_up(what: str) -> StorageError:
-    return StorageError(
-        f"{what} lost its workers {_ATTEMPTS} times in a row.",
-        where="the cluster",
-        expected="workers that stay",
-        remedy="see the workers' logs; if they were killed for memory, use fewer threads a worker or lower --memory",
-    )

@@ -3,7 +3,8 @@
 The workers of a step form a tree, and what they send goes along it from worker to worker; the driver calls its root.
 Three things are exchanged, each up the tree and down again: the rows of the step, each lane's read by one worker; sums
 over tiles of centers, such as outputs; and sums that follow from those. A message up holds the sums of the largest
-complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26).
+complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26). Rows do not depend on
+the state: those of the next step are exchanged by a thread of their own, while this one is computed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from distributed import get_worker
@@ -105,6 +106,8 @@ class ShareActor:
         self._mail: dict[Any, bytes] = {}
         self._came = threading.Condition()
         self._prefetch = Prefetch(self._work.build)
+        self._blocks: dict[Position, Future[dict[int, Any]]] = {}
+        self._rows = ThreadPoolExecutor(1, thread_name_prefix="streamkern-rows")
         self._steps = ThreadPoolExecutor(1, thread_name_prefix="streamkern-share")
         self._threads = ThreadPoolExecutor(
             route.threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(route.driver,)
@@ -120,11 +123,10 @@ class ShareActor:
             self._came.notify_all()
 
     async def stop(self) -> None:
-        """Cancel the running step and release the tiles: threads that wait for a message raise ``LostError``."""
-        with self._came:
-            self._mail[_CLOSED] = b""
-            self._came.notify_all()
+        """Cancel running steps and release the tiles: threads that wait for a message raise ``LostError``."""
+        self._give_up()
         self._held, self._parts, self._values = [], [], {}
+        self._blocks.clear()
 
     def step(self, message: bytes) -> bytes:
         """The root's: the sums of a step, and what each worker did; or what was raised."""
@@ -132,18 +134,27 @@ class ShareActor:
 
     def close(self) -> None:
         """Release what is held."""
+        for pool in (self._steps, self._rows, self._threads):
+            pool.shutdown()
         self._prefetch.close()
-        self._threads.shutdown()
 
     def _step(self, message: bytes) -> bytes:
         return packed(self._shared, lambda: self._run(message))
 
     def _run(self, message: bytes) -> Done:
         number, position, ahead = loads(message)
-        self._send(self._route.children, ("go", number), message)
+        for child in self._route.children:
+            self._send(child, ("go", number), message)
         started, work = time.perf_counter(), self._work
-        self._wait = self._busy = 0.0
-        blocks = self._together((number, "rows"), lambda: self._rows(position, ahead), _both, lambda all_: all_)
+        self._busy = 0.0
+        if position not in self._blocks:
+            self._exchange(position, ahead)
+        if not self._held:
+            self._held = list(self._threads.map(work.hold, self._route.tiles))
+        blocks = self._blocks.pop(position).result()
+        self._wait = time.perf_counter() - started
+        if ahead and ahead[0] not in self._blocks:
+            self._exchange(ahead[0], ahead[1:])
         sums = self._together(
             (number, "sums"), lambda: self._over_tiles(blocks, self._forward), self._joined, self._totals
         )
@@ -169,15 +180,18 @@ class ShareActor:
         shares, elapsed, requests = zip(*reports, strict=True)
         return Done(parts, shares, max(elapsed), requests)
 
-    def _rows(self, position: Position, ahead: Sequence[Position]) -> dict[int, Any]:
-        """Blocks of the lanes that are read here; those of ``ahead`` are read meanwhile."""
+    def _exchange(self, position: Position, ahead: Sequence[Position]) -> None:
+        """Begin to exchange the blocks of a step; those of ``ahead`` are read meanwhile."""
         lanes = self._route.lanes
-        self._prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in lanes)
-        if not self._held:
-            self._held = list(self._threads.map(self._work.hold, self._route.tiles))
-        taken = {lane: self._prefetch.take((position[0], lane, position[1])) for lane in lanes}
-        self._wait = sum(wait for _, wait in taken.values())
-        return {lane: block for lane, (block, _) in taken.items()}
+
+        def taken() -> dict[int, Any]:
+            return {lane: self._prefetch.take((position[0], lane, position[1]))[0] for lane in lanes}
+
+        def exchanged() -> dict[int, Any]:
+            self._prefetch.announce((pass_, lane, step) for pass_, step in (position, *ahead) for lane in lanes)
+            return self._together((*position, "rows"), taken, _both, lambda blocks: blocks, _others)
+
+        self._blocks[position] = self._rows.submit(self._context.copy().run, exchanged)
 
     def _forward(self, i: int, blocks: dict[int, Any]) -> list[Parts]:
         found = self._work.forward(self._held[i], self._parts[i], list(blocks.values()))
@@ -220,12 +234,20 @@ class ShareActor:
 
     def _together(
         self,
-        name: tuple[int, str],
+        name: tuple[Any, ...],
         compute: Callable[[], Any],
         join: Callable[[Any, Any], Any],
         close: Callable[[Any], T],
+        rest: Callable[[T, Any], Any] | None = None,
     ) -> T:
         """What all workers compute, joined up the tree, closed at its root and sent down again.
+
+        Args:
+            name: of the messages.
+            compute: a worker's part.
+            join: two neighbours' parts.
+            close: the whole, from the parts joined.
+            rest: what of the whole is sent to who has a joined part, and joins it to that; None for all of it.
 
         Raises:
             LostError: a worker does not answer.
@@ -237,18 +259,21 @@ class ShareActor:
             raise
         except Exception as error:
             value = _Failure(error)
+        below = {}
         for child in self._route.children:
-            other = loads(self._take((*name, child)))
+            other = below[child] = loads(self._take((*name, child)))
             if not isinstance(value, _Failure):
                 value = other if isinstance(other, _Failure) else join(value, other)
         if self._route.rank:
-            self._send([self._route.parent], (*name, self._route.rank), dumps(value))
-            message = self._take((*name, self._route.parent))
-            found = loads(message)
+            self._send(self._route.parent, (*name, self._route.rank), dumps(value))
+            found = loads(self._take((*name, self._route.parent)))
+            if rest is not None and not isinstance(found, _Failure):
+                found = join(value, found)
         else:
             found = value if isinstance(value, _Failure) else close(value)
-            message = dumps(found) if self._route.children else b""
-        self._send(self._route.children, (*name, self._route.rank), message)
+        for child, part in below.items():
+            sent = found if rest is None or isinstance(found, _Failure) else rest(found, part)
+            self._send(child, (*name, self._route.rank), dumps(sent))
         if isinstance(found, _Failure):
             raise found.error
         done: T = found
@@ -268,34 +293,35 @@ class ShareActor:
                 self._came.wait(_TICK)
             return self._mail.pop(name)
 
-    def _send(self, ranks: Sequence[int], name: tuple[Any, ...], message: bytes) -> None:
-        """Send a message to other workers.
+    def _send(self, rank: int, name: tuple[Any, ...], message: bytes) -> None:
+        """Begin to send a message to another worker; where that is gone, whoever waits is told so."""
+        address, key = self._route.peers[rank]
 
-        Raises:
-            LostError: one of them is gone.
-        """
-
-        async def one(address: str, key: str) -> None:
+        async def send() -> None:
             arguments: list[Any] = [to_serialize(name), to_serialize(message)]  # type: ignore[no-untyped-call]
-            answer = await self._worker.rpc(address).actor_execute(
-                function="deliver", actor=key, args=arguments, kwargs={}
-            )
-            if answer["status"] != "OK":
-                raise LostError
+            try:
+                answer = await self._worker.rpc(address).actor_execute(
+                    function="deliver", actor=key, args=arguments, kwargs={}
+                )
+                if answer["status"] != "OK":
+                    self._give_up()
+            except Exception:
+                self._give_up()
 
-        async def each() -> None:
-            await asyncio.gather(*(one(*self._route.peers[rank]) for rank in ranks))
+        asyncio.run_coroutine_threadsafe(send(), self._loop)
 
-        if not ranks:
-            return
-        try:
-            asyncio.run_coroutine_threadsafe(each(), self._loop).result(self._route.timeout)
-        except Exception as error:
-            raise LostError from error
+    def _give_up(self) -> None:
+        with self._came:
+            self._mail[_CLOSED] = b""
+            self._came.notify_all()
 
 
 def _both(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
     return a | b
+
+
+def _others(all_: dict[int, Any], some: dict[int, Any]) -> dict[int, Any]:
+    return {lane: block for lane, block in all_.items() if lane not in some}
 
 
 def _merged(tree: Tree, nodes: dict[tuple[int, int], Parts]) -> Tree:

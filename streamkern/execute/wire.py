@@ -19,13 +19,16 @@ from distributed import get_worker
 from distributed.protocol import pickle
 from threadpoolctl import threadpool_limits
 
-from streamkern.errors import MemoryLimitError
+from streamkern.errors import MemoryLimitError, StorageError
 from streamkern.execute.base import PIPELINE_FILE, Allowance
 from streamkern.execute.request_counts import ProcessCounts, process_counts
 from streamkern.memory import limited, resident
 from streamkern.storage.remote import COUNTS
 
 loads: Callable[[bytes], Any] = pickle.loads
+
+ATTEMPTS = 5
+"""Times in a row that work may lose its workers: after that, it is the work that kills them."""
 
 
 class LostError(Exception):
@@ -90,3 +93,13 @@ def packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
 def counts(shared: Shared) -> ProcessCounts | None:
     """Requests of this worker to stores since it was given the work."""
     return process_counts(get_worker().address, shared.before)
+
+
+def gives_up(what: str) -> StorageError:
+    """The error of work that lost its workers too often."""
+    return StorageError(
+        f"{what} lost its workers {ATTEMPTS} times in a row.",
+        where="the cluster",
+        expected="workers that stay",
+        remedy="see the workers' logs; if they were killed for memory, use fewer threads a worker or lower --memory",
+    )

@@ -62,6 +62,7 @@ from streamkern.solvers.choice import (
     ridge_under_weights,
     search_for,
 )
+from streamkern.solvers.direct import Direct
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
 from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.logistic import encoding_for
@@ -225,7 +226,8 @@ def steps(recipe: Recipe) -> tuple[Step, ...]:
         features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
         adaptive = features and (recipe.kernel is None or bandwidth.asks_median(recipe))
         never = recipe.standardise is not None
-        chosen = automatic(recipe.train, recipe.task, adaptive, never)
+        kept = isinstance(recipe.solver, Direct) and recipe.solver.keep_sums  # a row that is forgotten leaves no trace
+        chosen = automatic(recipe.train, recipe.task, adaptive, never, means=not kept)
     steps = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen or ())
     return (*steps, *((Standardise(),) if recipe.standardise else ()))
 

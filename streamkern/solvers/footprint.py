@@ -377,8 +377,8 @@ def _project(
     tiles = -(-p // CENTER_TILE)
     share = takes.shared * -(-tiles // processes) // tiles
     rows = reading + needed // processes + ids
-    # What is sent is held as arrays, as a message, and as it came.
-    sharing = replace(found, share=True, worker=worker | {"share": share, "rows": rows, "step": 3 * takes.exchanged})
+    # What is sent is held as arrays, as a message, and as it came; meanwhile a step is computed.
+    sharing = replace(found, share=True, worker=worker | {"share": share, "rows": rows, "step": 4 * takes.exchanged})
     return sharing if sharing.worker_bytes() <= max(budget, found.worker_bytes()) else found
 
 

@@ -47,6 +47,9 @@ VALUES = {
 }
 
 
+THREADS = int(os.environ.get("ANSWERS_THREADS", "2"))
+"""Threads of every model: on a machine with other work LightGBM's threads wait for each other."""
+
 MODELS = ("streamkern", "with AGOP", "logistic", "LightGBM")
 
 
@@ -76,7 +79,7 @@ def trees(kind: str, X: Any, **options: Any) -> Any:
     """LightGBM with defaults; text columns as its categories."""
     import lightgbm
 
-    model = getattr(lightgbm, kind)(verbose=-1, n_jobs=2, **options)
+    model = getattr(lightgbm, kind)(verbose=-1, n_jobs=THREADS, **options)
     return model, (_coded(X) if isinstance(X, pd.DataFrame) else X)
 
 
@@ -105,8 +108,8 @@ def classes(
         if who not in models:
             continue
         start = time.process_time()
-        how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-6), "threads": 2} if centers else {}
-        model = sk.KernelClassifier(**{**how, **options}).fit(X, y)
+        how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-6)} if centers else {}
+        model = sk.KernelClassifier(threads=THREADS, **{**how, **options}).fit(X, y)
         line(who, model.predict_proba(X_test), time.process_time() - start)
     if "LightGBM" in models and find_spec("lightgbm"):
         start = time.process_time()
@@ -120,8 +123,8 @@ def values(name: str, parts: list[tuple[Any, ...]], centers: int, models: Sequen
     lines: dict[str, list[list[float]]] = {}
     for X, y, X_test, y_test in parts:
         start = time.process_time()
-        how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-3), "threads": 2} if centers else {}
-        model = sk.KernelRegressor(**how).fit(X, y)
+        how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-3)} if centers else {}
+        model = sk.KernelRegressor(threads=THREADS, **how).fit(X, y)
         found = model.predict_interval(X_test, coverage=0.9)
         took = time.process_time() - start
         inside, width = (found[:, 0] <= y_test) & (y_test <= found[:, 1]), np.diff(found, axis=1)[:, 0]

@@ -1,11 +1,15 @@
 """Centers shared out over worker processes: bits, memory of each process, and what a step takes of the processors.
 
-    python tests/benchmarks/sharing.py [--rows 40000] [--features 784] [--steps 4] [--workers 1 2 4]
+    python -m tests.benchmarks.sharing [--rows 40000] [--features 784] [--steps 5] [--rounds 4] [--workers 1 2 4]
 
 EigenPro 2 on rows of noise in zarr, every row a center. For each number of workers, a digest of the weights after the
-steps, the most that a worker held beyond what it held before, and the seconds of its processor, of the driver's and of
-the clock in a step. Beside them one plain process that goes over all tiles of the same step, and two
-plain processes at a time that go over half of them each: what two workers could gain at best.
+steps, the most that a worker held beyond what it held before, and a step's seconds of the processor of the busiest
+worker, of the driver's and of the clock. In turns with them one plain process that goes over all tiles of the same
+step, and two plain processes at a time that go over half of them each: what two workers could gain at best.
+
+Then what the discrete-event model (``tests/simulate.py``) makes of constants measured apart: a tile's arithmetic in the
+plain process, and messages of workers that compute nothing. It never sees the times that it predicts; and it is asked
+about many workers.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import os
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,12 +31,20 @@ from threadpoolctl import threadpool_limits
 
 import streamkern as sk
 from streamkern.data.targets import Continuous
+from streamkern.engine.base import CENTER_TILE
 from streamkern.execute.dask import local
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.memory import release
+from streamkern.memory import keep_heap, release
 from streamkern.solvers import Problem
+from tests.simulate import SharedCosts, simulate_shared
 
-C = 10
+C, LANES = 10, 4
+
+NETWORK = {"bandwidth": 1.25e9, "latency": 1e-4}
+"""Assumed of a cluster: 10 Gbit/s and 0.1 ms."""
+
+GPU = 10e12
+"""Assumed: operations a second of a device, kernel values included."""
 
 
 class Use(NamedTuple):
@@ -72,10 +85,10 @@ def problem(path: Path, executor: Any) -> Problem:
 
 
 class Side:
-    """A number of workers, whose steps are taken in turn with those of others.
+    """A number of workers, whose rounds of steps are taken in turn with those of others.
 
     Attributes:
-        found: of each step: seconds of the processor of the busiest worker, of the driver's, and of the clock.
+        found: of each round, a step's seconds: of the busiest worker's processor, of the driver's, and of the clock.
     """
 
     def __init__(self, executor: Any, given: Problem, prepared: Any, batch: int) -> None:
@@ -87,14 +100,17 @@ class Side:
         )
         self.found: list[tuple[float, float, float]] = []
 
-    def step(self, step: int) -> None:
-        """One step."""
+    def steps(self, first: int, count: int) -> None:
+        """A round of steps. Those that workers run ahead are of the round, too."""
         before, driver, clock = self.executor.client.run(use), time.process_time(), time.perf_counter()
-        result = self.placement.step((0, step), self.state, [(0, step + 1)])
-        self.state = self.iteration.update(self.state, result.parts, (0, step))
+        for step in range(first, first + count):
+            ahead = [(0, later) for later in range(step + 1, min(step + 3, first + count))]
+            result = self.placement.step((0, step), self.state, ahead)
+            self.state = self.iteration.update(self.state, result.parts, (0, step))
         clock, driver = time.perf_counter() - clock, time.process_time() - driver
         after = self.executor.client.run(use)
-        self.found.append((max(after[name].seconds - before[name].seconds for name in after), driver, clock))
+        busiest = max(after[name].seconds - before[name].seconds for name in after)
+        self.found.append((busiest / count, driver / count, clock / count))
 
     def close(self) -> tuple[str, float]:
         """Digest of the weights, and the most MiB that a worker held beyond what it held before."""
@@ -105,7 +121,11 @@ class Side:
 
 
 def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: Any) -> None:
-    """Go over a part of the tiles for one batch, whenever asked; report seconds of the processor and the clock."""
+    """Go over a part of the tiles for one batch, whenever asked.
+
+    Report seconds of the processor, of the clock, and of the processor for reading the rows and after the outputs.
+    """
+    keep_heap()
     with ThreadsExecutor(1) as executor, threadpool_limits(1, user_api="blas"):
         given = problem(path, executor)
         iteration = sk.EigenPro2(epochs=1, batch=batch).setup(given, prepared)
@@ -113,32 +133,150 @@ def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: An
         mine = range(work.leaves * part // parts, work.leaves * (part + 1) // parts)
         held, own = [work.hold(leaf) for leaf in mine], [iteration.part(state, leaf) for leaf in mine]
         blocks = [work.build(0, lane, 0) for lane in range(work.lanes)]
+        step = 0
         while pipe.recv():
-            start, clock = time.process_time(), time.perf_counter()
+            start, clock, after = time.process_time(), time.perf_counter(), 0.0
             for tile, some in zip(held, own, strict=True):
-                for block, (sums, values) in zip(blocks, work.forward(tile, some, blocks), strict=True):
+                found = work.forward(tile, some, blocks)
+                begun = time.process_time()
+                for block, (sums, values) in zip(blocks, found, strict=True):
                     work.backward(some, values, work.respond(block, *sums)[0:1])
-            pipe.send((time.process_time() - start, time.perf_counter() - clock))
+                after += time.process_time() - begun
+            whole, clock, step = time.process_time() - start, time.perf_counter() - clock, step + 1
+            start = time.process_time()
+            for lane in range(work.lanes):
+                work.build(0, lane, step)
+            pipe.send((whole, clock, time.process_time() - start, after))
 
 
-def plain_processes(path: Path, prepared: Any, batch: int, parts: int, count: int) -> tuple[float, float]:
-    """Seconds of the processor and of the clock, of the slowest of so many plain processes, the least of the steps."""
-    context = multiprocessing.get_context("spawn")
-    pipes, processes, found = [], [], []
-    for part in range(parts):
-        here, there = context.Pipe()
-        processes.append(context.Process(target=plain, args=(path, prepared, batch, part, parts, there)))
-        processes[-1].start()
-        pipes.append(here)
-    for _ in range(count + 1):
-        for pipe in pipes:
-            pipe.send(True)
-        found.append(np.max([pipe.recv() for pipe in pipes], axis=0))
-    for pipe, process in zip(pipes, processes, strict=True):
-        pipe.send(False)
-        process.join()
-    seconds, clock = np.min(found[1:], axis=0)
-    return float(seconds), float(clock)
+class Plain:
+    """Plain processes that share the tiles among themselves, whose rounds are taken in turn with those of workers.
+
+    Attributes:
+        found: of each round, what ``plain`` reports, of the slowest process.
+    """
+
+    def __init__(self, path: Path, prepared: Any, batch: int, parts: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for part in range(parts):
+            here, there = context.Pipe()
+            self.processes.append(context.Process(target=plain, args=(path, prepared, batch, part, parts, there)))
+            self.processes[-1].start()
+            self.pipes.append(here)
+        self.found: list[Any] = []
+
+    def steps(self, first: int, count: int) -> None:
+        """A round of steps."""
+        taken = []
+        for _ in range(count):
+            for pipe in self.pipes:
+                pipe.send(True)
+            taken.append(np.max([pipe.recv() for pipe in self.pipes], axis=0))
+        self.found.append(np.mean(taken, axis=0))
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            pipe.send(False)
+            process.join()
+
+
+@dataclass(frozen=True)
+class Still:
+    """The messages of a step, without its arithmetic: see ``SharedWork``.
+
+    Args:
+        row_bytes: of all rows of a step.
+    """
+
+    row_bytes: int
+    leaves: int = 2
+    lanes: int = 4
+
+    def among(self, workers: int) -> Still:
+        return self
+
+    def build(self, pass_: int, lane: int, step: int) -> Any:
+        return np.zeros(self.row_bytes // self.lanes, np.uint8)
+
+    def hold(self, leaf: int) -> Any:
+        return None
+
+    def forward(self, held: Any, part: Any, blocks: Any) -> Any:
+        return [((np.zeros(1000 * C // self.lanes, np.float32),), None) for _ in blocks]
+
+    def respond(self, block: Any, *sums: Any) -> Any:
+        return sums[0]
+
+    def backward(self, part: Any, values: Any, response: Any) -> Any:
+        return (np.zeros((200, C)),)
+
+    def contribute(self, block: Any, response: Any, *sums: Any) -> Any:
+        return *sums, 1
+
+    def advance(self, held: Any, part: Any, parts: Any) -> Any:
+        return part
+
+
+def messages(row_bytes: int, steps: int = 60) -> tuple[float, float]:
+    """Seconds of a worker's processor, and of the driver's, for a step of two workers that compute nothing."""
+    with local(2) as executor:
+        placement = executor.share(Still(row_bytes), lambda state, leaf: None)
+        before = driver = {}
+        for step in range(steps + 10):
+            if step == 10:
+                before, driver = executor.client.run(use), time.process_time()
+            placement.step((0, step), None, [(0, step + 1), (0, step + 2)])
+        driver, after = time.process_time() - driver, executor.client.run(use)
+        placement.close()
+    return float(np.mean([after[name].seconds - before[name].seconds for name in after])) / steps, driver / steps
+
+
+def constants(whole: Any, tiles: int, batch: int, d: int, q: int) -> SharedCosts:
+    """Of a step, from what the plain process takes for all tiles, and from messages."""
+    rows = batch * d * 4
+    (little, driver), (much, _) = messages(4000), messages(rows)
+    # A worker of two sends three messages and takes three; of the rows it sends a half and takes the other.
+    costs = SharedCosts(
+        forward=(whole[0] - whole[3]) / tiles, backward=whole[3] / tiles, build=whole[2], update=driver,
+        handle=little / 6, copy=max(0.0, much - little) / rows, rows=rows, outputs=4.0 * batch * C,
+        inner=8.0 * LANES * q * C,
+    )  # fmt: skip
+    print(
+        f"constants, ms of a processor: a tile {1e3 * costs.forward:.2f} and {1e3 * costs.backward:.2f}, "
+        f"rows of a step {1e3 * costs.build:.1f}, a message {1e3 * costs.handle:.2f} and "
+        f"{1e9 * costs.copy:.2f} a MB at either end, the driver {1e3 * driver:.1f}"
+    )
+    return costs
+
+
+def far(here: SharedCosts, batch: int, d: int) -> None:
+    """What a step of a million centers would take on a cluster, one core or one GPU a worker."""
+    p, rate = 10**6, 2.0 * batch * CENTER_TILE * d / here.forward
+    print(
+        f"p = {p:,}, d = 512; assumed: {NETWORK}, shares that differ by 5%, GPUs; "
+        f"a core {rate / 1e9:.0f} GFLOP/s as here"
+    )
+    for name, faster in (("core", 1.0), (f"GPU of {GPU / 1e12:.0f} TFLOP/s", GPU / rate)):
+        for m in (1000, 8000):
+            for workers in (64, 1000):
+                scale = m / batch
+                costs = replace(
+                    here, forward=here.forward * scale * 512 / d / faster, backward=here.backward * scale / faster,
+                    build=here.build * scale * 512 / d, rows=4.0 * m * 512, outputs=4.0 * m * C, straggle=0.05,
+                    **NETWORK,
+                )  # fmt: skip
+                tiles = -(-p // CENTER_TILE)
+                found = simulate_shared(costs, workers, tiles)
+                ideal = tiles * (costs.forward + costs.backward) / workers
+                print(
+                    f"  a {name} a worker, {m:,} rows a step, {workers:,} workers: {found.clock:.3f} s a step "
+                    f"({ideal / found.clock:.0%} of the arithmetic's share), {found.messages:,.0f} messages, the root "
+                    f"sends {found.sent / 1e6:.1f} MB; {1e6 / m * found.clock / 3600:.2f} hours for 1,000,000 rows, "
+                    f"{1e8 / m * found.clock / 3600:,.0f} for 100,000,000; centers and weights "
+                    f"{4 * p * (512 + C) / workers / 2**20:,.0f} MiB a worker"
+                )
 
 
 def main() -> None:
@@ -146,7 +284,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--features", type=int, default=784)
     parser.add_argument("--batch", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -160,30 +299,42 @@ def main() -> None:
         for workers in args.workers:
             executor = stack.enter_context(local(workers))
             warm = Side(executor, problem(small, executor), few, args.batch)  # which loads code
-            warm.step(0)
+            warm.steps(0, 1)
             warm.close()
             sides.append(Side(executor, problem(path, executor), prepared, args.batch))
-        for step in range(args.steps):
-            for side in sides:
-                side.step(step)
-        plain = {parts: plain_processes(path, prepared, args.batch, parts, args.steps) for parts in (1, 2)}
+        both = [Plain(path, prepared, args.batch, parts) for parts in (1, 2)]
+        for number in range(args.rounds + 1):  # the first reads tiles, and is not counted
+            for side in (*sides, *both):
+                side.steps(args.steps * number, args.steps)
         print(
             f"p = n = {args.rows:,}, d = {args.features}, c = {C}, batches of {args.batch:,}; {os.cpu_count()} cores, "
-            f"load {psutil.getloadavg()[0]:.1f}; least of {args.steps - 1} steps, taken in turn"
+            f"load {psutil.getloadavg()[0]:.1f}; a step, medians of {args.rounds} rounds of {args.steps}, in turns"
         )
-        one = np.min(sides[0].found[1:], axis=0)
+        one = np.median(sides[0].found[1:], axis=0)
         for workers, side in zip(args.workers, sides, strict=True):
-            busy, driver, clock = np.min(side.found[1:], axis=0)
+            busy, driver, clock = np.median(side.found[1:], axis=0)
             digest, held = side.close()
             print(
                 f"{workers} worker(s): weights {digest}; {held:.0f} MiB; processor {busy:.3f} s ({one[0] / busy:.2f} "
                 f"times), driver {driver:.3f} s; clock {clock:.3f} s ({one[2] / clock:.2f} times)"
             )
-        (whole, clock), (half, clocks) = plain[1], plain[2]
+        (whole, clock, *_), (half, clocks, *_) = (np.median(side.found[1:], axis=0) for side in both)
         print(
             f"plain processes: one {whole:.3f} s of its processor, clock {clock:.3f} s; two, half each, {half:.3f} s "
             f"({whole / half:.2f} times), clock {clocks:.3f} s ({clock / clocks:.2f} times)"
         )
+        for side in both:
+            side.close()
+        tiles, q = sides[0].iteration.shared_work.leaves, sides[0].iteration.report["q"]
+        costs = constants(np.median(both[0].found[1:], axis=0), tiles, args.batch, args.features, q)
+        for workers, side in zip(args.workers, sides, strict=True):
+            busy = np.median(side.found[1:], axis=0)[0]
+            found = simulate_shared(costs, workers, tiles, os.cpu_count())
+            print(
+                f"{workers} worker(s), predicted: processor {found.busiest:.3f} s ({found.busiest / busy - 1:+.0%}), "
+                f"clock of an idle machine {found.clock:.3f} s"
+            )
+        far(costs, args.batch, args.features)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ class Recipe:
     features = validation = class_weight = None
     kernel = None
     centers = sk.Uniform(10)
+    solver = sk.Direct()
 
     def __init__(self, train: sk.Dataset, task: str = "regression", preprocess: Any = "auto", **given: Any) -> None:
         self.train, self.task, self.preprocess = train, task, preprocess

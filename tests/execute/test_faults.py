@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from streamkern.errors import StorageError
 from streamkern.execute import dask as cluster_module
-from streamkern.execute.dask import DaskExecutor, partition
+from streamkern.execute.base import partition
+from streamkern.execute.dask import DaskExecutor
 from streamkern.testing.executor import (
     PROJECTIONS,
     Dawdling,

@@ -106,19 +106,39 @@ def test_a_worker_killed_within_a_step_changes_no_bit(cluster, rows, expected, v
         assert executor.losses == 1
 
 
-def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster):
+def updated(state, parts):
+    """The state after a step, as the driver's update would make it."""
+    work = SharedSums()
+    return [work.advance(work.hold(leaf), state[leaf], parts) for leaf in range(7)]
+
+
+@pytest.mark.parametrize("ahead", [[], [(0, 1)]], ids=["asked for", "run ahead"])
+def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster, ahead):
     with workers_of(cluster, 2) as executor:
         placement = executor.share(SharedSums(seconds=1.0), lambda state, leaf: state[leaf])
         state, wanted = [np.float32(1)] * 7, SharedSums().expected(2)
-        placement.step((0, 0), state)
-        for leaf in range(7):  # as the driver's update would make it
-            state[leaf] = SharedSums().advance(SharedSums().hold(leaf), state[leaf], wanted[0])
+        placement.step((0, 0), state, ahead)
         timer = threading.Timer(0.5, cluster.workers[1].kill)
         timer.start()
-        result = placement.step((0, 1), state)
+        result = placement.step((0, 1), updated(state, wanted[0]))
         timer.join()
         np.testing.assert_array_equal(result.parts[1], wanted[1][1])
         assert (result.retries, result.losses, len(result.shares)) == (1, 1, 1)
+        placement.close()
+
+
+def test_workers_compute_the_next_step_of_a_pass_before_the_driver_asks_for_it(cluster):
+    with workers_of(cluster, 2) as executor:
+        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
+        state, wanted = [np.float32(1)] * 7, SharedSums().expected(2)
+        placement.step((0, 0), state, [(0, 1), (1, 0)])
+        start = time.monotonic()
+        while not placement._asked[0, 1].done():
+            assert time.monotonic() < start + 30
+            time.sleep(0.05)
+        found = placement.step((0, 1), updated(state, wanted[0]), [(1, 0)]).parts
+        np.testing.assert_array_equal(found[1], wanted[1][1])
+        assert not placement._asked  # between passes the workers evaluate
         placement.close()
 
 
@@ -146,16 +166,20 @@ def test_what_a_worker_raises_is_raised_here_and_others_go_on(cluster):
 
 
 def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
+    """What the others had run ahead is given up, and made anew."""
     monkeypatch.setattr("streamkern.execute.dask._LOOK", 0.0)
     with workers_of(cluster, 1) as executor:
         placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        assert len(placement.step((0, 0), [np.float32(1)] * 7).shares) == 1
+        state, wanted = [np.float32(1)] * 7, SharedSums().expected(2)
+        assert len(placement.step((0, 0), state, [(0, 1)]).shares) == 1
         cluster.keep(2)
         start = time.monotonic()
         while len(executor.workers) < 2:
             executor.look()
             assert time.monotonic() < start + 30
-        assert len(placement.step((0, 1), [np.float32(1)] * 7).shares) == 2
+        result = placement.step((0, 1), updated(state, wanted[0]))
+        np.testing.assert_array_equal(result.parts[1], wanted[1][1])
+        assert len(result.shares) == 2
         placement.close()
 
 
