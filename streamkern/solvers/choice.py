@@ -1,10 +1,10 @@
 """The kernel of a fit without one: norm, bandwidth, metric and ridge, by the error on held-out rows of a subsample.
 
 A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
-are learned at the best of them. The best of each norm, and of the better norm all kinds of metrics and none, are fitted
-to all rows of the subsample; there the best learns its metric further, and bandwidths about its own are compared, at
-finer steps of the ridge. A metric has to be better than none by ``ENOUGH`` of the squared error, and so has what is
-more than ``default_kernel``.
+are learned at the best of them. The best of each norm, and of the better norm the best with a metric and without, are
+fitted to all rows of the subsample, where the best learns its metric further. A metric has to be better than none by
+``ENOUGH`` of the squared error, a full one than a diagonal one, and anything than ``default_kernel``. Bandwidths about
+that of the best are compared last, at finer steps of the ridge.
 
 The search takes at most half of the time of the fit that it is for, or three seconds, and at most two minutes. Work is
 counted on arrays of shapes at fixed prices, never in seconds: what is chosen is the same on any machine, on threads and
@@ -50,10 +50,10 @@ HELD_OUT = 1 / 3
 FEW = 3
 """The first models are fitted to the subsample's rows, and have its centers, divided by this."""
 
-FINALISTS = 4
+FINALISTS = 3
 """Models of the first part that are fitted to all rows of the subsample, at most."""
 
-FURTHER = 2
+FURTHER = 1
 """Rounds, at most, in which the best of these learns its metric further."""
 
 RIDGES = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -74,8 +74,18 @@ MEMORY_SHARE = 8
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)
 """Bandwidths of the search, in median distances of two rows."""
 
-ABOUT = (0.6, 1.7)
-"""Bandwidths that are compared at last, in multiples of the best so far."""
+SMALLER = (0.36, 0.6)
+"""Bandwidths that are compared through a metric, which takes distances away, in multiples of its first round's."""
+
+ABOUT = (0.36, 0.6, 1.0, 1.7)
+"""Bandwidths that are compared at last, in multiples of the best so far, the smallest first."""
+
+WITHIN = 0.002
+"""Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through
+their rows hardly depend on the bandwidth, but more centers and rows want a smaller one, which takes fewer passes."""
+
+NO_RIDGE = 1e-7
+"""Ridges up to which a model is taken to pass through its rows."""
 
 FINER = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridges of these, in multiples of the best so far."""
@@ -131,17 +141,22 @@ class Search:
     @property
     def fits(self) -> int:
         """Models, at most."""
-        return len(self.norms) * (len(MULTIPLES) + len(self.kinds) * _ROUNDS) + _LAST
+        return len(self.norms) * self._some + _LAST
+
+    @property
+    def _some(self) -> int:
+        """Models of a norm on few rows, at most."""
+        return len(MULTIPLES) + len(self.kinds) * (_ROUNDS + len(SMALLER))
 
     def work(self, size: Any) -> Operations:
         """Operations, on arrays of shapes."""
         full, total = "full" in self.kinds, Operations()
         metrics = _ROUNDS * len(self.kinds)
-        some, held = len(MULTIPLES) + metrics, round(HELD_OUT * self.rows)
+        held = round(HELD_OUT * self.rows)
         last = (self.rows - held, self.centers)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
         for (rows, p), fits, outer, norms in (
-            (self.few, some, metrics, self.norms),
+            (self.few, self._some, metrics, self.norms),
             (last, _LAST, (FURTHER + 1) * bool(self.kinds), (1,)),
         ):
             fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, held)
@@ -195,7 +210,7 @@ class KernelChoice:
             return f"kernel: {self.kernel!r}, the root mean square distance; nothing {tried} is {ENOUGH:.0%} better"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         return (
-            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on held-out rows, the least "
+            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on held-out rows, chosen "
             f"{tried}, and {self.simple:.4g} with the default bandwidth and no metric"
         )
 
@@ -345,13 +360,18 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
             continue
         plain = _least(trials.noted(few.on(_laplace(m * median, norm)).plain() for m in MULTIPLES))
         here = few.on(plain.problem.kernel)
-        learned = [trials.noted(here.learned(plain, kind)) for kind in search.kinds]
-        first.append([plain, *(_least(each) for each in learned if each)])
+        learned = [_least(each) for kind in search.kinds if (each := trials.noted(here.learned(plain, kind)))]
+        first.append([plain, *(_at_its_bandwidth(here, each, SMALLER, trials) for each in learned)])
     simple = rounds.plain()
     trials.noted([simple])
-    last = _last(rounds, _finalists(first), trials) if first else []
-    found = _preferred(simple, [each for each in last if each.kind == "none"])
-    found = _preferred(found, last)
+    finalists = _finalists(first) if first else []
+    last = trials.noted(rounds.on(each.problem.kernel).through(each) for each in finalists)
+    best = _simplest(simple, last)
+    if best.kind != "none":
+        best = _least([best, *trials.noted(rounds.on(best.problem.kernel).learned(best, best.kind, FURTHER))])
+    found = _at_its_bandwidth(rounds, best, ABOUT, trials) if first else best
+    if best is simple:
+        found = _preferred(simple, [found])
     metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
     kernel = found.problem.kernel
     return KernelChoice(
@@ -360,32 +380,38 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
-    """The best of each norm, and all kinds of the best norm: few rows tell neither norms nor kinds of metrics apart."""
-    kept = [_preferred(each[0], each[1:]) for each in first]
+    """The best of each norm, and of the better norm the best with a metric and without: few rows tell neither apart."""
+    kept = [_simplest(each[0], each[1:]) for each in first]
     top = _least(kept)
     (others,) = (some for some in first if any(each is top for each in some))
-    return [*kept, *(each for each in others if each is not top)]
+    plain, *learned = others
+    more = [plain] if top is not plain else [_simplest(learned[0], learned[1:])] if learned else []
+    return [*kept, *more]
 
 
-def _last(rounds: Rounds, finalists: Sequence[Round], trials: _Trials) -> list[Round]:
-    """Models on all rows: of the finalists; of the best with its metric learned further; and at other bandwidths."""
-    made = trials.noted(rounds.on(each.problem.kernel).through(each) for each in finalists)
-    top = _least(made)
-    if top.kind != "none":
-        made += trials.noted(rounds.on(top.problem.kernel).learned(top, top.kind, FURTHER))
-        top = _least(made)
-    near = (float(f"{multiple * top.ridge:.1g}") for multiple in FINER)
+def _at_its_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials) -> Round:
+    """The model at the best of the bandwidths near its own; where no ridge helps, at the smallest that is as good."""
+    near = (float(f"{multiple * best.ridge:.1g}") for multiple in FINER)
     finer = replace(rounds, ridges=tuple(ridge for ridge in near if ridge >= RIDGES[0]))
-    kernel: Any = top.problem.kernel
-    for multiple in ABOUT:
-        made += trials.noted([finer.on(_laplace(multiple * kernel.sigma, kernel.norm)).through(top)])
-    return made
+    kernel: Any = best.problem.kernel
+    made = trials.noted(finer.on(_laplace(each * kernel.sigma, kernel.norm)).through(best) for each in multiples)
+    least = _least([best, *made])
+    if least.ridge > NO_RIDGE:
+        return least
+    return next(each for each in [*made, best] if each.mse <= (1 + WITHIN) * least.mse)
 
 
-def _preferred(plain: Round, learned: Sequence[Round]) -> Round:
-    """The least error; no metric, where none is better by ``ENOUGH``."""
-    least = _least([plain, *learned])
-    return least if least.mse < (1 - ENOUGH) * plain.mse else plain
+def _simplest(simple: Round, more: Sequence[Round]) -> Round:
+    """The best, where a model without a metric is simpler than one with a diagonal one, and that than a full one."""
+    for kind in ("none", "diagonal", "full"):
+        simple = _preferred(simple, [each for each in more if each.kind == kind])
+    return simple
+
+
+def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
+    """The least error of more, where it is better by ``ENOUGH``, or else the simpler model."""
+    least = _least([simpler, *more])
+    return least if least.mse < (1 - ENOUGH) * simpler.mse else simpler
 
 
 class _Trials:
