@@ -22,6 +22,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 from streamkern.centers import Centers, Uniform
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight, require_class_weight
+from streamkern.data.dataset import unchanging
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.data.subsample import FEW, class_counts
 from streamkern.data.targets import Classes, Indicators
@@ -232,12 +233,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return default_budget() if self.memory is None else parse_bytes(self.memory)
 
     def _fitted(self, recipe: _Recipe) -> Fitted | FittedPartition:
-        budget = self._budget()
-        recipe, _ = settled(recipe, budget)
+        recipe, _ = settled(recipe, budget := self._budget())
         with (
             limited(budget),
             open_executor(self.scheduler, self.threads) as executor,
             showing(self.verbose) as display,
+            unchanging(recipe.train, recipe.validation),
         ):
             stages = Stages() if display is None else Stages(lambda progress: display("step", vars(progress)))
             return fit_any(recipe, executor, budget, stages, device=device_for(recipe, self.device))

@@ -215,12 +215,12 @@ def test_auto_leaves_exact_projection_where_its_matrices_take_too_much() -> None
 
 def test_a_better_solve_is_projected_only_where_the_budget_allows_it() -> None:
     asked = {"p": 5000, "solver": sk.Direct()}
-    tight, ample = project(**asked, budget=1400 * MIB), project(**asked, budget=4 << 30)
+    tight, ample = project(**asked, budget=1420 * MIB), project(**asked, budget=4 << 30)
     assert tight.extra == ample.extra > 300 * MIB
     assert ample.better_budget == 0 < tight.better_budget
-    assert 1400 * MIB < tight.peak + tight.extra <= 1.2 * tight.better_budget
+    assert 1420 * MIB < tight.peak + tight.extra <= 1.2 * tight.better_budget
     assert project(**asked, budget=tight.better_budget).better_budget == 0
-    held = [project(**asked, budget=1400 * MIB, slots=slots, baseline=MIB).better_budget for slots in (1, 3)]
+    held = [project(**asked, budget=1420 * MIB, slots=slots, baseline=MIB).better_budget for slots in (1, 3)]
     assert held == [tight.better_budget] * 2  # weights follow from it
     done = ample.after({"sweeps": 2})
     assert done.peak == ample.peak + ample.extra

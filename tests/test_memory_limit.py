@@ -18,7 +18,8 @@ import zarr
 
 import streamkern as sk
 from streamkern.cli import main
-from streamkern.data.reader import reading_bytes
+from streamkern.data.dataset import Dataset
+from streamkern.data.reader import Reader, reading_bytes
 from streamkern.data.split import ranges, runs
 from streamkern.data.statistics import Moments
 from streamkern.data.stream import Assembly, Raw, Stream
@@ -147,6 +148,31 @@ def test_letters_count_as_objects_hold_them(letters: str, tmp_path: Path) -> Non
     assert sys.getsizeof(names[0]) < row < 1.1 * sys.getsizeof(names[0])
 
 
+def test_chunks_that_are_kept_count_with_their_texts(tmp_path: Path) -> None:
+    """Of texts an array holds references alone: by them, all ids of a file would be kept in 16 MiB."""
+    texts = [f"{i:06}".ljust(2000, "x") for i in range(8000)]
+    table = pa.table({"a": np.arange(8000.0), "id": texts, "y": ["one" * 500, "two" * 500] * 4000})
+    pq.write_table(table, tmp_path / "r.parquet", row_group_size=2000)
+    named = open_tables([str(tmp_path / "r.parquet")], columns=["a"], id="id")
+    assert len(named.bounds) == 5  # row groups of long texts are not joined
+    reader = Reader(Dataset(named), cache_bytes=9 << 20)
+    sizes = [reader.chunk(chunk).nbytes for chunk in range(4)]
+    assert min(sizes) > 2000 * 2000
+    assert sum(chunk.nbytes for chunk in reader._chunks.values()) <= 9 << 20
+    labelled = open_tables([str(tmp_path / "r.parquet")], "y", ["a"])
+    few = Reader(Dataset(labelled), cache_bytes=4 << 20).chunk(0)
+    assert few.nbytes < len(few.X) * 16 + 4 * 2 * 2000  # texts that rows of a row group share count once
+
+
+def test_wide_targets_keep_row_groups_apart(tmp_path: Path) -> None:
+    Y = np.ones((4000, 300), dtype=np.float32)
+    table = pa.table({"a": np.arange(4000.0), **{f"y{j}": Y[:, j] for j in range(300)}})
+    pq.write_table(table, tmp_path / "r.parquet", row_group_size=1000)
+    wide = open_tables([str(tmp_path / "r.parquet")], [f"y{j}" for j in range(300)], ["a"])
+    assert np.diff(wide.bounds).tolist() == [3000, 1000]  # 4 MiB at a time
+    assert len(open_tables([str(tmp_path / "r.parquet")], "y0", ["a"]).bounds) == 2
+
+
 def test_all_columns_of_a_chunk_count_though_few_are_used(tmp_path: Path) -> None:
     X, y = np.ones((2000, 500), dtype=np.float32), np.zeros((2000, 40), dtype=np.float32)
     names = [f"f{j}" for j in range(500)]
@@ -232,7 +258,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name",
     ["wide targets, parquet", "labels in one chunk", "long labels, run", "long texts, inspect", "predict, long ids",
-     "few columns of wide chunks, zarr", "one chunk, hdf5, ingest"],
+     "few columns of wide chunks, zarr", "one chunk, hdf5, ingest", "wide targets, zarr", "long texts, ingest",
+     "quote that is not closed, ingest", "long field, ingest", "csv of 200,000 columns", "predict 500 outputs",
+     "predict, long ids, many chunks", "evaluate, wide targets", "wide chunks, inspect",
+     "one large chunk is not refused", "long texts, run"],
 )  # fmt: skip
 def test_under_a_limit_of_the_system_cases_end_in_words_within_their_budget(name: str, sources: Path) -> None:
     found = memory_cases.measured(name, sources, size=0.05, hard=True)

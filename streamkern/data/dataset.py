@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -453,6 +454,17 @@ class Dataset:
         if "counts" in self.__dict__:
             made.__dict__["counts"] = self.counts
         return made
+
+
+@contextmanager
+def unchanging(*given: Dataset | None) -> Iterator[None]:
+    """Raise StorageError, before or after, where rows that are read meanwhile are not those that were opened."""
+    sources = [data.source for data in given if data is not None]
+    for source in sources:
+        source.require_unchanged()
+    yield
+    for source in sources:
+        source.require_unchanged()
 
 
 _MOST_ROWS = 1 << 62  # of a pass: ids of rows are 64 bits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -46,8 +47,11 @@ class Chunk(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
-        return sum(int(values.nbytes) for values in (self.X, self.y, self.w) if values is not None)
+        """Bytes held: of texts, each one that rows share once."""
+        size = sum(int(values.nbytes) for values in (self.X, self.y, self.w) if values is not None)
+        if self.y is not None and self.y.dtype == object:
+            size += sum(map(sys.getsizeof, {id(text): text for text in self.y.reshape(-1).tolist()}.values()))
+        return size
 
 
 class Reader:

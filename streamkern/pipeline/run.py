@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.data.dataset import unchanging
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import NumericalError, PlanRefusedError, StorageError, StreamkernError, UsageError
 from streamkern.events import EventLog, Listener
@@ -262,7 +263,8 @@ def _train(
             events.emit("memory", projected=max(projected.peak, besides), budget=budget, stages=projected.stages)
 
         besides = _diagnosis(pipeline, executor.slots, budget) if pipeline.diagnose else 0
-        fitted = fit_any(pipeline, executor, budget, stages, on_plan, computing, folder / "scattered")
+        with unchanging(pipeline.train, pipeline.validation):
+            fitted = fit_any(pipeline, executor, budget, stages, on_plan, computing, folder / "scattered")
         problem, outcome, report, projected, median = fitted[:5]
         median_facts = {} if median is None else {"median_distance": median}
         model = model_of(fitted, pipeline=pipeline.name, **median_facts)
@@ -298,7 +300,8 @@ def _train(
             "executor": executor.name,
             "device": "cpu" if computing is None else computing.name,
         }
-        measured = evaluate_stage(pipeline, stages, model, problem.train, executor)
+        with unchanging(pipeline.train, pipeline.test):
+            measured = evaluate_stage(pipeline, stages, model, problem.train, executor)
         if pipeline.diagnose:
             measured["diagnostics"] = diagnosed(pipeline, stages, problem, model)
         stages.prune()

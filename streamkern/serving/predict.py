@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data import Dataset
+from streamkern.data.dataset import unchanging
 from streamkern.data.targets import Classes, Indicators
 from streamkern.data.transforms import require_numbers
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
@@ -186,7 +187,9 @@ def predict(
                     missing = made.missing()
                     kept = n - sum(b - a for a, b in map(made.rows, missing))
                     start = time.perf_counter()
-                    _write(machine, source, made, missing, executor, reporter(on_progress, display), unseen, interval)
+                    with unchanging(Dataset(source)):
+                        show = reporter(on_progress, display)
+                        _write(machine, source, made, missing, executor, show, unseen, interval)
                     made.commit()
                     rate = (n - kept) / (time.perf_counter() - start)
         else:
@@ -500,4 +503,5 @@ def evaluate(
         sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
         held += sums * ranks_bytes(dataset.base_rows, machine.encoding.outputs)
         require_fitting("evaluation", source, working, budget, executor.slots, held)
-        return machine.score(dataset, executor=executor)
+        with unchanging(dataset):
+            return machine.score(dataset, executor=executor)

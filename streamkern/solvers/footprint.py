@@ -31,6 +31,9 @@ from streamkern.storage.layout import rows_per_chunk
 _LIBRARIES = 64 << 20
 """Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
 
+_COMPILING = 16 << 20
+"""What a run takes more where loops are compiled for the first time: 6 MiB above the rest measured."""
+
 _ENGINE = 60 << 20
 """The engine's compiler, in a process that has not loaded it: 57 MiB measured."""
 
@@ -295,6 +298,7 @@ def _project(
     row = as_read.row + 32  # of a window: with id and copy number
     share = chunk_rows / max(1, int(np.diff(source.bounds).max(initial=1)))  # of the chunks as they are stored
     read, read_ahead = (int(share * reading_bytes(source, readers)) for readers in (slots, 1))
+    ahead = min(2, len(sizes)) * chunk_rows * as_read.row  # of that, what is read and decoded
     whole = stored_rows * stored
 
     # What decides the weights depends on budget and data alone, never on threads or on what the process holds already:
@@ -345,7 +349,7 @@ def _project(
         stages["calibrate"] = takes.centers + weights + max(gather, evaluation) + held
     if validate:
         stages["train"] += evaluation + takes.centers + weights
-    baseline += _LIBRARIES + slots * THREAD + dataset.held_bytes(itemsize, outputs)
+    baseline += _LIBRARIES + _COMPILING + slots * THREAD + dataset.held_bytes(itemsize, outputs)
     transforming = 0
     if dataset.transforms:  # each thread's rows before and after the widest of them
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)
@@ -358,7 +362,8 @@ def _project(
         least = min(needed, (walked + 1) * chunk_rows * as_read.row)
         cache = int(np.clip(budget - baseline - stages["train"] - (extra if spare else 0), least, needed))
         cache = max(cache, whole) if small else min(cache, whole - 1)
-        stages["train"] += cache
+        # A chunk that is kept and read is one.
+        stages["train"] += cache if takes.sweeps else min(cache, stored_rows * as_read.row - ahead)
     # A worker has the lanes' blocks or tiles of the set-up: its copy of the work, messages, and what a thread holds.
     thread = (
         THREAD + transforming + takes.block + read_ahead + lanes * takes.sums + row_bytes(d, itemsize, values) * batch

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial, reduce
 from operator import add
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -143,6 +143,17 @@ def _is_coded(values: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_dictionary(values.type))
 
 
+class Place(Protocol):
+    """Where rows are stored."""
+
+    @property
+    def identity(self) -> Any:
+        """Identifier of the content, JSON-serialisable, found without reading it."""
+
+    def require_unchanged(self) -> None:
+        """Compare what is stored with what was opened; see ``Source.require_unchanged``."""
+
+
 class TableSource(ChosenSource):
     """Rows of tables that are read a chunk at a time.
 
@@ -153,6 +164,9 @@ class TableSource(ChosenSource):
         facets: see ``ChosenSource``.
     """
 
+    _places: Sequence[Place] = ()
+    """Everything that is read."""
+
     def __init__(self, roles: Roles, request: Request, lengths: Sequence[int], **facets: Any) -> None:
         super().__init__(roles, np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64), **facets)
         nan = not roles.wide and (request.lenient or roles.dtype.kind == "f")
@@ -160,6 +174,11 @@ class TableSource(ChosenSource):
         self._names_rows = request.role != "target"
         self._nullable = {*(roles.features if nan else ()), *(roles.targets if request.lenient else ())}
         self._words: list[dict[float, str]] = [{} for _ in roles.features]
+
+    def require_unchanged(self) -> None:
+        """Compare what is stored with what was opened; see ``Source.require_unchanged``."""
+        for each in self._places:
+            each.require_unchanged()
 
     def words(self, column: int) -> Mapping[float, str]:
         """Return texts of a feature; see ``Source.words``."""
@@ -436,7 +455,7 @@ class ArrowSource(TableSource):
     """
 
     def __init__(self, file: TableFile, request: Request) -> None:
-        self._file = file
+        self._file, self._places = file, (file,)
         with file.explaining("an Arrow IPC file (Feather version 2)"), _mapped(file) as stream:
             opened = pa.ipc.open_file(stream)
             require_names_apart(opened.schema.names, file.path)
@@ -459,7 +478,7 @@ class ArrowSource(TableSource):
 
     @property
     def fingerprint(self) -> str:
-        return digest("arrow", self._file.identity(), self._roles.identity())
+        return digest("arrow", self._file.identity, self._roles.identity())
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         check_chunk(chunk, self.bounds)

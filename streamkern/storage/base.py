@@ -97,6 +97,14 @@ class Source(ABC):
             DataError: the rows are not what the metadata promised, or a weight is negative or not finite.
         """
 
+    def require_unchanged(self) -> None:
+        """Compare what is stored with what was opened, by metadata; rows in memory have none.
+
+        Raises:
+            StorageError: a file or an object is another, or gone.
+        """
+        return
+
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes at most, from metadata and at most a few rows.
 
@@ -215,6 +223,10 @@ class DerivedSource(Source):
         self.source = source
         for facet in FACETS:
             setattr(self, facet, getattr(source, facet))
+
+    def require_unchanged(self) -> None:
+        """Compare what is stored with what was opened; see ``Source.require_unchanged``."""
+        self.source.require_unchanged()
 
     def where(self, chunk: int) -> str:
         return self.source.where(chunk)

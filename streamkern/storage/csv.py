@@ -61,7 +61,7 @@ class CsvSource(TableSource):
     """
 
     def __init__(self, file: TableFile, request: Request, header: bool = True, memory: int | None = None) -> None:
-        self._file = file
+        self._file, self._places = file, (file,)
         budget = default_budget() if memory is None else memory
         self._block_bytes = min(BLOCK_BYTES, max(1 << 16, budget // 64))
         with file.explaining("a text table with one record a line"):
@@ -143,7 +143,7 @@ class CsvSource(TableSource):
 
     @property
     def fingerprint(self) -> str:
-        return digest("csv", self._file.identity(), self._names, self._roles.identity())
+        return digest("csv", self._file.identity, self._names, self._roles.identity())
 
     def _read_by(self, schema: Schema) -> None:
         super()._read_by(schema)
@@ -233,8 +233,7 @@ class CsvSource(TableSource):
             if not ragged or line is None:
                 raise
             row = ragged[0]
-            record = rb"(?:\A|(?<=\n))" + re.escape(row.text.encode()) + rb"(?=\r?\n|\Z)"
-            at = found.start() if (found := re.search(record, text)) else 0
+            at = _line_of(row.text.encode(), text)
             raise DataError(
                 f"a record has {row.actual_columns} fields instead of {row.expected_columns}: {shortened(row.text)}",
                 where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
@@ -289,6 +288,17 @@ def _is_lossy(text: str) -> bool:
     if re.fullmatch(r"[+-]?\d+", text):
         return math.isinf(number := float(text)) or int(number) != int(text)
     return re.fullmatch(r"[+-]?(inf|infinity)", text, re.IGNORECASE) is None and math.isinf(float(text))
+
+
+def _line_of(record: bytes, text: bytes) -> int:
+    """Where a record stands as a whole line of a text; 0 where it does not."""
+    at = text.find(record)
+    while at > 0:
+        after = text[at + len(record) : at + len(record) + 1]
+        if text[at - 1 : at] == b"\n" and after in (b"", b"\r", b"\n"):
+            break
+        at = text.find(record, at + 1)
+    return max(0, at)
 
 
 def shortened(text: Any) -> str:

@@ -54,6 +54,29 @@ def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) ->
     return data
 
 
+def stamp(path: str | os.PathLike[str]) -> list[int]:
+    """Return size and times of a file: also that of the last change of its status, which no program can set back."""
+    found = os.stat(path)
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def tail(path: str | os.PathLike[str], size: int) -> str:
+    """Return the last bytes of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        return file.read().hex()
+
+
+def changed(where: str) -> StorageError:
+    """The error for data that were replaced while they were in use."""
+    return StorageError(
+        "the data have changed since they were opened",
+        where=where,
+        expected="data that stay as they are until the command has ended",
+        remedy="run it again: it begins anew with the data as they are now",
+    )
+
+
 def require_regular(path: str | os.PathLike[str], most: int | None = None) -> None:
     """Raise StorageError unless there is a regular file of at most so many bytes, a directory, or nothing."""
     try:

@@ -94,4 +94,4 @@ def open_hdf5(file: TableFile, request: Request) -> NamedArrays:
             remedy="check the file",
         )
     roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True)
-    return NamedArrays(arrays, roles, request, file.identity(), remote=file.remote)
+    return NamedArrays(arrays, roles, request, [file], remote=file.remote)

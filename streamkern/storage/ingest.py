@@ -349,6 +349,7 @@ class _Job:
             written += count
             self.on_progress("write", written, self.n)
         assert written == self.n, (written, self.n)
+        self.source.require_unchanged()
         record = self.record | ({"words": words} if (words := self._words()) else {})
         if group is not None:
             group.complete(record)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.storage.arrow import TableSource
+from streamkern.storage.arrow import Place, TableSource
 from streamkern.storage.base import TEXT_BYTES, Reading, digest, text_bytes
 from streamkern.storage.choose import Field, Request, Roles, choose_columns
 from streamkern.storage.convert import kind_of_array, table_of_arrays
@@ -130,7 +130,7 @@ class NamedArrays(TableSource):
         arrays: by name: those that have a role, and those that a lenient request passes over.
         roles: of the arrays.
         request: the user's choice.
-        identity: of the file, for the fingerprint.
+        places: files or arrays that are read.
         bounds: of the chunks; about 4 MiB each by default.
         facets: see ``ChosenSource``.
     """
@@ -140,13 +140,13 @@ class NamedArrays(TableSource):
         arrays: Mapping[str, StoredRows],
         roles: Roles,
         request: Request,
-        identity: list[Any],
+        places: Sequence[Place],
         bounds: IntArray | None = None,
         **facets: Any,
     ) -> None:
         self._arrays = {name: arrays[name] for name in read_of(roles)}
         self._first = self._arrays[roles.features[0]]
-        self._identity = identity
+        self._places = tuple(places)
         n, rows = self._first.shape[0], rows_per_chunk(roles.row_bytes)
         if bounds is None:
             bounds = np.append(np.arange(0, n, rows, dtype=np.int64), np.int64(n))
@@ -156,7 +156,8 @@ class NamedArrays(TableSource):
     def fingerprint(self) -> str:
         roles = self._roles
         weight = [] if roles.weight is None else [roles.weight]
-        return digest("arrays", [self._identity, roles.features], self.columns, self.target, *weight, *roles.kinds)
+        places = [place.identity for place in self._places]
+        return digest("arrays", [places, roles.features], self.columns, self.target, *weight, *roles.kinds)
 
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes; see ``Source.reading``."""
@@ -171,7 +172,11 @@ class NamedArrays(TableSource):
         decoding += rows * roles.row_bytes if roles.pick is not None else 0
         # A column becomes an Arrow column by way of objects, of text, and then numbers.
         decoding += 0 if roles.wide else 2 * rows * max(texts.get(name, 8) for name in roles.features)
-        y = 0 if self.target is None else rows * (self._row_bytes(text) - self.n_features * self.dtype.itemsize)
+        y = 0
+        if self.target is not None and any(self._arrays[name].dtype != self.target.dtype for name in roles.targets):
+            y = rows * (self._row_bytes(text) - self.n_features * self.dtype.itemsize)  # as they are stored
+        elif len(roles.targets) > 1:
+            y = rows * self._row_bytes(text)  # before they are joined
         return Reading(self._row_bytes(text), decoding + y, sum(kept for _, kept in found.values()))
 
     def _text_bytes(self, name: str) -> int:

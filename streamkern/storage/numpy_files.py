@@ -98,7 +98,7 @@ class NumpyArray:
 
 def open_npy(file: TableFile, request: Request, storage_options: dict[str, Any] | None) -> NamedArrays:
     """One array of features; the target and the weight are other ``.npy`` files."""
-    arrays, identity, taken = {"X": NumpyArray(file)}, [file.identity()], {"X"}
+    arrays, files, taken = {"X": NumpyArray(file)}, [file], {"X"}
 
     def other(path: str, name: str) -> str:
         added = TableFile(path, storage_options)
@@ -106,12 +106,12 @@ def open_npy(file: TableFile, request: Request, storage_options: dict[str, Any] 
         name = name if stem in taken else stem
         taken.add(name)
         arrays[name] = NumpyArray(added)
-        identity.append(added.identity())
+        files.append(added)
         return name
 
     targets = [other(path, "target") for path in request.targets]
     weight = other(request.weight, "weight") if request.weight else None
-    return _source(file, arrays, replace(request, target=targets, weight=weight), identity)
+    return _source(file, arrays, replace(request, target=targets, weight=weight), files)
 
 
 def open_npz(file: TableFile, request: Request) -> NamedArrays:
@@ -119,9 +119,9 @@ def open_npz(file: TableFile, request: Request) -> NamedArrays:
     with file.explaining("a zip archive of arrays"), file.open() as stream, zipfile.ZipFile(stream) as archive:
         members = archive.namelist()
     arrays = {name.removesuffix(".npy"): NumpyArray(file, name) for name in members}
-    return _source(file, arrays, request, file.identity())
+    return _source(file, arrays, request, [file])
 
 
-def _source(file: TableFile, arrays: dict[str, NumpyArray], request: Request, identity: list[Any]) -> NamedArrays:
+def _source(file: TableFile, arrays: dict[str, NumpyArray], request: Request, files: list[TableFile]) -> NamedArrays:
     roles = roles_of(arrays, request, file.path, lambda name: arrays[name].where, nameable=True)
-    return NamedArrays(arrays, roles, request, identity)
+    return NamedArrays(arrays, roles, request, files)

@@ -107,10 +107,15 @@ class ParquetSource(TableSource):
         partitions: dict[str, pa.DataType],
         **facets: Any,
     ) -> None:
-        self._files, self._partitions = files, partitions
+        self._files, self._partitions, self._places = files, partitions, (files,)
         self._reads: list[tuple[DataFile, range]] = []
         for file in files.files:
-            for start, stop in merged([rows * roles.row_bytes for rows in file.rows]):
+            # Row groups are joined by what features take; by long texts and wide targets, too.
+            most = max(file.rows, default=0)
+            sizes = dict(zip(file.schema.names, file.widest, strict=True))
+            values = 0 if roles.target is None else roles.target.width * roles.target.dtype.itemsize
+            besides = max(sum(sizes.get(name, 0) for name in roles.targets), most * values) - most * TEXT_BYTES
+            for start, stop in merged([rows * roles.row_bytes + max(0, besides) for rows in file.rows]):
                 if sum(file.rows[start:stop]):
                     self._reads.append((file, range(start, stop)))
         lengths = [sum(file.rows[groups.start : groups.stop]) for file, groups in self._reads]
@@ -119,16 +124,12 @@ class ParquetSource(TableSource):
     @cached_property
     def fingerprint(self) -> str:
         """Digest of every file's name, size, time and footer, and of the choice of columns."""
-        files = [(file.name, file.size, file.version, file.footer) for file in self._files.files]
-        return digest("parquet", files, *self._roles.identity())
+        return digest("parquet", self._files.identity, *self._roles.identity())
 
     def pieces(self) -> list[tuple[str, int]]:
         """Return (digest, rows) of each file; see ``Source.pieces``."""
         roles = self._roles.identity()
-        return [
-            (digest("parquet", [file.name, file.size, file.version, file.footer], *roles), sum(file.rows))
-            for file in self._files.files
-        ]
+        return [(digest("parquet", file.identity, *roles), sum(file.rows)) for file in self._files.files]
 
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)

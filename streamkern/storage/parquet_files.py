@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
+from streamkern.storage.files import changed, stamp
 from streamkern.storage.remote import Remote, Retry, bare, is_remote, reread, version
 
 SUFFIXES = (".parquet", ".pq", ".parq")
@@ -35,6 +36,7 @@ class DataFile:
         name: path relative to the dataset.
         size: in bytes.
         version: identifier of this content: time of the last change in ns, or a remote store's tag.
+        status: time of the last change of its status in ns; 0 in a remote store. A copy has another.
         rows: rows of each row group.
         schema: its Arrow schema.
         widest: bytes of each of its columns in the row group where it has most, uncompressed, in the schema's order.
@@ -47,11 +49,17 @@ class DataFile:
     name: str
     size: int
     version: str
+    status: int
     rows: tuple[int, ...]
     schema: pa.Schema
     widest: tuple[int, ...]
     footer: str
     partitions: dict[str, str]
+
+    @property
+    def identity(self) -> list[Any]:
+        """Identifier of the content, which a copy with its time shares, found without reading it."""
+        return [self.name, self.size, self.version, self.footer]
 
 
 class DatasetFiles:
@@ -71,6 +79,7 @@ class DatasetFiles:
             root = self._fs._strip_protocol(url)
         try:
             found = _find(self._fs, root)
+            self._root = root
         except StorageError:
             raise
         except OSError as error:
@@ -102,6 +111,33 @@ class DatasetFiles:
     def remote(self) -> bool:
         """Whether they are in a store."""
         return isinstance(self._fs, Remote)
+
+    @property
+    def identity(self) -> list[Any]:
+        """Identifiers of the files."""
+        return [[*file.identity, file.status] for file in self.files]
+
+    def require_unchanged(self) -> None:
+        """Compare the files with those that were opened; see ``Source.require_unchanged``."""
+        infos: dict[str, dict[str, Any]] = {}
+        if self.remote:
+            infos = {address: info for address, _, info in _find(self._fs, self._root)}
+        for file in self.files:
+            try:
+                found = self._version(file.address, infos.get(file.address, {}))
+                same = found == (file.size, file.version, file.status)
+            except FileNotFoundError:
+                same = False
+            if not same:
+                raise changed(file.path)
+
+    def _version(self, address: str, info: dict[str, Any]) -> tuple[int | None, str, int]:
+        """Size, version and status of a file."""
+        if not isinstance(self._fs, Remote):
+            size, written, status = stamp(address)
+            return size, str(written), status
+        info = info if info.get("size") else self._fs.info(address)
+        return info["size"], version(info), 0
 
     def missing(self) -> dict[str, bool | None]:
         """Whether values of each column are missing, by the statistics of the footers; None where they do not say."""
@@ -214,26 +250,23 @@ class DatasetFiles:
         )
 
     def _describe(self, address: str, name: str, info: dict[str, Any]) -> DataFile:
-        if isinstance(self._fs, Remote):
-            path = self._fs.name(address)
-            info = info if info.get("size") else self._fs.info(address)
-            changed = version(info)
-        else:
-            path, changed = address, str(os.stat(address).st_mtime_ns)
-        if info["size"] is None:
+        path = self._fs.name(address) if isinstance(self._fs, Remote) else address
+        found, tag, status = self._version(address, info)
+        if found is None:
             raise StorageError(
                 "the server does not say how large this file is",
                 where=path,
                 expected="a Content-Length",
                 remedy="serve it with another server, or copy the file here first",
             )
-        size = int(info["size"])
+        size = int(found)
         footer, digest = self._read_footer(address, path, size)
         rows = tuple(footer.row_group(g).num_rows for g in range(footer.num_row_groups))
         folders = [part.partition("=") for part in name.split("/")[:-1]]
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
         schema = footer.schema.to_arrow_schema()
-        return DataFile(path, address, name, size, changed, rows, schema, _widest(footer, schema), digest, partitions)
+        widest = _widest(footer, schema)
+        return DataFile(path, address, name, size, tag, status, rows, schema, widest, digest, partitions)
 
     def _footer(self, file: DataFile) -> pq.FileMetaData:
         with self._lock:

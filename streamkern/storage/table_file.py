@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from streamkern.errors import StorageError, StreamkernError
 from streamkern.redaction import redacted
+from streamkern.storage.files import changed, stamp
 from streamkern.storage.remote import Remote, RemoteFile, is_remote, version
 
 _READ_AHEAD = 1 << 20
@@ -47,12 +48,7 @@ class TableFile:
         self.path = redacted(url) if is_remote(url) else os.path.abspath(url.removeprefix("file://"))
         self._remote = Remote(url, storage_options) if is_remote(url) else None
         try:
-            if self._remote is not None:
-                info = self._remote.info(self._remote.root)
-                self.size, self._version = int(info["size"]), version(info)
-            else:
-                found = os.stat(self.path)
-                self.size, self._version = found.st_size, str(found.st_mtime_ns)
+            self._stamp = self._found()
         except FileNotFoundError as error:
             raise StorageError(
                 "there is no such file",
@@ -67,6 +63,7 @@ class TableFile:
                 expected="a store that reports the size of an object",
                 remedy="copy the file here first",
             ) from error
+        self.size = int(self._stamp[0])
         self._last: tuple[BinaryIO, int] | None = None
         self._lock = Lock()
 
@@ -100,9 +97,26 @@ class TableFile:
         """Whether the path is of the local file system, and its bytes stand there as they are."""
         return self._remote is None and not self._place.endswith(".gz")
 
+    @property
     def identity(self) -> list[Any]:
         """Identifier of this content, found without reading it."""
-        return [posixpath.basename(self._place), self.size, self._version]
+        return [posixpath.basename(self._place), *self._stamp]
+
+    def require_unchanged(self) -> None:
+        """Compare the file with what was opened; see ``Source.require_unchanged``."""
+        try:
+            same = self._found() == self._stamp
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise changed(self.path)
+
+    def _found(self) -> list[Any]:
+        """Size and times of the file, or the version that its store has of it."""
+        if self._remote is None:
+            return stamp(self.path)
+        info = self._remote.info(self._remote.root)
+        return [int(info["size"]), version(info)]
 
     def open(self) -> BinaryIO:
         """The file's bytes, decompressed.

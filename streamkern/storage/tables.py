@@ -139,6 +139,11 @@ class JoinedSource(DerivedSource):
         """Return (digest, rows) of the pieces of each part; see ``Source.pieces``."""
         return [piece for part in self._parts for piece in part.pieces()]
 
+    def require_unchanged(self) -> None:
+        """Compare what is stored with what was opened; see ``Source.require_unchanged``."""
+        for part in self._parts:
+            part.require_unchanged()
+
     def reading(self) -> Reading:
         """Return the bytes that reading a chunk takes: the most of any part."""
         found = [part.reading() for part in self._parts]

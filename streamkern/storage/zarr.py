@@ -133,14 +133,14 @@ class ZarrSource(NamedArrays):
         features = [arrays[name].array for name in roles.features]
         bounds = _read_bounds(max(features, key=lambda array: array.chunks[0]), roles.row_bytes)
         remote = arrays[roles.features[0]].remote
-        super().__init__(arrays, roles, request, [], bounds, remote=remote, **facets)
+        super().__init__(arrays, roles, request, tuple(arrays.values()), bounds, remote=remote, **facets)
 
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the arrays' metadata, and of size and time of every chunk file where the store is local."""
         return digest(
             "zarr",
-            [stored.identity() for stored in self._stored.values()],
+            [stored.identity for stored in self._stored.values()],
             self._roles.pick,
             self.columns,
             self.target,

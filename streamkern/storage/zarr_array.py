@@ -7,6 +7,7 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from threading import Lock
 from typing import Any, cast
 
@@ -20,6 +21,8 @@ from zarr.storage import LocalStore
 
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.memory import check
+from streamkern.storage.base import digest
+from streamkern.storage.files import changed, stamp, tail
 from streamkern.storage.frames import WholeChunks
 from streamkern.storage.remote import reread
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore, WholeBlosc
@@ -27,6 +30,8 @@ from streamkern.types import Array
 
 KEPT_BYTES = 32 << 20
 """Decoded bytes kept of an array whose stored chunks are longer than a read (labels in one large chunk)."""
+
+_CHECKSUM = 4  # bytes of a checksum at the end of a chunk
 
 
 class StoredArray:
@@ -84,14 +89,27 @@ class StoredArray:
         if kept and rows < chunk:
             block = min(chunk, self.array.shape[0]) * row
             return 0, min(self.array.shape[0] * row, max(KEPT_BYTES, block)) + 2 * block
+        if self._whole is not None and not self.remote and rows == min(chunk, self.array.shape[0]):
+            return chunk * row, 0  # the frame alone: it is decoded into the rows
         return 2 * min(-(-rows // chunk) * chunk, max(chunk, self.array.shape[0])) * row, 0
 
     def key_of_row(self, row: int) -> str:
         """The key of the first stored chunk (or shard) that holds the row."""
         return self._key((row // self.outer[0], *(0 for _ in self.array.shape[1:])))
 
-    def identity(self) -> list[Any]:
-        """Identifier of this array's content, found without reading it."""
+    @cached_property
+    def identity(self) -> str:
+        """Digest of this array's metadata and stored chunks, as they were when it was asked for first."""
+        return digest(self._found())
+
+    def require_unchanged(self) -> None:
+        """Compare the chunks with those of the identity; see ``Source.require_unchanged``."""
+        if "identity" in self.__dict__ and digest(self._found()) != self.identity:
+            raise changed(self.where)
+        _ = self.identity
+
+    def _found(self) -> list[Any]:
+        """What is known of the stored chunks without reading them."""
         metadata = {name: value for name, value in self.array.metadata.to_dict().items() if name != "attributes"}
         files: list[Any] = []
         if isinstance(self._store, RemoteStore):
@@ -103,12 +121,15 @@ class StoredArray:
                 folders.sort()
                 for name in sorted(names):
                     if name not in ("zarr.json", ".zarray", ".zattrs"):
-                        found = os.stat(path := os.path.join(folder, name))
-                        files.append((os.path.relpath(path, root), found.st_size, found.st_mtime_ns))
+                        path = os.path.join(folder, name)
+                        files.append((os.path.relpath(path, root), *stamp(path)))
         return [self.array.path, metadata, files]
 
     def files(self, a: int, b: int) -> list[Any] | None:
-        """(name, size, time) of the stored chunks of rows a to b; None where the store is not local."""
+        """Name, size, time and last bytes of the stored chunks of rows a to b; None where the store is not local.
+
+        The last bytes are a checksum in what ``write_zarr`` writes.
+        """
         if not isinstance(self._store, LocalStore):
             return None
         rows, *others = self.outer
@@ -117,10 +138,11 @@ class StoredArray:
         for coords in itertools.product(range(a // rows, -(-b // rows)), *map(range, counts)):
             key = self._key(coords)
             try:
-                about = os.stat(os.path.join(self._store.root, key))
-                found.append((key, about.st_size, about.st_mtime_ns))
+                path = os.path.join(self._store.root, key)
+                size, written, _ = stamp(path)
+                found.append((key, size, written, tail(path, _CHECKSUM)))
             except FileNotFoundError:  # a chunk of the fill value alone
-                found.append((key, None, None))
+                found.append((key, None))
         return found
 
     @property

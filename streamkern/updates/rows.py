@@ -16,7 +16,7 @@ import numpy as np
 
 from streamkern.centers import CenterSet
 from streamkern.data.class_weights import weighted_by
-from streamkern.data.dataset import Dataset
+from streamkern.data.dataset import Dataset, unchanging
 from streamkern.data.split import Listed
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.errors import UsageError
@@ -87,7 +87,7 @@ def update_model(
     """
     budget = default_budget() if memory is None else parse_bytes(memory)
     given = {name: rows_for(model, rows) for name, rows in (("add", add), ("forget", forget), ("v", validation))}
-    with limited(budget), open_executor(scheduler, threads) as executor:
+    with limited(budget), open_executor(scheduler, threads) as executor, unchanging(*given.values()):
         return updated(model, given["add"], given["forget"], given["v"], drop_centers, executor, budget)
 
 
