@@ -30,11 +30,12 @@ def device_for(recipe: Any, name: str) -> Device | None:
     device = get_device(name)
     if device is None:
         return None
-    solver = recipe.solver.to_json()["name"]
     why = None
-    if recipe.features is not None:
+    if recipe.partition is not None:  # each leaf chooses its solver by itself
+        why = "leaves are"
+    elif recipe.features is not None:
         why = "feature maps are"
-    elif solver == "EigenPro2":
+    elif recipe.solver.to_json()["name"] == "EigenPro2":
         why = "EigenPro2 is"
     elif recipe.centers is not None and recipe.centers.stored:
         why = "centers that stay where they are stored are"
@@ -45,7 +46,7 @@ def device_for(recipe: Any, name: str) -> Device | None:
     raise UsageError(
         f"{why[0].upper()}{why[1:]} computed on the CPU only.",
         where="device",
-        expected="a kernel at centers that are held in memory",
+        expected="one model, of a kernel at centers that are held in memory",
         remedy='use --device auto or cpu (device="auto")',
     )
 

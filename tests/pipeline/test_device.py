@@ -68,9 +68,11 @@ def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection
 
 def test_what_runs_on_the_cpu_only_says_so(device):
     features = digits(sk.SGD(epochs=1), features=sk.RandomFourier(sk.Gaussian(4.0), 20), kernel=None, centers=None)
-    assert placement.device_for(features, "auto") is None
-    with pytest.raises(UsageError, match="computed on the CPU only"):
-        placement.device_for(features, "cuda")
+    leaves = digits("auto", partition=sk.Partition(rows=500))
+    for made in (features, leaves):
+        assert placement.device_for(made, "auto") is None
+        with pytest.raises(UsageError, match="computed on the CPU only"):
+            placement.device_for(made, "cuda")
 
 
 def test_an_estimator_takes_a_device(device):

@@ -162,7 +162,7 @@ def test_a_run_over_a_failing_store_gives_the_weights_of_a_healthy_one(folder, u
 
 def test_a_store_that_goes_in_the_middle_of_a_run_costs_nothing_that_was_done(folder, weights, tmp_path):
     with FaultyServer(folder) as server:
-        data = sk.open_dataset(f"{server.url}/rows.zarr", retry=sk.Retry(deadline=0.5))
+        data = sk.open_dataset(f"{server.url}/rows.zarr", retry=sk.Retry(deadline=3))
 
         def on_event(kind, fields):
             if (kind, fields.get("name"), fields.get("state")) == ("stage", "centers", "begin"):
