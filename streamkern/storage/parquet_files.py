@@ -36,7 +36,6 @@ class DataFile:
         name: path relative to the dataset.
         size: in bytes.
         version: identifier of this content: time of the last change in ns, or a remote store's tag.
-        status: time of the last change of its status in ns; 0 in a remote store. A copy has another.
         rows: rows of each row group.
         schema: its Arrow schema.
         widest: bytes of each of its columns in the row group where it has most, uncompressed, in the schema's order.
@@ -49,7 +48,6 @@ class DataFile:
     name: str
     size: int
     version: str
-    status: int
     rows: tuple[int, ...]
     schema: pa.Schema
     widest: tuple[int, ...]
@@ -115,7 +113,7 @@ class DatasetFiles:
     @property
     def identity(self) -> list[Any]:
         """Identifiers of the files."""
-        return [[*file.identity, file.status] for file in self.files]
+        return [file.identity for file in self.files]
 
     def require_unchanged(self) -> None:
         """Compare the files with those that were opened; see ``Source.require_unchanged``."""
@@ -125,19 +123,19 @@ class DatasetFiles:
         for file in self.files:
             try:
                 found = self._version(file.address, infos.get(file.address, {}))
-                same = found == (file.size, file.version, file.status)
+                same = found == (file.size, file.version)
             except FileNotFoundError:
                 same = False
             if not same:
                 raise changed(file.path)
 
-    def _version(self, address: str, info: dict[str, Any]) -> tuple[int | None, str, int]:
-        """Size, version and status of a file."""
+    def _version(self, address: str, info: dict[str, Any]) -> tuple[int | None, str]:
+        """Size and version of a file."""
         if not isinstance(self._fs, Remote):
-            size, written, status = stamp(address)
-            return size, str(written), status
+            size, written = stamp(address)
+            return size, str(written)
         info = info if info.get("size") else self._fs.info(address)
-        return info["size"], version(info), 0
+        return info["size"], version(info)
 
     def missing(self) -> dict[str, bool | None]:
         """Whether values of each column are missing, by the statistics of the footers; None where they do not say."""
@@ -251,7 +249,7 @@ class DatasetFiles:
 
     def _describe(self, address: str, name: str, info: dict[str, Any]) -> DataFile:
         path = self._fs.name(address) if isinstance(self._fs, Remote) else address
-        found, tag, status = self._version(address, info)
+        found, tag = self._version(address, info)
         if found is None:
             raise StorageError(
                 "the server does not say how large this file is",
@@ -266,7 +264,7 @@ class DatasetFiles:
         partitions = {unquote(key): unquote(value) for key, equals, value in folders if equals}
         schema = footer.schema.to_arrow_schema()
         widest = _widest(footer, schema)
-        return DataFile(path, address, name, size, tag, status, rows, schema, widest, digest, partitions)
+        return DataFile(path, address, name, size, tag, rows, schema, widest, digest, partitions)
 
     def _footer(self, file: DataFile) -> pq.FileMetaData:
         with self._lock:

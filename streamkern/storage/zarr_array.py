@@ -139,7 +139,7 @@ class StoredArray:
             key = self._key(coords)
             try:
                 path = os.path.join(self._store.root, key)
-                size, written, _ = stamp(path)
+                size, written = stamp(path)
                 found.append((key, size, written, tail(path, _CHECKSUM)))
             except FileNotFoundError:  # a chunk of the fill value alone
                 found.append((key, None))

@@ -75,23 +75,20 @@ def files(place: Path) -> list[Path]:
 
 
 def replace(place: Path, other: Path, in_place: bool) -> None:
-    """Put the content of other data in the place of these: with their sizes, and their times of modification."""
+    """Put the content of other data of the same sizes in the place of these."""
     assert len(files(place)) == len(files(other))
     for old, new in zip(files(place), files(other), strict=True):
-        before = old.stat()
-        assert before.st_size == new.stat().st_size, old
+        assert old.stat().st_size == new.stat().st_size, old
         if in_place:
             old.write_bytes(new.read_bytes())
         else:
             shutil.copyfile(new, temporary := old.with_name("temporary"))
             temporary.replace(old)
-        os.utime(old, ns=(before.st_atime_ns, before.st_mtime_ns))
-        assert old.stat().st_mtime_ns == before.st_mtime_ns
 
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_of_the_same_size_and_time_are_noticed(kind: str, in_place: bool, tmp_path: Path) -> None:
+def test_files_of_the_same_size_are_noticed(kind: str, in_place: bool, tmp_path: Path) -> None:
     place, other = tmp_path / kind, tmp_path / "other" / kind
     other.parent.mkdir()
     KINDS[kind](place, 0)
