@@ -68,7 +68,7 @@ ATTACKS = [
     (4, "ids kept by their references", "test_memory_limit.py::test_chunks_that_are_kept_count_with_their_texts",
      "(all ids of a file, in 16 MiB)"),
     (4, "data replaced by others of the same size",
-     "storage/test_replaced_data.py::test_files_of_the_same_size_and_time_are_noticed", "(trained on silently)"),
+     "storage/test_replaced_data.py::test_files_of_the_same_size_are_noticed", "(trained on silently)"),
     (4, "a watcher", "test_memory_limit.py::test_a_run_that_outgrows_its_budget_stops_with_a_checkpoint_and_goes_on",
      "(there was none)"),
     (4, "inspect has a budget", "test_memory_limit.py::test_commands_have_a_budget", "(it had none)"),

@@ -834,7 +834,7 @@ storage/artifact.py: The arrays of this
 storage/artifact_arrays.py: what
     storage/test_artifact_attacks.py::test_a_chunk_is_decoded_to_what_the_manifest_states_and_no_more
 storage/files.py: the data have changed since they were opened
-    storage/test_replaced_data.py::test_files_of_the_same_size_and_time_are_noticed
+    storage/test_replaced_data.py::test_files_of_the_same_size_are_noticed
 storage/files.py: the file has
     storage/test_artifact_attacks.py::test_a_file_is_read_to_its_bound
 storage/files.py: this is
