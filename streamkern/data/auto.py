@@ -25,7 +25,16 @@ from streamkern.data.categories import (
 )
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Keep, TargetMeans
-from streamkern.data.numeric import MOST_NUMBERS, Joined, joined_at_first, joined_columns, tells_more, units_differ
+from streamkern.data.numeric import (
+    MOST_NUMBERS,
+    SAMPLE_BYTES,
+    SAMPLE_ROWS,
+    Joined,
+    joined_at_first,
+    joined_columns,
+    tells_more,
+    units_differ,
+)
 from streamkern.data.preprocess import (
     Contribution,
     Pieces,
@@ -46,9 +55,6 @@ from streamkern.types import Array, IntArray, Parameters
 
 MOST_INDICATORS = 255
 """Categories of a column up to which each gets an indicator."""
-
-SAMPLE_ROWS, SAMPLE_BYTES = 20_000, 32 << 20
-"""Rows that medians, tails and quantiles are taken of, at most, and their bytes."""
 
 LOOKED_AT = 1_000
 """Texts of a column that are looked at for what they stand for."""
@@ -297,7 +303,7 @@ class MeansByValue(TargetEncode):
         """The means of values that tell more, and without the copies of others."""
         assert sums is not None
         table, squares = sums
-        told = {}
+        chosen = {}
         for column, found in zip(self._positions(dataset), table.columns, strict=True):
             if found is None:  # a sample had fewer values
                 continue
@@ -306,15 +312,15 @@ class MeansByValue(TargetEncode):
             mean = summed / total
             variance = float(np.sum((summed if self.task == "classification" else squares) - total * np.square(mean)))
             if tells_more(mass, targets - mass[:, :, None] * mean, self.smooth, variance):
-                told[column] = found
+                chosen[column] = found
         values = set(self._positions(dataset))
-        stay = tuple(j for j in range(dataset.n_features) if j in told or j not in values)
+        stay = tuple(j for j in range(dataset.n_features) if j in chosen or j not in values)
         keep = Keep(dataset.n_features, stay)
-        if not told:
+        if not chosen:
             return (keep,)
-        means = TargetEncode(tuple(stay.index(j) for j in told), self.smooth, self.folds, self.task)
+        means = TargetEncode(tuple(stay.index(j) for j in chosen), self.smooth, self.folds, self.task)
         kept = dataset.transform(keep)
-        return keep, *means.fitted(kept, (TargetTable(tuple(told.values())),))
+        return keep, *means.fitted(kept, (TargetTable(tuple(chosen.values())),))
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
         return tuple(j for j, tag in enumerate(tags(dataset)) if tag == "value")

@@ -35,8 +35,8 @@ TELLS_MORE = 0.003
 
 _REACHES = (1, 2, 4, 8)  # neighbours on each side
 
-FIRST_ROWS = 20_000
-"""Rows of the first chunk that are looked at before all rows are."""
+SAMPLE_ROWS, SAMPLE_BYTES = 20_000, 32 << 20
+"""Rows that medians, tails and quantiles are taken of, at most, and their bytes; before that, of the first chunk."""
 
 
 class Joined(NamedTuple):
@@ -100,7 +100,7 @@ def joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) 
         known[key] = Joined([], [])
         try:
             check(reading_bytes(source, 1), source.where(0))
-            X = source.read(0).X[:FIRST_ROWS].astype(np.float64)
+            X = source.read(0).X[:SAMPLE_ROWS].astype(np.float64)
             if alike or units_differ(X):
                 known[key] = joined_columns(X, columns)
         except StreamkernError:  # the run reports it, and names the damaged place, or what memory it takes

@@ -294,7 +294,10 @@ class ShareActor:
             return self._mail.pop(name)
 
     def _send(self, rank: int, name: tuple[Any, ...], message: bytes) -> None:
-        """Begin to send a message to another worker; where that is gone, whoever waits is told so."""
+        """Begin to send a message to another worker.
+
+        If that worker is gone, the threads here that wait for a message raise ``LostError``.
+        """
         address, key = self._route.peers[rank]
 
         async def send() -> None:

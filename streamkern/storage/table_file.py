@@ -112,7 +112,7 @@ class TableFile:
             raise changed(self.path)
 
     def _found(self) -> list[Any]:
-        """Size and times of the file, or the version that its store has of it."""
+        """Size and time of the file, or the version that its store has of it."""
         if self._remote is None:
             return stamp(self.path)
         info = self._remote.info(self._remote.root)

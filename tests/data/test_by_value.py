@@ -60,7 +60,7 @@ def test_chance_has_no_levels_and_what_is_smooth_is_told_by_its_neighbours() -> 
     for seed in range(20):
         rng = np.random.default_rng(seed)
         values, fold = rng.integers(0, 100, N), rng.integers(0, 5, N)
-        for y, told in (
+        for y, expected in (
             (rng.normal(size=N), False),
             (np.sin(values / 20) + rng.normal(size=N), False),
             (rng.normal(size=100)[values] + rng.normal(size=N), True),
@@ -70,7 +70,7 @@ def test_chance_has_no_levels_and_what_is_smooth_is_told_by_its_neighbours() -> 
             mass, sums = np.zeros((5, 100)), np.zeros((5, 100, 1))
             np.add.at(mass, (fold, values), 1.0)
             np.add.at(sums, (fold, values, 0), centred)
-            assert tells_more(mass, sums, 10.0, float(centred @ centred)) is told
+            assert tells_more(mass, sums, 10.0, float(centred @ centred)) is expected
     assert not tells_more(np.ones((5, 3)), np.zeros((5, 3, 1)), 10.0, 0.0)
 
 
