@@ -27,20 +27,19 @@ from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
 from streamkern.partition.fit import (
     FittedPartition,
-    LeafRecipe,
-    LeafStages,
-    PartitionRecipe,
+    chosen_for_leaves,
     fit_partition,
     refused,
     require_partition,
 )
 from streamkern.partition.memory import Projection, expected_leaves
-from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers
+from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
+from streamkern.partition.tree import KERNEL_SHARE, Partition
 from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.choice import WIDEST_L1
+from streamkern.solvers.choice import WIDEST_L1, KernelChoice
 from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.metered import SECOND, nominal_work
@@ -99,7 +98,7 @@ def by_default(recipe: Any, budget: int) -> Partition | None:
     rows = planned(recipe)
     leaves, n = expected_leaves(partition, rows.base_rows)
     one, leaf = project.leaf(rows, n, 0)
-    work = (1 + SEARCH_SHARE) * leaves * nominal_work(leaf.solver, one.bill.size)
+    work = (1 + KERNEL_SHARE) * leaves * nominal_work(leaf.solver, one.bill.size)
     return partition if work <= MOST_WORK else None
 
 
@@ -122,8 +121,9 @@ def settled(recipe: Any, budget: int) -> tuple[Any, str]:
 def in_leaves(recipe: Any) -> Any:
     """A recipe of leaves with the number of rows that each has at most."""
     recipe.train.require_rows()
-    p = min(leaf_centers(recipe).count(recipe.train), recipe.train.base_rows)
-    return replace(recipe, partition=recipe.partition.settled(p))
+    n = recipe.train.base_rows
+    p = None if recipe.centers is None else min(recipe.centers.count(recipe.train), n)
+    return replace(recipe, partition=recipe.partition.settled(n, p))
 
 
 def fit_any(
@@ -161,8 +161,9 @@ def fit_any(
         here = executor.name == "threads"
         project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, here, held)
         on_plan(project.first()[0])  # refused before a row is read
+    choice = None
     if open_to_one(partition):
-        leaves, reason, ready = _leaves(recipe, partition, executor, budget, stages)
+        leaves, reason, ready, choice = _leaves(recipe, partition, executor, budget, stages)
         stages.choice(f"partition: {reason}", partition=leaves)
         if not leaves:
             whole, _ = settled(without(recipe), budget)
@@ -172,7 +173,7 @@ def fit_any(
             )
             report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
             return fitted._replace(report=report, footprint=_with(fitted.footprint, held))
-    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready)
+    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready, choice)
     many.report["partition"] |= {"reason": reason} if reason else {}
     return many
 
@@ -220,13 +221,15 @@ def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, 
 
 def _leaves(
     recipe: PartitionRecipe, partition: Partition, executor: Executor, budget: int, stages: Stages
-) -> tuple[bool, str, tuple[Dataset, Statistics] | None]:
-    """Whether to train leaves, and why; and the prepared rows with their statistics, where they were looked at."""
+) -> tuple[bool, str, tuple[Dataset, Statistics] | None, KernelChoice | None]:
+    """Whether to train leaves, and why; and the prepared rows with their statistics and kernel, if they were seen."""
     n = recipe.train.base_rows
     if single(partition, n):
-        return False, f"one model, since {n:,} rows are no more than a leaf may have", None
+        return False, f"one model, since {n:,} rows are no more than a leaf may have", None, None
     data, facts = prepare(recipe, executor, stages)
-    encoding = facts.encoding
+    here = executor.name == "threads"
+    project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, here)
+    choice, encoding = chosen_for_leaves(recipe, project, data, facts, executor, stages), facts.encoding
 
     def key() -> tuple[Any, ...]:
         return (
@@ -234,18 +237,21 @@ def _leaves(
             described(recipe.centers), recipe.seed, recipe.dtype, platform.machine(),
         )  # fmt: skip
 
-    found = stages.keep("one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget))
+    found = stages.keep(
+        "one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget, choice)
+    )
     better = found["leaves"] < BETTER * found["one"]
     reason = (
         f"{'leaves' if better else 'one model'}, squared error {found['leaves']:.4g} in {TRIAL_LEAVES} leaves and "
         f"{found['one']:.4g} in one model on held-out rows of a sample"
     )
-    return better, reason, (data, facts)
+    return better, reason, (data, facts), choice
 
 
 def trial(
-    recipe: PartitionRecipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int
-) -> dict[str, Any]:
+    recipe: PartitionRecipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int,
+    choice: KernelChoice | None,
+) -> dict[str, Any]:  # fmt: skip
     """Squared errors on held-out rows of a sample: of ``one`` model, and of ``leaves``.
 
     Args:
@@ -255,7 +261,9 @@ def trial(
         encoding: of their targets.
         executor: where blocks run.
         budget: bytes this process may hold.
+        choice: the kernel of both, where it was left open.
     """
+    data = data if choice is None else choice.metric.applied(data)
     assembly = Assembly(data.plain(), encoding, 0.0, np.dtype(recipe.dtype))
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     X, y, w = gathered(executor, assembly, ids)
@@ -264,10 +272,12 @@ def trial(
     if y.ndim == 1:  # a class that is among the held-out rows alone tells nothing
         out &= np.isin(y, y[~out])
     train, held = (from_arrays(X[rows], y[rows], sample_weight=None if w is None else w[rows]) for rows in (~out, out))
-    given = vars(trial_recipe(LeafRecipe.of(recipe))(train))
+    leaf_recipe = trial_recipe(LeafRecipe.of(recipe).chosen(choice))(train)
+    given = vars(leaf_recipe)
     errors = {}
     try:
-        whole, _ = resolved(_Trial(**given), budget)
+        whole, _ = resolved(_Trial(**given), budget, ridge=choice is not None)
+        whole = replace(whole, solver=leaf_recipe.with_ridge(whole.solver, train.base_rows))
         one = KernelMachine.of(fit(whole, executor, budget, LeafStages()))
         errors["one"] = float(one.score(held, executor=executor)["mse"])
         cut = _Trial(**given, partition=Partition(leaves=TRIAL_LEAVES, overlap=partition.overlap))

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.device import Device
-from streamkern.centers import CenterSet, Given
+from streamkern.centers import CenterSet, Given, Uniform
 from streamkern.data.alike import require_alike, require_scaled_alike
 from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, automatic, data_warnings, notes
 from streamkern.data.categories import TargetEncode, require_encoded
@@ -262,9 +262,6 @@ class Stages:
     left_out = ROWS
     """Rows, at most, that probabilities or intervals are learned from; 0 for none."""
 
-    search_share: float | None = None
-    """Work of choosing a kernel, at most, as a part of that of the fit; None for the default."""
-
     def __init__(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
         self.on_step = on_step
 
@@ -390,7 +387,7 @@ def fit(
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
             agop=recipe.metric if search is None else search.agop,
             answers=None if source is None else AnswersFrom(source, recipe.task, stages.left_out),
-            processes=executor.processes,
+            processes=executor.processes, every_row=every_row(recipe, rows),
         )  # fmt: skip
 
     source = source_of(recipe.solver, data, recipe.validation) if stages.left_out else None
@@ -405,7 +402,7 @@ def fit(
 
     guess = planned(recipe)
     projected = project(guess, likely_outputs(guess))
-    search = search_of(recipe, projected, stages.search_share)
+    search = search_of(recipe, projected)
     projected = projected if search is None else project(guess, likely_outputs(guess))
     allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
@@ -418,7 +415,7 @@ def fit(
         stages.warn(message)
     learned, columns, chosen = None, features_of(scaled), None
     if search is not None:
-        chosen = _chosen_kernel(recipe, search, scaled, facts, stages, executor, device)
+        chosen = chosen_kernel(recipe, search, scaled, facts, stages, executor, device)
         recipe, learned = _with(recipe, chosen, search), chosen.metric
     elif recipe.metric is not None:
         learned = _learned_metric(recipe, scaled, facts, stages, executor, device)
@@ -478,6 +475,7 @@ def fit(
         engine=engine_on(device),
         leave_out=stages.left_out if source == "leave-one-out" else 0,
         share=projected.share,
+        every_row=every_row(recipe, scaled),
     )
 
     def key() -> tuple[Any, ...]:
@@ -538,17 +536,17 @@ def check_like(
     )
 
 
-def search_of(recipe: Recipe, projected: Footprint, share: float | None = None) -> Search | None:
+def search_of(recipe: Recipe, projected: Footprint) -> Search | None:
     """What is tried where a recipe has no kernel; None where ``default_kernel`` is taken without a search."""
     if not leaves_open(recipe):
         return None
     rows, columns = recipe.train.base_rows, recipe.train.source.n_features
-    return search_for(projected.bill, rows, columns, projected.budget, recipe.seed % (1 << 31), share)
+    return search_for(projected.bill, rows, columns, projected.budget, recipe.seed % (1 << 31))
 
 
-def _chosen_kernel(
+def chosen_kernel(
     recipe: Recipe, search: Search, scaled: Dataset, facts: Statistics, stages: Stages, executor: Executor,
-    device: Device | None,
+    device: Device | None = None,
 ) -> KernelChoice:  # fmt: skip
     """The kernel that training rows choose, as a stage."""
     problem = _sampled(recipe, scaled, facts, executor, device)
@@ -619,6 +617,13 @@ def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
         if recipe.features is None:
             return p
     return recipe.features.width(dataset.n_features, p)
+
+
+def every_row(recipe: Recipe, dataset: Dataset) -> bool:
+    """Whether every one of these rows is a center, and a row as it is stored: they are drawn, and held in memory."""
+    whole = not dataset.augmentations and len(dataset) == dataset.base_rows
+    drawn = recipe.features is None and isinstance(recipe.centers, Uniform)
+    return whole and drawn and width(recipe, dataset) == dataset.base_rows
 
 
 def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) -> int:
