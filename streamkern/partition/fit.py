@@ -55,9 +55,7 @@ from streamkern.solvers.fit import (
     Fitted,
     Stages,
     check_like,
-    chosen_kernel,
     fit,
-    planned,
     prepare,
     rows_key,
     statistics_kept,
@@ -92,7 +90,7 @@ class FittedPartition(NamedTuple):
         median: None.
         metric: through which leaves see rows, where it was chosen with their kernel; or None.
         columns: the encoded features.
-        choice: the kernel of all leaves where none was given, or None.
+        choice: the kernel of all leaves where one was chosen for them, or None.
         answers: what turns outputs into probabilities or intervals, or None.
         model: the model.
     """
@@ -173,8 +171,6 @@ def fit_partition(
 ) -> FittedPartition:
     """Cut the rows and fit every leaf; see ``choice.fit_any``.
 
-    A kernel that is left open is chosen once, with its metric, on a sample of all rows: leaves see rows through it.
-
     Args:
         recipe: with a partition.
         executor: where blocks and leaves run.
@@ -184,7 +180,7 @@ def fit_partition(
         folder: see ``choice.fit_any``.
         trial: bytes of what preceded it.
         ready: prepared training rows and their statistics, where they are known already.
-        choice: the kernel, where it has been chosen already.
+        choice: one kernel of all leaves, which see rows through its metric; None where each chooses its own.
     """
     partition = recipe.partition
     assert partition is not None
@@ -210,7 +206,6 @@ def fit_partition(
     if champion is not None:
         leaf_recipe = as_chosen(leaf_recipe, champion)
     else:
-        choice = choice or chosen_for_leaves(recipe, project, data, facts, executor, stages)
         leaf_recipe = leaf_recipe.chosen(choice)
         if choice is not None:
             data = choice.metric.applied(data)
@@ -234,14 +229,6 @@ def fit_partition(
     return _finished(
         recipe, data, facts, grown, found, footprint, executor, stages, done, began, choice, columns, leaf_recipe
     )
-
-
-def chosen_for_leaves(
-    recipe: PartitionRecipe, project: Projection, data: Dataset, facts: Statistics, executor: Executor, stages: Stages
-) -> KernelChoice | None:
-    """The kernel of all leaves, as a sample of all rows chooses it; None where it is given."""
-    search = project.search(planned(recipe))
-    return None if search is None else chosen_kernel(recipe, search, data, facts, stages, executor)
 
 
 def as_chosen(recipe: LeafRecipe, champion: PartitionedMachine) -> LeafRecipe:

@@ -153,7 +153,7 @@ def sample_rows(rows: int, width: int) -> int:
 
 
 def sweeps_of(rows: int, sample: int, leaves: int) -> int:
-    """Sweeps that count rows until there are so many leaves: one for all cuts by the sample, and one a further level."""
+    """Sweeps that count rows until there are so many leaves: one for all cuts by the sample, one a further level."""
     depth = max(0, leaves - 1).bit_length()
     return 0 if sample >= rows else 1 + sum(sample >> level < SURE for level in range(depth))
 

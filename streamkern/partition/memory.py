@@ -17,12 +17,12 @@ from streamkern.memory import format_bytes
 from streamkern.partition.answers import bytes_of_answers, left_out_of_leaf
 from streamkern.partition.grow import Grown, sample_rows
 from streamkern.partition.rows import RUN_BYTES
-from streamkern.partition.tree import KERNEL_SHARE, Partition
+from streamkern.partition.tree import KERNEL_SHARE, SEARCH_SHARE, Partition
 from streamkern.solvers.answers import AnswersFrom, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.choice import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import centers_bytes, every_row, likely_outputs, planned, steps, width
+from streamkern.solvers.fit import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.metric import metric_bill
 from streamkern.solvers.recipe import Recipe
@@ -129,20 +129,18 @@ class Projection:
             slots=1, lanes=leaf.lanes, itemsize=itemsize, centers_bytes=centers_bytes(leaf, 1, shapes), overlaps=False,
             answers=answers, every_row=every_row(leaf, shapes),
         )  # fmt: skip
-        return project(agop=leaf.metric), leaf
+        fits = project(agop=leaf.metric)
+        search = search_of(leaf, fits, SEARCH_SHARE)
+        return (fits if search is None else project(agop=search.agop)), leaf
 
     def search(self, data: Dataset) -> Search | None:
-        """What is tried on a sample of all rows where the kernel of the leaves is left open; or None.
-
-        Values of the column that rows are cut by have to stay apart: then without a metric.
-        """
+        """What is tried on a sample of all rows where the kernel of the leaves is left open; or None."""
         leaves, n = expected_leaves(self.partition, data.base_rows)
         one, leaf = self.leaf(data, n, self.baseline)
         if not leaves_open(leaf):
             return None
         columns, seed = data.source.n_features, self.recipe.seed % (1 << 31)
-        found = search_for(one.bill, data.base_rows, columns, self.budget, seed, KERNEL_SHARE * leaves)
-        return found if found is None or self.partition.by is None else replace(found, kinds=())
+        return search_for(one.bill, data.base_rows, columns, self.budget, seed, KERNEL_SHARE * leaves)
 
     def _shapes(self, data: Dataset, n: int) -> Dataset:
         """N rows of a leaf, of shapes."""
@@ -170,7 +168,7 @@ class Projection:
         sample = 3 * sample_rows(data.base_rows, d * itemsize) * row
         room = self.budget - reading.baseline - models - ids
         at_once = int(np.clip(room // each, 1, self.slots)) if self.here else self.slots
-        search = self.search(data)
+        search = self.search(data) if self.trial else None
         chosen = 0 if search is None else metric_bill(search.agop, one.bill.size, data.base_rows).memory
         stages = {
             "statistics": scan,

@@ -14,7 +14,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Classes, Encoding, Indicators
 from streamkern.kernels import FeatureMap, Kernel
 from streamkern.partition.answers import left_out_of_leaf
-from streamkern.partition.tree import Partition, leaf_centers, rows_of_leaf
+from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers, rows_of_leaf
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.choice import KernelChoice, with_ridge
 from streamkern.solvers.fit import Key, Stages
@@ -107,6 +107,8 @@ class LeafStages(Stages):
     Args:
         left_out: rows that are left out for the whole model's probabilities or intervals, at most.
     """
+
+    search_share = SEARCH_SHARE
 
     def __init__(self, left_out: int = 0) -> None:
         super().__init__()

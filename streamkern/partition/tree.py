@@ -33,8 +33,11 @@ CUTS = ("gradient", "kmeans")
 ROWS_PER_CENTER = 4
 """Rows of a leaf for each of the centers that are given, at most: cuts in two leave from half of that."""
 
+SEARCH_SHARE = 0.75
+"""Work of choosing a leaf's own kernel, at most, as a part of that of its fit."""
+
 KERNEL_SHARE = 0.05
-"""Work of choosing the kernel of all leaves on a sample of their rows, at most, as a part of that of their fits."""
+"""Work of choosing one kernel for all leaves on a sample of their rows, at most, as a part of that of their fits."""
 
 LEAST_ROWS, MOST_ROWS = 8_000, 50_000
 """Rows of a leaf for centers that are given, at least and at most."""
@@ -54,7 +57,7 @@ More rows of a leaf are worth more where targets have noise, and cost time: leav
 def rows_of_leaf(rows: int) -> int:
     """Rows of a leaf, at most, where all of them are centers; of so many rows in all: twofold steps, as of cuts."""
     steps = round(math.log2((3 * EACH_WORK / max(1, rows)) ** 0.5 / FEWEST_EACH))
-    return min(max(FEWEST_EACH * 2 ** max(0, steps), FEWEST_EACH), MOST_EACH)
+    return min(FEWEST_EACH << max(0, steps), MOST_EACH)
 
 
 def leaf_centers(n: int, every: int, seed: int) -> Uniform:

@@ -21,7 +21,7 @@ from streamkern.partition.fit import require_partition
 from streamkern.partition.grow import DIRECTION, sample_rows, sweeps_of
 from streamkern.partition.memory import Projection, expected_leaves
 from streamkern.partition.recipe import LeafRecipe
-from streamkern.partition.tree import Partition
+from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.stages import TRAIN_SAMPLE
@@ -265,10 +265,14 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
         pipeline, train=leafwise.train, centers=leafwise.centers, solver=leafwise.solver, metric=leafwise.metric,
         preprocess=(), standardise=None, test=None, validation=None, partition=None,
     )  # fmt: skip
-    each = [stage for stage in _stages(leaf, one, bill, prices, None) if stage.name != "evaluate"]
+    each = [
+        stage
+        for stage in _stages(leaf, one, bill, prices, search_of(leafwise, one, SEARCH_SHARE))
+        if stage.name != "evaluate"
+    ]
     whole = replace(pipeline, metric=None, partition=None, solver=leafwise.solver)
     of_all = Bill(leafwise.solver, replace(bill.size, n=len(pipeline.train)))
-    search = project.search(planned(pipeline))
+    search = None if tried is None else project.search(planned(pipeline))
     held_by = one.stages | fits.stages | {"metric": fits.stages.get("kernel", 0)}
     around = _stages(whole, replace(one, baseline=fits.baseline, stages=held_by), of_all, prices, search)
     stored, data = int(pipeline.train.source.bounds[-1]), planned(pipeline)
@@ -296,7 +300,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     trials: tuple[PlannedStage, ...] = ()
     if tried is not None:
         takes = tried.bill.effort
-        work = 2.0 * (takes.setup + takes.training)
+        work = (2.0 if search is None else 3.0) * (takes.setup + takes.training)
         took = once + work.priced(prices.work)
         trials = (stage("one-or-leaves", 2 * tried.bill.size.n, 1, work.flops(entry), read, took),)
     before = tuple(part for part in around if part.name.startswith(("preprocess-", "statistics", "check-", "kernel")))
@@ -306,7 +310,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
         f"solver of a leaf: {leafwise.solver.to_json()['name']}, {bill.effort.passes} pass(es) at most",
         planned_answers(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline)),
         *planned_note(pipeline.train, steps(pipeline)),
-        *([] if search is None else [f"{search.text()}; of all leaves"]),
+        *([] if search is None else [f"{search.text()}; for all leaves, unless their own are better"]),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         *([] if doubt is None else [f"warning: {doubt}"]),
     )

@@ -31,7 +31,6 @@ from streamkern.types import Array, IntArray
 _CLOSE = 1e-4  # relative residual above which the solution is refined
 _REFINED = 3  # times, at most
 _JITTERS = 12  # diagonals that are tried, each ten times the one before
-_TINY = float(np.finfo(np.float64).tiny)
 _COLUMNS = 512  # of the inverse that are in memory at a time
 
 
@@ -81,8 +80,7 @@ def solve_every_row(problem: Problem, basis: Expansion, ridge: float) -> tuple[A
         order = np.argsort(ids)
         at = order[np.searchsorted(ids, drawn, sorter=order)]
         missed = _missed(engine, L, b, codes, at)
-        if root is not None:
-            missed = missed / np.maximum(root[at], _TINY)
+        missed = missed if root is None else missed / root[at]
         left_out = LeftOut(Y[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
     return b if root is None else b * root, left_out, facts
 
@@ -105,7 +103,9 @@ def _factored(
                 raise
             continue
         b, reached = _solved(engine, basis, L, B, shift + jitter, root)
-        if dtype == wide or engine.decide(reached <= FAR, bound=False, likely=True):
+        if (dtype, jitter) == ways[-1] or engine.decide(
+            reached <= (_CLOSE if jitter else FAR), bound=bool(dtype == wide), likely=True
+        ):
             return L, b, {"residual": reached, "factor": dtype.name, **({"jitter": jitter} if jitter else {})}
         del L
     raise AssertionError("the last way returns or raises")
@@ -124,7 +124,7 @@ def _matrix(engine: Engine, basis: Expansion, shift: float, root: Array | None, 
 def _solved(
     engine: Engine, basis: Expansion, L: Array, B: Array, shift: float, root: Array | None
 ) -> tuple[Array, float]:
-    """B of A b = B in float64, by a factor that is in the arithmetic's dtype or wider; and its relative residual."""
+    """Return b = A⁻¹ B in float64, by a factor in the arithmetic's dtype or a wider one; and its relative residual."""
 
     def inverse(R: Array) -> Array:
         half = engine.triangular_solve(L, R.astype(L.dtype), lower=True)

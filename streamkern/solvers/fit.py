@@ -262,6 +262,9 @@ class Stages:
     left_out = ROWS
     """Rows, at most, that probabilities or intervals are learned from; 0 for none."""
 
+    search_share: float | None = None
+    """Work of choosing a kernel, at most, as a part of that of the fit; None for the default."""
+
     def __init__(self, on_step: Callable[[Progress], None] = lambda progress: None) -> None:
         self.on_step = on_step
 
@@ -402,7 +405,7 @@ def fit(
 
     guess = planned(recipe)
     projected = project(guess, likely_outputs(guess))
-    search = search_of(recipe, projected)
+    search = search_of(recipe, projected, stages.search_share)
     projected = projected if search is None else project(guess, likely_outputs(guess))
     allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
@@ -536,12 +539,12 @@ def check_like(
     )
 
 
-def search_of(recipe: Recipe, projected: Footprint) -> Search | None:
+def search_of(recipe: Recipe, projected: Footprint, share: float | None = None) -> Search | None:
     """What is tried where a recipe has no kernel; None where ``default_kernel`` is taken without a search."""
     if not leaves_open(recipe):
         return None
     rows, columns = recipe.train.base_rows, recipe.train.source.n_features
-    return search_for(projected.bill, rows, columns, projected.budget, recipe.seed % (1 << 31))
+    return search_for(projected.bill, rows, columns, projected.budget, recipe.seed % (1 << 31), share)
 
 
 def chosen_kernel(
