@@ -223,6 +223,10 @@ def fit_partition(
     on_plan(footprint)
     began = time.perf_counter()
     assert facts.encoding is not None
+    largest = project.leaf(data, int(grown.counts.max()), project.baseline)[1]
+    every = leaf_recipe.centers is None and largest.train.base_rows <= leaf_recipe.every
+    if every and isinstance(largest.solver, Direct):
+        leaf_recipe = replace(leaf_recipe, solver=largest.solver)  # smaller leaves would choose it too, each anew
     leaf_recipe = leaf_recipe.answering(recipe, grown.tree.leaves, facts.encoding, stages.left_out > 0)
     training = _Training(leaf_recipe, budget, assembly, grown, executor, stages, at_once, folder)
     found = training.leaves()
