@@ -23,7 +23,7 @@ from streamkern.partition import fit, grow, rows
 from streamkern.storage import artifact
 
 moment, after = sys.argv[1], int(sys.argv[2])
-calls = []
+calls, ended = [], []
 
 def dying(function):
     def wrapped(*given, **named):
@@ -45,8 +45,10 @@ def listener(kind, fields):
         os.kill(os.getpid(), signal.SIGKILL)
     if moment == "levels" and kind == "stage" and fields["name"] == "level-1" and fields["state"] == "begin":
         os.kill(os.getpid(), signal.SIGKILL)
-    if moment == "saving" and kind == "stage" and fields["name"] == "leaf-0" and fields["state"] == "end":
-        artifact._save = dying(artifact._save)
+    if moment == "saving" and kind == "stage" and fields["name"].startswith("leaf-") and fields["state"] == "end":
+        ended.append(fields["name"])
+        if len(ended) == 4:
+            artifact._save = dying(artifact._save)
 
 data = sk.open_dataset("rows.parquet", target="y")
 pipeline = sk.Pipeline(
