@@ -92,23 +92,26 @@ def _factored(
 
     Where A has no factor in float64 either, with the least diagonal that lets it have one.
     """
-    wide, eps = np.dtype(np.float64), float(np.finfo(np.float64).eps)
+    wide, eps, facts = np.dtype(np.float64), float(np.finfo(np.float64).eps), dict[str, Any]()
     ways = [(basis.dtype, 0.0), *([] if basis.dtype == wide else [(wide, 0.0)])]
     ways += [(wide, basis.p * eps * 10.0**power) for power in range(_JITTERS)]
-    for dtype, jitter in ways:
+    *_, last = ways
+    L: Any = None
+    for way in ways:
+        dtype, jitter = way
         try:
             L = engine.cholesky(_matrix(engine, basis, shift + jitter, root, dtype))
         except NumericalError:
-            if (dtype, jitter) == ways[-1]:
+            if way == last:
                 raise
             continue
-        b, reached = _solved(engine, basis, L, B, shift + jitter, root)
-        if (dtype, jitter) == ways[-1] or engine.decide(
-            reached <= (_CLOSE if jitter else FAR), bound=bool(dtype == wide), likely=True
-        ):
-            return L, b, {"residual": reached, "factor": dtype.name, **({"jitter": jitter} if jitter else {})}
-        del L
-    raise AssertionError("the last way returns or raises")
+        b, facts["residual"] = _solved(engine, basis, L, B, shift + jitter, root)
+        facts |= {"factor": dtype.name, **({"jitter": jitter} if jitter else {})}
+        enough = way == last or facts["residual"] <= (_CLOSE if jitter else FAR)
+        if engine.decide(enough, bound=bool(dtype == wide), likely=True):
+            break
+        L = None  # before the next one is made
+    return L, b, facts
 
 
 def _matrix(engine: Engine, basis: Expansion, shift: float, root: Array | None, dtype: np.dtype[Any]) -> Array:
