@@ -95,18 +95,21 @@ def test_hundreds_of_classes():
     assert log_loss(y, found.probabilities(F)) < 1.0
 
 
-@pytest.mark.parametrize("k", [2, 5])
-def test_a_link_that_no_single_softness_has(k):
-    # Outputs that are right as often as a normal distribution says, with tails wider than its middle.
-    rng = np.random.default_rng(k)
-    n = 60_000
+@pytest.mark.parametrize("wide", [(1.5, 1.5), (2.0, 0.0)])
+def test_a_link_of_two_softnesses_finds_what_one_does_not(wide, monkeypatch):
+    rng = np.random.default_rng(5)
+    n, k = 20_000, 5
     F = rng.beta(0.6, 0.6 * (k - 1), (n, k)) * 1.2 - 0.1
-    F = np.column_stack([1 - F[:, 1], F[:, 1]]) if k == 2 else F
-    z = 2.5 * np.tanh(4 * (F - 1 / k)) + 4.0 * (F - 1 / k) ** 3
-    P = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    truth = ProbabilityCalibration(np.full(k, 0.3), np.full(k, 0.3), np.zeros(k), {}, wide=np.array(wide))
+    P = truth.probabilities(F)
     y = (rng.random((n, 1)) > P.cumsum(axis=1)).sum(axis=1)
-    found = calibrated(LeftOut(F, y, None, "validation", np.arange(n)), default_engine())
-    assert np.abs(found.probabilities(F) - P).mean() < 0.01
+    missed = []
+    for softness in (module.WIDE, module.SOFTNESS):
+        monkeypatch.setattr(module, "WIDE", softness)
+        found = calibrated(LeftOut(F, y, None, "validation", np.arange(n)), default_engine())
+        missed.append(np.abs(found.probabilities(F) - P).mean())
+    assert missed[0] < 0.006
+    assert missed[1] > 0.01
 
 
 def test_predictions_are_the_most_probable_classes_through_every_door(tmp_path):
@@ -115,7 +118,9 @@ def test_predictions_are_the_most_probable_classes_through_every_door(tmp_path):
     y = np.repeat(np.arange(150), 9)
     X = C[y] + 0.6 * rng.standard_normal((len(y), 12))
     train = np.arange(len(y)) % 3 > 0
-    model = sk.KernelClassifier(sk.Gaussian(4.0), centers=900, solver=sk.Direct(1e-6), threads=1).fit(X[train], y[train])
+    model = sk.KernelClassifier(sk.Gaussian(4.0), centers=900, solver=sk.Direct(1e-6), threads=1).fit(
+        X[train], y[train]
+    )
     X, y = X[~train], y[~train]
     P, F = model.predict_proba(X), model.decision_function(X)
     expected = P.argmax(axis=1)
@@ -125,7 +130,7 @@ def test_predictions_are_the_most_probable_classes_through_every_door(tmp_path):
     loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
     assert loaded.fingerprint == model.model_.fingerprint
     np.testing.assert_array_equal(loaded.predict(X), expected)
-    np.testing.assert_array_equal(sk.Predictor(loaded).predict(X), expected)
+    np.testing.assert_array_equal(sk.Predictor(loaded)(X).predictions, expected)
     np.save(tmp_path / "new.npy", X)
     sk.predict(loaded, tmp_path / "new.npy", tmp_path / "made.parquet", threads=1)
     np.testing.assert_array_equal(pd.read_parquet(tmp_path / "made.parquet")["prediction"], expected)

@@ -47,7 +47,7 @@ class Decider(Protocol):
     """Decides by probabilities that are made from outputs."""
 
     def decided(self, outputs: Array) -> IntArray:
-        """Codes of classes, shape (n,), or labels as zeros and ones, shape (n, L), of outputs (n, c)."""
+        """Codes of classes, shape (n,), from outputs (n, K)."""
 
 
 def distinct(y: Array) -> tuple[list[Any], IntArray]:
@@ -236,20 +236,18 @@ class Continuous:
 class Indicators(Continuous):
     """Several labels a row, each there or not: an output a label with targets in {0, 1}.
 
-    A label is predicted where its probability is greater than 1/2, where a ``decider`` is there; else its output.
+    A label is predicted where its output is greater than 1/2, or than its cut.
 
     Args:
         mean: zeros, shape (L,): nothing is subtracted.
         names: of the labels; numbers where the target has no names for them.
         cuts: what outputs are compared with, one number a label; empty for 1/2.
-        decider: as of ``Classes``.
     """
 
     flat: bool = False
     kind: str = "multilabel"
     names: tuple[str, ...] = ()
     cuts: tuple[float, ...] = ()
-    decider: Decider | None = None
 
     @classmethod
     def named(cls, outputs: int, name: str) -> Indicators:
@@ -265,8 +263,6 @@ class Indicators(Continuous):
 
     def decided(self, F: Array) -> IntArray:
         """Zeros and ones that outputs (n, L) stand for, shape (n, L)."""
-        if self.decider is not None:
-            return self.decider.decided(F)
         return ((np.array(self.cuts) if self.cuts else 0.5) < F).astype(np.int64)
 
 
@@ -298,14 +294,14 @@ def as_values(y: Array, outputs: int) -> Array:
 
 def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
     """The encoding as JSON-serialisable data; None stays None."""
-    # The decider itself is among the model's answers: here it is told apart from models that decide by outputs.
-    by = {"decides": "probability"} if isinstance(encoding, Classes | Indicators) and encoding.decider else {}
     if isinstance(encoding, Classes):
-        more = by | {name: value for name in ("cut", "logits") if (value := getattr(encoding, name))}
+        # The decider itself is among the model's answers; models that decide by outputs have another fingerprint.
+        more = {"decides": "probability"} if encoding.decider else {}
+        more |= {name: value for name in ("cut", "logits") if (value := getattr(encoding, name))}
         values = encoding.values
         return {"kind": encoding.kind, "dtype": values.dtype.str, "values": values.tolist(), **more}
     if isinstance(encoding, Indicators):
-        cuts = by | ({"cuts": list(encoding.cuts)} if encoding.cuts else {})
+        cuts = {"cuts": list(encoding.cuts)} if encoding.cuts else {}
         return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "names": list(encoding.names), **cuts}
     if isinstance(encoding, Continuous):
         # Only where it is not the rule: the fingerprints of all other models stay as they were.

@@ -151,15 +151,16 @@ def class_answers(
         threshold: as for ``make_answers``.
     """
     encoding, factors = problem.encoding, class_factors(problem.train)
-    decides = factors is None  # weights of classes are for outputs: probabilities are those of the rows as they are
     if factors is not None and left_out.w is not None:
         weights = row_factors(np.where(factors > 0, factors, 1.0), left_out.y)
         left_out = replace(left_out, w=left_out.w / weights)
     if isinstance(encoding, Indicators):
-        several = replace(calibrated_labels(left_out, problem.engine), decides=decides)
+        several = calibrated_labels(left_out, problem.engine)
         return several if threshold is None else _with_cuts(several, left_out, threshold, encoding, warn)
     assert isinstance(encoding, Classes)
-    made = replace(calibrated(left_out, problem.engine, encoding.logits), decides=decides)
+    made = calibrated(left_out, problem.engine, encoding.logits)
+    if factors is not None:  # weights of classes are for decisions: probabilities are those of the rows as they are
+        made = replace(made, decides=False)
     if threshold is not None:
         made = _with_cut(made, left_out, threshold, warn)
     missing = [str(encoding.values[code]) for code in made.facts["missing"]]
@@ -215,7 +216,7 @@ def _with_cuts(
         "score": [None if cut is None else cut.best for cut in found],
         "score_without": [None if cut is None else cut.plain for cut in found],
     }
-    return replace(made, cuts=values, decides=False, facts=made.facts | {"threshold": facts})
+    return replace(made, cuts=values, facts=made.facts | {"threshold": facts})
 
 
 def decided_by(encoding: Encoding, answers: Answers | None) -> Encoding:
@@ -224,9 +225,8 @@ def decided_by(encoding: Encoding, answers: Answers | None) -> Encoding:
         own = answers if isinstance(answers, ProbabilityCalibration) else None
         return replace(encoding, cut=own.cut if own else 0.0, decider=own if own and own.decides else None)
     if isinstance(encoding, Indicators):
-        of = answers if isinstance(answers, LabelCalibration) else None
-        cuts = () if of is None or of.cuts is None else tuple(of.cuts.tolist())
-        return replace(encoding, cuts=cuts, decider=of if of and of.decides else None)
+        cuts = answers.cuts if isinstance(answers, LabelCalibration) else None
+        return replace(encoding, cuts=() if cuts is None else tuple(cuts.tolist()))
     return encoding
 
 

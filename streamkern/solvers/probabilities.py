@@ -14,7 +14,7 @@ Dirichlet calibration, diagonal.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -179,7 +179,6 @@ class LabelCalibration:
             have.
         cuts: what outputs are compared with where labels are decided, shape (L,); None for 1/2.
         wide: a' and c', shape (L, 2); None without.
-        decides: whether labels of probabilities above 1/2 are the prediction.
     """
 
     below: Array
@@ -188,7 +187,6 @@ class LabelCalibration:
     facts: dict[str, Any]
     cuts: Array | None = None
     wide: Array | None = None
-    decides: bool = False
 
     def probabilities(self, outputs: Array) -> Array:
         """Probabilities of the labels, shape (n, L), float64, of outputs of that shape."""
@@ -196,16 +194,9 @@ class LabelCalibration:
 
     def log_probabilities(self, outputs: Array) -> Array:
         """Their logarithms, shape (n, L)."""
-        return np.column_stack([own.log_probabilities(pair)[:, 1] for own, pair in self._by_label(outputs)])
-
-    def decided(self, outputs: Array) -> IntArray:
-        """Which labels have a probability above 1/2, zeros and ones of shape (n, L)."""
-        return np.column_stack([own.decided(pair) for own, pair in self._by_label(outputs)])
-
-    def _by_label(self, outputs: Array) -> Iterator[tuple[ProbabilityCalibration, Array]]:
-        """The calibration of each label, and outputs of its absence and presence, shape (n, 2)."""
-        for j, f in enumerate(outputs.astype(np.float64).T):
-            yield self.label(j), np.column_stack([1.0 - f, f])
+        pairs = (np.column_stack([1.0 - f, f]) for f in outputs.astype(np.float64).T)
+        made = [self.label(j).log_probabilities(pair)[:, 1] for j, pair in enumerate(pairs)]
+        return np.column_stack(made)
 
     def label(self, j: int) -> ProbabilityCalibration:
         """That of one label."""
@@ -243,7 +234,7 @@ def calibrated_labels(left_out: LeftOut, engine: Engine) -> LabelCalibration:
         missing += [j] if made[-1].facts["missing"] else []
     facts = {"source": left_out.source, "rows": len(left_out.y), "missing": missing}
     arrays = {name: np.stack([getattr(each, name) for each in made]) for name in ("below", "above", "bias", "wide")}
-    return LabelCalibration(facts=facts, decides=True, **arrays)
+    return LabelCalibration(facts=facts, **arrays)
 
 
 def _compared(outputs: Array, logits: bool) -> Array:
