@@ -46,8 +46,8 @@ def test_newton_finds_the_mode_that_another_method_finds(own, weighted, monkeypa
     monkeypatch.setattr(module, "OWN_PARAMETERS", 100 if own else 1)
     rows = _left_out(weighted=weighted)
     fit = module._Newton(
-        module._features(rows.outputs, False), rows.y, np.ones(len(rows.y)) if rows.w is None else rows.w / rows.w.mean(),
-        default_engine(), own,
+        module._features(rows.outputs, False), rows.y,
+        np.ones(len(rows.y)) if rows.w is None else rows.w / rows.w.mean(), default_engine(), own,
     )  # fmt: skip
     start = fit.theta.copy()
     found = minimize(
