@@ -112,6 +112,18 @@ def test_a_link_of_two_softnesses_finds_what_one_does_not(wide, monkeypatch):
     assert missed[1] > 0.01
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_probabilities_of_two_classes_have_the_order_of_the_scores(seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(2, size=60)
+    f = y + 0.3 * rng.standard_normal(60)
+    left_out = LeftOut(np.column_stack([1 - f, f]), y, None, "validation", np.arange(60))
+    found = calibrated(left_out, default_engine())
+    f = np.linspace(-2.0, 3.0, 200)
+    log_p = found.log_probabilities(np.column_stack([1 - f, f]))
+    assert (np.diff(log_p[:, 1] - log_p[:, 0]) > 0).all()
+
+
 def test_predictions_are_the_most_probable_classes_through_every_door(tmp_path):
     rng = np.random.default_rng(0)
     C = rng.standard_normal((150, 12))

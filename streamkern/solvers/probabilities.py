@@ -285,18 +285,35 @@ def calibrated(left_out: LeftOut, engine: Engine, logits: bool = False) -> Proba
     code = np.searchsorted(present, y)
     weight = np.ones(len(y)) if w is None else w / w.mean()
     features = [each[:, present] for each in _features(_compared(F, logits), logits)]
-    fit = _Newton(features, code, weight, engine, own=K <= OWN_PARAMETERS)
+    made = _solved(features, code, weight, engine, K, present, logits)
+    if K == 2 and not _rises(made):  # few rows: one softness has the order of the scores
+        made = _solved(features[:2], code, weight, engine, K, present, logits)
+    missing = np.flatnonzero(mass == 0).tolist()
+    made = replace(made, facts={"source": left_out.source, "rows": len(y), "missing": missing} | made.facts)
+    return replace(made, sets=ClassScores.of(made.probabilities(F), y, weight))
+
+
+def _solved(
+    features: list[Array], code: Array, w: Array, engine: Engine, classes: int, present: Array, logits: bool
+) -> ProbabilityCalibration:
+    """The calibration of so many classes, of which those present have parameters of their own."""
+    fit = _Newton(features, code, w, engine, own=classes <= OWN_PARAMETERS)
     steps = fit.solved()
     shared, b = fit.theta[: len(features)], fit.coefficient(len(features))
-    below, above, bias = np.full(K, shared[0]), np.full(K, 0.0 if logits else shared[1]), np.full(K, b.mean())
+    below, above = np.full(classes, shared[0]), np.full(classes, 0.0 if logits else shared[1])
+    bias = np.full(classes, b.mean())
     below[present], bias[present] = fit.coefficient(0), b
     if not logits:
         above[present] = fit.coefficient(1)
-    missing = np.flatnonzero(mass == 0).tolist()
-    facts = {"source": left_out.source, "rows": len(y), "missing": missing, "steps": steps}
-    wide = None if logits else shared[2:].copy()
-    made = ProbabilityCalibration(below, above, bias, facts, logits=logits, wide=wide, decides=True)
-    return replace(made, sets=ClassScores.of(made.probabilities(F), y, weight))
+    wide = None if logits else np.append(shared[2:], np.zeros(4 - len(features)))
+    return ProbabilityCalibration(below, above, bias, {"steps": steps}, logits=logits, wide=wide, decides=True)
+
+
+def _rises(made: ProbabilityCalibration) -> bool:
+    """Whether of two classes the second's probability rises with its output."""
+    f = np.linspace(-1.0, 2.0, 601)
+    log_p = made.log_probabilities(np.column_stack([1.0 - f, f]))
+    return bool((np.diff(log_p[:, 1] - log_p[:, 0]) > 0).all())
 
 
 class _Newton:

@@ -113,7 +113,8 @@ def classes(
 
     def line(who: str, P: np.ndarray, seconds: float, by_output: str = "") -> None:
         right = labels[P.argmax(axis=1)] == y_test
-        auc = roc_auc_score(y_test, P[:, 1] if len(labels) == 2 else P, multi_class="ovr")
+        every = len(np.unique(y_test)) == len(labels)  # or the area of a class is not defined
+        auc = roc_auc_score(y_test, P[:, 1] if len(labels) == 2 else P, multi_class="ovr") if every else np.nan
         print(
             f"{name:<16}{who:<12}{log_loss(y_test, P, labels=labels):>10.4f}{ece(P, right):>9.4f}{by_chance(P):>9.4f}"
             f"{auc:>9.4f}{accuracy_score(y_test, labels[P.argmax(axis=1)]):>10.4f}{by_output:>10}{seconds:>9.1f}",
