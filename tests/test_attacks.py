@@ -9,11 +9,15 @@ that no test goes without another in its place.
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parent
+
+sys.path.insert(0, str(TESTS / "benchmarks"))
+import memory_cases
 
 CASES = "test_under_a_limit_of_the_system_cases_end_in_words_within_their_budget"
 """Runs the cases of tests/benchmarks/memory_cases.py at small size, each in a process of its own."""
@@ -130,5 +134,5 @@ def test_every_line_of_the_attacks_is_there():
 def test_every_case_of_memory_is_run_by_its_name():
     (run,) = (node for node in ast.parse((TESTS / "test_memory_limit.py").read_text()).body
               if isinstance(node, ast.FunctionDef) and node.name == CASES)  # fmt: skip
-    names = {each.value for each in ast.walk(run.decorator_list[0]) if isinstance(each, ast.Constant)}
-    assert {attack[1] for attack in ATTACKS if attack[2].endswith(CASES)} <= names
+    assert ast.unparse(run.decorator_list[0]) == "pytest.mark.parametrize('name', memory_cases.SMALL)"
+    assert {attack[1] for attack in ATTACKS if attack[2].endswith(CASES)} == memory_cases.SMALL.keys()
