@@ -76,8 +76,9 @@ def test_row_groups_without_rows_are_passed_over(
     if len(empty) == 5:
         with pytest.raises(sk.DataError, match=r"no row|empty"):
             sk.KernelRegressor(centers=2).fit(data[0])
-        assert sk.inspect(tmp_path / "with.rows.parquet").facts["rows"] == 0
-        with pytest.raises(sk.DataError, match="no row"):
+        with pytest.raises(sk.DataError, match="empty"):
+            sk.inspect(tmp_path / "with.rows.parquet")
+        with pytest.raises(sk.DataError, match=r"no row|empty"):
             sk.ingest(tmp_path / "with.parquet", tmp_path / "with.zarr", target="y", columns=columns)
         return
     kept = [
