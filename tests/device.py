@@ -1,6 +1,6 @@
 """Devices without a GPU: the kernels in Numba's simulator, and arrays of the array API's strictest implementation.
 
-What runs on a GPU is the same code with CuPy's arrays: ``engine/device.py`` and
+What runs on a GPU is the same code with CuPy's arrays: ``engine/on_device.py`` and
 ``data/device.py`` on any device, ``backends/cuda.py`` on a GPU and in the simulator.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from streamkern.backends import NumpyBackend
 from streamkern.backends.base import radial_formula
 from streamkern.backends.cuda import CudaBackend
-from streamkern.backends.device import DeviceLoops
+from streamkern.backends.device import COLUMNS, TURNS, DeviceLoops
 from streamkern.errors import NumericalError
 from streamkern.types import Array, IntArray
 
@@ -90,9 +90,9 @@ class HostDevice:
         """Nothing is waited for."""
         yield
 
-    def put(self, array: Any) -> Any:
+    def put(self, array: Any, dtype: Any = None) -> Any:
         """A copy of what is not the device's."""
-        return np.array(array)
+        return np.array(array, dtype=dtype, order="C")
 
     def take(self, array: Any) -> Array:
         """A copy."""
@@ -146,12 +146,12 @@ class StrictDevice(HostDevice):
         self.place = array_api_strict.Device("device1")
         self.loops = _StrictLoops(self)
 
-    def put(self, array: Any) -> Any:
+    def put(self, array: Any, dtype: Any = None) -> Any:
         """To the device, by name only."""
         if isinstance(array, self.xp._array_object.Array):
             assert array.device == self.place
             return array
-        return self.xp.asarray(np.array(array), device=self.place)
+        return self.xp.asarray(np.array(array, dtype=dtype, order="C"), device=self.place)
 
     def take(self, array: Any) -> Array:
         """From the device, by name only."""
@@ -198,3 +198,126 @@ class _StrictLoops(PlainLoops):
     def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
         take = self.device.take
         return self.device.put(super().narrow(take(A), take(B), take(W), kind, params))
+
+
+class _Held:
+    """Bytes that lie on a counting device, until nothing refers to them."""
+
+    def __init__(self, device: CountingDevice, size: int) -> None:
+        self.device, self.size = device, size
+        device.hold(size)
+
+    def __del__(self) -> None:
+        self.device.hold(-self.size)
+
+
+class _Counted:
+    """An array of a counting device: what ``engine/on_device.py`` does with one, and what it lies in."""
+
+    def __init__(self, device: CountingDevice, array: Array, held: _Held | None = None) -> None:
+        self.device, self.array = device, array
+        self.held = held or _Held(device, array.nbytes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.array.dtype
+
+    @property
+    def T(self) -> _Counted:
+        return _Counted(self.device, self.array.T, self.held)
+
+    def __getitem__(self, key: Any) -> _Counted:
+        return _Counted(self.device, self.array[key], self.held)
+
+    def __setitem__(self, key: Any, value: _Counted) -> None:
+        self.array[key] = value.array
+
+    def __matmul__(self, other: _Counted) -> _Counted:
+        return _Counted(self.device, self.array @ other.array)
+
+    def __add__(self, other: _Counted) -> _Counted:
+        return _Counted(self.device, self.array + other.array)
+
+    def __mul__(self, other: _Counted) -> _Counted:
+        return _Counted(self.device, self.array * other.array)
+
+    def astype(self, dtype: Any) -> _Counted:
+        return _Counted(self.device, self.array.astype(dtype))
+
+
+class CountingDevice(HostDevice):
+    """A device that knows the bytes that lie on it, and the most that did; two threads have a turn at a time."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loops: Any = _CountedLoops(self)
+        self.alive = self.peak = 0
+        self._lock, self._turns, self._of_thread = threading.RLock(), threading.Semaphore(TURNS), threading.local()
+
+    def hold(self, size: int) -> None:
+        """Note bytes that are allocated; less than 0, that are freed."""
+        with self._lock:  # of one thread, too: memory is freed wherever the last reference goes
+            self.alive += size
+            self.peak = max(self.peak, self.alive)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """As on a GPU: a thread has one turn, however deep."""
+        if getattr(self._of_thread, "inside", False):
+            yield
+            return
+        with self._turns:
+            self._of_thread.inside = True
+            try:
+                yield
+            finally:
+                self._of_thread.inside = False
+
+    def put(self, array: Any, dtype: Any = None) -> Any:
+        """A copy of what is not the device's."""
+        return array if isinstance(array, _Counted) else _Counted(self, super().put(array, dtype))
+
+    def take(self, array: Any) -> Array:
+        """A copy."""
+        return np.array(array.array)
+
+    def rows(self, raw: Array, index: IntArray, **how: Any) -> Any:
+        """Made on the host and sent."""
+        return self.put(HostDevice().rows(raw, index, **how))
+
+    def inverse_factor(self, A: Any, dtype: Any) -> Any:
+        """What CuPy's holds: a factor as large as A, the inverse, and columns on their way through the substitution."""
+        factor = _Held(self, A.array.nbytes + 3 * 8 * len(A.array) * min(len(A.array), COLUMNS))
+        found = self.put(super().inverse_factor(A.array, dtype))
+        del factor
+        return found
+
+
+class _CountedLoops(PlainLoops):
+    """Elementwise loops over the arrays within."""
+
+    def __init__(self, device: CountingDevice) -> None:
+        self.device = device
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return _Counted(self.device, np.empty(shape, dtype))
+
+    def row_norms(self, X: Any) -> Any:
+        return _Counted(self.device, super().row_norms(X.array))
+
+    def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: Any, params: Mapping[str, float]) -> None:
+        super().radial(S.array, x_norms.array, z_norms.array, kind, params)
+
+    def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
+        arrays = (each.array.astype(np.float64) for each in (A, B, W))
+        X, Z, V = arrays
+        norms = (np.square(each).sum(axis=1) for each in (X, Z))
+        K = X @ Z.T
+        super().radial(K, *norms, kind, params)
+        return _Counted(self.device, (K @ V).astype(np.float32))

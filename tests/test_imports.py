@@ -102,3 +102,14 @@ def test_every_command_has_a_function():
     for name in names:
         module, _, function = name.partition(".")
         assert callable(getattr(importlib.import_module(f"streamkern.commands.{module}"), function))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_imports_from_here_exists(path: Path):
+    """Benchmarks run rarely and are long: a name that moved is noticed here."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in ("streamkern", "tests"):
+            module = importlib.import_module(str(node.module))
+            missing = [name.name for name in node.names if not hasattr(module, name.name)]
+            for name in missing:  # a module of a package, which is no attribute before it is imported
+                importlib.import_module(f"{node.module}.{name}")

@@ -1,7 +1,7 @@
 """The GPU: CuPy's arrays, streams, memory pool, cuBLAS and cuSOLVER. Nothing else in the library imports CuPy.
 
 These lines run only where there is a GPU, so they are few: everything that can be tested without one stands elsewhere,
-the kernels in ``cuda.py`` and what is computed with them in ``engine/device.py``. ``pytest -m gpu`` covers this file.
+the kernels in ``cuda.py`` and what is computed with them in ``engine/on_device.py``. ``pytest -m gpu`` covers this file.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from numpy.typing import ArrayLike
 
 from streamkern.backends.base import wide
 from streamkern.backends.cuda import CudaBackend, as_numba, numba_stream, target
+from streamkern.backends.device import COLUMNS, TURNS
 from streamkern.errors import NumericalError, StorageError
 from streamkern.memory import format_bytes
 from streamkern.types import Array, IntArray
 
 _SHARE = 0.9
 """Of the card's memory, for the pool; CUPY_GPU_MEMORY_LIMIT says otherwise. The rest is the context's and cuBLAS's."""
-
-_TURNS = 2  # one thread computes while another waits for its gradient; each holds a panel
-_COLUMNS = 1024  # of the inverse of a factor at a time
 
 
 class _Loops(CudaBackend):
@@ -66,7 +64,7 @@ class CupyDevice:
         self.name = str(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode())
         self._copying = cupy.cuda.Stream(non_blocking=True)
         self._computing = cupy.cuda.Stream(non_blocking=True)
-        self._turns = threading.BoundedSemaphore(_TURNS)
+        self._turns = threading.BoundedSemaphore(TURNS)
         self._of_thread = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,9 +85,9 @@ class CupyDevice:
             finally:
                 self._of_thread.inside = False
 
-    def put(self, array: Any) -> Any:
+    def put(self, array: Any, dtype: Any = None) -> Any:
         """A copy of a host array; see ``Device.put``."""
-        return cupy.asarray(array)
+        return cupy.asarray(array if dtype is None else np.ascontiguousarray(array, dtype=dtype))
 
     def take(self, array: Any) -> Array:
         """A host copy; see ``Device.take``."""
@@ -156,8 +154,8 @@ class CupyDevice:
                 ) from error
         p = len(L)
         W = cupy.empty((p, p), dtype)
-        for start in range(0, p, _COLUMNS):
-            stop = min(p, start + _COLUMNS)
+        for start in range(0, p, COLUMNS):
+            stop = min(p, start + COLUMNS)
             unit = cupy.zeros((p, stop - start), np.float64, order="F")
             unit[cupy.arange(start, stop), cupy.arange(stop - start)] = 1.0
             # L in C order is Lᵀ in Fortran's: as its transpose it is not copied.

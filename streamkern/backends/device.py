@@ -22,8 +22,11 @@ NARROW = 64
 PANEL_BYTES = 512 << 20
 """Largest panel k(X_tile, Z) on a device, in bytes. Of any card the same, because it decides the order of sums."""
 
-PANELS = 3
-"""Panels at once: two threads compute, each with a product or a kernel's strip."""
+TURNS = 2
+"""Threads that compute at a time: while one waits for residuals of the host, the other's panel is evaluated."""
+
+COLUMNS = 1024
+"""Columns of the inverse of a factor that are substituted at a time."""
 
 NARROW_OUTPUTS = 16
 """Outputs of which one thread holds the sums in registers."""
@@ -65,8 +68,8 @@ class Device(Protocol):
             StorageError: on leaving: the device had no memory left.
         """
 
-    def put(self, array: Any) -> Any:
-        """A copy of a host array; an array of the device is itself."""
+    def put(self, array: Any, dtype: Any = None) -> Any:
+        """A copy of a host array, in rows and of a dtype where one is given; an array of the device is itself."""
 
     def take(self, array: Any) -> Array:
         """A host copy, once everything before it is computed."""
@@ -106,24 +109,3 @@ class Device(Protocol):
         Raises:
             NumericalError: A is not positive definite.
         """
-
-
-def device_bytes(p: int, d: int, outputs: int, batch: int, itemsize: int, exact: bool, packed: int = 0) -> int:
-    """Bytes that training holds on a device at its peak.
-
-    Args:
-        p: number of centers.
-        d: width of the rows.
-        outputs: number of outputs.
-        batch: rows that lie there at once: of the step that is computed, and of those ahead.
-        itemsize: bytes of a number.
-        exact: whether K(Z, Z) is factored there, in float64.
-        packed: bytes of a factor in 16 bits that lies there, with a panel of it in 32.
-    """
-    panel = min(PANEL_BYTES, max(1, batch) * p * itemsize)
-    resident = p * (d + 1) * itemsize + 8 * p * outputs * itemsize
-    training = PANELS * max(panel, p * itemsize) + batch * (2 * d + 2) * itemsize
-    factor = p * p * itemsize if exact else packed
-    # K in float64, its factor, the inverse, and columns on their way through the substitution.
-    setup = p * p * (16 + itemsize) + 3 * p * min(p, 1024) * 8 if exact else 0
-    return resident + max(training + factor, setup)

@@ -336,7 +336,7 @@ def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: Size) -> li
     device = device_for(pipeline, name)
     if device is None:
         return []
-    needed = require_room(device, pipeline.solver, fits, size.p, size.d, size.itemsize)
+    needed = require_room(device, fits, size.p, size.d, size.itemsize)
     return [
         f"blocks are computed on {device.name}: {format_bytes(needed)} of {format_bytes(device.budget)} there; "
         "seconds are those of the CPU"

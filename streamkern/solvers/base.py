@@ -51,6 +51,11 @@ def steps_ahead(batch: int, width: int) -> int:
     return max(STEPS_AHEAD, min(MOST_STEPS_AHEAD, BYTES_AHEAD // max(1, batch * width)))
 
 
+def ahead_bytes(step: int) -> int:
+    """Bytes of the blocks of the steps ahead, at most, and of the one being made, for ``step`` bytes of a step."""
+    return max(STEPS_AHEAD * step, BYTES_AHEAD) + step
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Everything a solver needs to know.

@@ -409,7 +409,7 @@ def fit(
     projected = projected if search is None else project(guess, likely_outputs(guess))
     allow(projected)
     itemsize = np.dtype(recipe.dtype).itemsize
-    require_room(device, recipe.solver, projected, width(recipe, guess), guess.n_features, itemsize)
+    require_room(device, projected, width(recipe, guess), guess.n_features, itemsize)
     scaled, facts = ready or prepare(recipe, executor, stages)
     done = notes(scaled, steps(recipe), facts)
     if weights := described_weights(scaled):

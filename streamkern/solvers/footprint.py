@@ -20,7 +20,7 @@ from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
 from streamkern.solvers.answers import AnswersFrom, answers_bytes
-from streamkern.solvers.base import BYTES_AHEAD, HELD_OUT, MIX_BYTES, MIX_CHUNKS, STEPS_AHEAD, Solver, row_bytes
+from streamkern.solvers.base import HELD_OUT, MIX_BYTES, MIX_CHUNKS, Solver, ahead_bytes, row_bytes
 from streamkern.solvers.metered import SCAN_ROWS, Bill, Size, sums_held
 from streamkern.solvers.metric import AGOP, metric_bill
 from streamkern.solvers.metrics import ranks_bytes
@@ -321,8 +321,7 @@ def _project(
     gather = read + slots * 2 * min(_GATHER_ROWS, chunk_rows) * (d * itemsize + 8 * values) + KEPT_BYTES
     # Blocks of the steps ahead and of the one being made; raw windows; the order of the rows.
     step = batch * row_bytes(d, itemsize, values)
-    reading = max(STEPS_AHEAD * step, BYTES_AHEAD) + step
-    reading += (lanes + 1) * _WINDOW * -(-batch // lanes) * row
+    reading = ahead_bytes(step) + (lanes + 1) * _WINDOW * -(-batch // lanes) * row
     reading += 8 * (_ORDER_ROWS + (walked + _ORDERING) * group)
     evaluation = read + slots * (takes.evaluation + min(model_rows, chunk_rows) * row) + KEPT_BYTES
     evaluation_sums = sums_held(slots, -(-stored_rows // model_rows) or 1) + 2 * slots

@@ -17,6 +17,7 @@ from streamkern.data.stream import Block, Key
 from streamkern.engine import default_engine
 from streamkern.engine.base import Engine
 from streamkern.engine.meter import MeterEngine
+from streamkern.engine.metered_device import MeteredDeviceEngine
 from streamkern.engine.operations import Operations
 from streamkern.engine.shaped import Meter, Shaped
 from streamkern.execute.base import Parts, Stack
@@ -187,6 +188,11 @@ class Bill:
         return _Run(self.solver, self.size, 1.0 / _ANY_CRITICAL_BATCH).memory(self.model_rows)
 
     @cached_property
+    def on_device(self) -> int:
+        """Bytes on a device at the peak, where blocks are computed there, beyond rows that are on their way."""
+        return _Run(self.solver, self.size, 1.0 / _ANY_CRITICAL_BATCH, on_device=True).device_peak(self.model_rows)
+
+    @cached_property
     def effort(self) -> Effort:
         """Operations, at a likely batch."""
         return _Run(self.solver, self.size, 1.0 / LIKELY_CRITICAL_BATCH, likely=True).effort()
@@ -205,10 +211,14 @@ class Bill:
 class _Run:
     """A solver's run on shapes."""
 
-    def __init__(self, solver: Solver, size: Size, top: float, likely: bool = False) -> None:
+    def __init__(self, solver: Solver, size: Size, top: float, likely: bool = False, on_device: bool = False) -> None:
         self.size, self.meter = size, Meter()
         overlaps = size.slots > 1 if size.overlaps is None else size.overlaps
-        self.engine = MeterEngine(self.meter, default_engine(), size.slots, overlaps, top, likely)
+        self.engine = (
+            MeteredDeviceEngine(self.meter, default_engine(), size.slots, top)
+            if on_device
+            else MeterEngine(self.meter, default_engine(), size.slots, overlaps, top, likely)
+        )
         self.sums = self.state = self.block = 0
         self.problem = MeteredProblem.of(size, self.engine, self)
         prepared = solver.prepare(self.problem)
@@ -219,16 +229,14 @@ class _Run:
 
     def memory(self, model_rows: int) -> Memory:
         """Bytes."""
-        iteration, meter, size = self.iteration, self.meter, self.size
+        iteration, meter = self.iteration, self.meter
         setup = max(self.setup_peak, meter.peak)
         basis = self.problem.predictor()
         centers = self.problem.held.nbytes + basis_bytes(basis)
-        rows = min(model_rows, size.n)
         meter.peak = before = meter.alive
-        W = self.engine.zeros((basis.width, size.outputs), size.dtype)
-        SquaredError(basis, False)(self.problem.block((0,), rows), W)
+        self._evaluate(basis, model_rows)
         evaluation = meter.peak - before
-        del W, basis
+        del basis
         meter.peak = 0
         self._train()
         batch = iteration.stream.batch_rows if iteration.minibatches else 0
@@ -236,6 +244,17 @@ class _Run:
             setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch, iteration.sweeps,
             *self._shared(),
         )  # fmt: skip
+
+    def device_peak(self, model_rows: int) -> int:
+        """Bytes on the device, of set-up, training and evaluation."""
+        self._train()
+        self._evaluate(self.problem.predictor(), model_rows)
+        engine: Any = self.engine
+        return int(engine.device.meter.peak)
+
+    def _evaluate(self, basis: Basis, model_rows: int) -> None:
+        W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
+        SquaredError(basis, False)(self.problem.block((0,), min(model_rows, self.size.n)), W)
 
     def _shared(self) -> tuple[int, int]:
         """What workers hold of centers that are shared out, all together, and of a step, each."""

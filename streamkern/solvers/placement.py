@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from streamkern.backends import get_device
-from streamkern.backends.device import Device, device_bytes
-from streamkern.engine.packed import factor_bytes
+from streamkern.backends.device import TURNS, Device
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.memory import format_bytes
-from streamkern.solvers.base import STEPS_AHEAD, Solver
-from streamkern.solvers.eigenpro import exact_bytes
+from streamkern.solvers.base import ahead_bytes
+from streamkern.solvers.eigenpro import EigenPro, exact_bytes
 from streamkern.solvers.footprint import Footprint
+from streamkern.solvers.metered import SCAN_ROWS, Bill
 
-OUTPUTS = 16
-"""Outputs assumed; they take little memory compared with the centers."""
+INEXACT = EigenPro(projection="inexact")
 
 
 def device_for(recipe: Any, name: str) -> Device | None:
@@ -51,21 +51,15 @@ def device_for(recipe: Any, name: str) -> Device | None:
     )
 
 
-def fits_exactly(device: Device, p: int, d: int, batch: int, itemsize: int) -> bool:
-    """Whether K(Z, Z) of p centers can be factored on a device."""
-    return _bytes(p, d, batch, itemsize, exact=True) <= device.budget
-
-
 def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:
-    """Bytes of the solver's own matrices: the host's, or what a device has left where K(Z, Z) does not fit it."""
-    batch = projected.bill.memory.batch
-    if device is None or fits_exactly(device, p, d, batch, itemsize):
-        return projected.solver_bytes
-    rest = max(0, device.budget - _bytes(p, d, batch, itemsize, exact=False))
-    return min(projected.solver_bytes, exact_bytes(p) - 1, rest)
+    """Bytes of the solver's own matrices: the host's, or what a device has left where what they allow does not fit."""
+    room = projected.solver_bytes
+    if device is None or device_bytes(projected.bill, p, d, itemsize, room) <= device.budget:
+        return room
+    return min(room, exact_bytes(p) - 1, max(0, device.budget - device_bytes(projected.bill, p, d, itemsize, 0)))
 
 
-def require_room(device: Device | None, solver: Solver, projected: Footprint, p: int, d: int, itemsize: int) -> int:
+def require_room(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:
     """Bytes that training holds on a device; 0 on the CPU.
 
     Raises:
@@ -73,21 +67,29 @@ def require_room(device: Device | None, solver: Solver, projected: Footprint, p:
     """
     if device is None:
         return 0
-    settings = solver.to_json()
-    exact = settings.get("projection") == "exact" or (
-        projected.bill.choice == "exact" and fits_exactly(device, p, d, projected.bill.memory.batch, itemsize)
-    )
-    lead = settings.get("projection") == "packed" and projected.bill.choice.partition(" ")[2]
-    needed = _bytes(p, d, projected.bill.memory.batch, itemsize, exact, factor_bytes(p, int(lead)) if lead else 0)
+    room = room_for_solver(device, projected, p, d, itemsize)
+    needed = device_bytes(projected.bill, p, d, itemsize, room)
     if needed > device.budget:
+        held = device_bytes(replace(projected.bill, solver=INEXACT), p, d, itemsize, 0) < needed
         raise PlanRefusedError(
             f"The run needs {format_bytes(needed)} of the device and may use {format_bytes(device.budget)}.",
             where=f"{device.name}, centers={p}",
             expected=f"{format_bytes(needed)} of memory on the device",
-            remedy=('use projection="inexact", or ' if exact or lead else "") + "use fewer centers, or --device cpu",
+            remedy=('use projection="inexact", or ' if held else "") + "use fewer centers, or --device cpu",
         )
     return needed
 
 
-def _bytes(p: int, d: int, batch: int, itemsize: int, exact: bool, packed: int = 0) -> int:
-    return device_bytes(p, d, OUTPUTS, (STEPS_AHEAD + 2) * max(1, batch), itemsize, exact, packed)
+def device_bytes(bill: Bill, p: int, d: int, itemsize: int, room: int) -> int:
+    """Bytes on a device at the peak: what the run on shapes holds there, and the rows of the steps ahead.
+
+    Args:
+        bill: what the solver takes on the host.
+        p: number of centers.
+        d: features of the rows.
+        itemsize: bytes of a number.
+        room: bytes that the solver may use for its own matrices.
+    """
+    bill = replace(bill, size=replace(bill.size, p=p, d=d, itemsize=itemsize, memory=room))
+    rows = d * itemsize * max(bill.memory.batch, min(SCAN_ROWS, bill.size.n) * TURNS)
+    return bill.on_device + ahead_bytes(rows) + 2 * rows  # those being made as they are stored, and as they are sent

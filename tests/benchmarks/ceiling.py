@@ -36,7 +36,7 @@ import streamkern as sk
 from streamkern.backends import product
 from streamkern.data.stream import Block
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
-from streamkern.execute.threads import default_threads
+from streamkern.engine.parallel import default_threads
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.solvers.gradient import Gradient

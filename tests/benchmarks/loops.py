@@ -24,7 +24,7 @@ IMPORT = (
 EVERY_LOOP = f"""
 import time; t = time.perf_counter()
 import numpy as np
-from streamkern.backends import NumbaBackend
+from streamkern.backends.numba import NumbaBackend
 b = NumbaBackend()
 x = np.ones((2, 2), np.float32)
 one = np.ones(2, np.int64)

@@ -27,8 +27,8 @@ from streamkern.data.stream import Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.engine import default_engine
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
+from streamkern.engine.parallel import default_threads
 from streamkern.execute import open_executor
-from streamkern.execute.threads import default_threads
 from streamkern.kernels import Expansion
 from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.metered import SCAN_ROWS

@@ -21,7 +21,7 @@ from workers import watched
 
 import streamkern as sk
 from streamkern.data.stream import Block
-from streamkern.execute.threads import default_threads
+from streamkern.engine.parallel import default_threads
 from streamkern.kernels import Expansion
 from streamkern.solvers.gradient import Gradient
 

@@ -13,7 +13,7 @@ from streamkern.data.device import DeviceAssembly
 from streamkern.data.stream import Assembly, Scan
 from streamkern.data.targets import Classes
 from streamkern.engine import default_engine
-from streamkern.engine import device as module
+from streamkern.engine import on_device as module
 from streamkern.engine.device import DeviceEngine
 from streamkern.errors import NumericalError
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
@@ -70,7 +70,7 @@ def test_the_same_state_is_sent_once():
     device = HostDevice()
     sent = []
     put = device.put
-    device.put = lambda array: sent.append(np.shape(array)) or put(array)
+    device.put = lambda array, *more: sent.append(np.shape(array)) or put(array, *more)
     there = Expansion(Gaussian(3.0), Z, DeviceEngine(device))
     for _ in range(3):
         there.pull(X, W, lambda F, part: F, 3)

@@ -13,9 +13,9 @@ from sklearn.datasets import load_digits
 
 import streamkern as sk
 from streamkern.backends import Backend, NumpyBackend
-from streamkern.backends.device import device_bytes
 from streamkern.engine.device import DeviceEngine
 from streamkern.kernels import Expansion
+from streamkern.solvers.metered import Bill, Size
 from streamkern.testing.backend import BackendSuite
 from tests.device import HostDevice
 
@@ -144,7 +144,7 @@ def test_memory_stays_within_what_was_projected(gpu):
     there = Expansion(sk.Laplace(20.0), Z, DeviceEngine(gpu))
     with peak_bytes() as peak:
         there.pull(gpu.upload(X), W, lambda F, rows: F, c)
-    assert 0 < peak() <= device_bytes(p, d, c, b, 4, exact=False)
+    assert 0 < peak() <= Bill(sk.SGD(batch=b), Size(b, p, d, c, lanes=1), 1).on_device + b * d * 4
 
 
 def test_a_wide_block_runs_near_the_card_s_product_rate(gpu):

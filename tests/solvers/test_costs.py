@@ -15,13 +15,16 @@ import pytest
 import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
+from streamkern.engine.device import DeviceEngine
 from streamkern.engine.operations import Operations, eigh
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import features
 from streamkern.memory import release
 from streamkern.solvers import Problem, train
-from streamkern.solvers.metered import Bill, Effort, Size
+from streamkern.solvers.base import ahead_bytes
+from streamkern.solvers.metered import SCAN_ROWS, Bill, Effort, Size
 from tests.counting import CountingEngine, CountingSource, OperationCounts, counted_rows
+from tests.device import CountingDevice
 
 FOURIER = sk.RandomFourier(sk.Gaussian(2.0), 96)
 
@@ -61,11 +64,13 @@ class Ran(NamedTuple):
     passes: int
 
 
-def problem(shape: tuple[int, ...], solver: Any, given: Any, executor: Any, **more: Any) -> Problem:
+def problem(
+    shape: tuple[int, ...], solver: Any, given: Any, executor: Any, chunk_rows: int = 250, **more: Any
+) -> Problem:
     n, p, d, c, lanes = shape
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, d)).astype(np.float32)
-    data = sk.Dataset(CountingSource(X, rng.standard_normal((n, c)), chunk_rows=250))
+    data = sk.Dataset(CountingSource(X, rng.standard_normal((n, c)), chunk_rows=chunk_rows))
     ids = data.draw(n if isinstance(solver, sk.EigenPro2) else p)
     encoding = Continuous(np.zeros(c), flat=False)
     return Problem(
@@ -210,6 +215,28 @@ def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shap
     assert training <= said.training + rows
     assert said.setup <= 1.35 * setup + (3 << 20)
     assert said.training <= 1.35 * training + (3 << 20)
+
+
+ON_DEVICE = {name: solver for name, (solver, given) in MEMORY.items() if given is None and name != "EigenPro2"} | {
+    "EigenPro, exact": sk.EigenPro(projection="exact")
+}
+
+
+@pytest.mark.parametrize(("threads", "shape"), [(1, (8192, 300, 12, 4, 4)), (2, (8192, 450, 100, 40, 4))], ids=str)
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_memory_of_a_device_is_what_the_meter_says(name: str, threads: int, shape: tuple[int, ...]):
+    """Of narrow rows, whose kernel values are never written, and of wide ones; the rows of steps ahead are counted."""
+    solver, device = ON_DEVICE[name], CountingDevice()
+    n, _, d, c, lanes = shape
+    with ThreadsExecutor(threads) as executor:
+        posed = problem(shape, solver, None, executor, chunk_rows=SCAN_ROWS, engine=DeviceEngine(device))
+        p = len(posed.centers.Z)
+        bill = Bill(solver, Size(n, p, d, c, lanes=lanes, slots=threads, blocks=2), 1)
+        iteration = solver.setup(posed, solver.prepare(posed))
+        train(posed, iteration)
+    said, rows = bill.on_device, ahead_bytes(max(threads * SCAN_ROWS, bill.memory.batch) * d * 4)
+    assert device.peak <= said + rows
+    assert said <= 1.35 * device.peak + (1 << 20)
 
 
 def test_delayed_projection_holds_a_few_numbers_for_each_center():

@@ -1,0 +1,149 @@
+"""A device on shapes: the verbs of ``engine/on_device.py`` run on it, and a meter sees what lies there at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from streamkern.backends.device import COLUMNS, TURNS
+from streamkern.engine.base import Engine, Respond
+from streamkern.engine.meter import MeterEngine
+from streamkern.engine.on_device import OnDevice
+from streamkern.engine.packed import PANEL, PackedFactor
+from streamkern.engine.shaped import Meter, Shaped
+from streamkern.types import Array
+
+
+class _Loops:
+    """Loops over arrays of the device: what they return lies there, and they hold nothing besides."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A new array."""
+        return self.meter.array(shape, dtype)
+
+    def row_norms(self, X: Any) -> Any:
+        """‖x‖² of every row."""
+        return self.meter.array((len(X),), X.dtype)
+
+    def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str, params: Mapping[str, float]) -> None:
+        """In place."""
+
+    def narrow(self, A: Any, B: Any, W: Any, kind: str, params: Mapping[str, float]) -> Any:
+        """k(A, B) W, whose kernel values are not written."""
+        return self.meter.array((len(A), W.shape[1]), W.dtype)
+
+
+class MeteredDevice:
+    """Arrays of a device as shapes.
+
+    Args:
+        host: the meter of the process.
+        threads: of the process.
+    """
+
+    name = "meter"
+    budget = 0
+
+    def __init__(self, host: Meter, threads: int) -> None:
+        self.host, self.meter = host, Meter()
+        self.loops: Any = _Loops(self.meter)
+        self.turns = min(threads, TURNS)
+        self._inside = False
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Nothing is waited for."""
+        return nullcontext()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What is held at a time: where threads compute, the peak of one for each turn, less what was sent to stay."""
+        if self._inside:
+            yield
+            return
+        meter, peak, before = self.meter, self.meter.peak, self.meter.alive
+        meter.peak, self._inside = before, True
+        try:
+            yield
+        finally:
+            self._inside = False
+            others = self.turns - 1 if self.host.parallel else 0
+            meter.peak = max(peak, meter.peak + others * (meter.peak - max(before, meter.alive)))
+
+    @contextmanager
+    def in_threads(self) -> Iterator[None]:
+        """Threads of this process compute."""
+        before, self.host.parallel = self.host.parallel, True
+        try:
+            yield
+        finally:
+            self.host.parallel = before
+
+    def put(self, array: Any, dtype: Any = None) -> Any:
+        """A copy there."""
+        if isinstance(array, Shaped) and array.meter is self.meter:
+            return array
+        return self.meter.array(array.shape, array.dtype if dtype is None else dtype)
+
+    def take(self, array: Any) -> Any:
+        """A copy here."""
+        return self.host.array(array.shape, array.dtype)
+
+    def inverse_factor(self, A: Any, dtype: Any) -> Any:
+        """Beside A: its factor, the inverse, and columns on their way through the substitution."""
+        p = len(A)
+        with self.meter.scratch(8 * p * p + 3 * 8 * p * min(p, COLUMNS)):
+            return self.meter.array((p, p), dtype)
+
+
+class MeteredDeviceEngine(OnDevice, MeterEngine):
+    """The meter of a run whose blocks are computed on a device: what it holds is ``device.meter.peak``.
+
+    Args:
+        meter: counts what the host does.
+        real: the engine of the host.
+        slots: threads.
+        top: as of ``MeterEngine``.
+    """
+
+    def __init__(self, meter: Meter, real: Engine, slots: int, top: float) -> None:
+        super().__init__(meter, real, slots, False, top)
+        self.host: MeterEngine = MeterEngine(meter, real, slots, False, top)
+        self.device: Any = MeteredDevice(meter, slots)
+
+    def block(self, expansion: Any, X: Any, out: Any = None) -> Array:
+        with self.device.at_once():
+            return super().block(expansion, X, out)
+
+    def predict(self, basis: Any, X: Any, W: Array) -> Array:
+        with self.device.at_once():
+            return super().predict(basis, X, W)
+
+    def pull(self, basis: Any, X: Any, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
+        """In the weights' precision and, where that is wider, in that of the values: data decide which it is."""
+        if W.dtype != basis.dtype:
+            self.pull(basis, X, W.astype(basis.dtype), respond, outputs)
+        with self.device.at_once():
+            return super().pull(basis, X, W, respond, outputs, begun)
+
+    def values(self, basis: Any, X: Array, then: Any = None) -> Array:
+        with self.device.in_threads():
+            return MeterEngine.values(self, basis, X, then)
+
+    def covariance(self, basis: Any, X: Array, V: Array) -> Array:
+        with self.device.in_threads():
+            return MeterEngine.covariance(self, basis, X, V)
+
+    def packed_factor(self, expansion: Any, shift: float, lead: int) -> PackedFactor:
+        """One panel on the device, which stands for all."""
+        self.block(expansion, expansion.Z[:PANEL])
+        return self.host.packed_factor(expansion, shift, lead)
+
+    def kernel_product(self, expansion: Any, V: Array) -> Array:
+        """One tile on the device, which stands for all."""
+        with self.device.in_threads():
+            self.block(expansion, expansion.Z[: expansion.row_tile])
+        return self.host.kernel_product(expansion, V)
