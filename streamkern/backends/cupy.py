@@ -1,7 +1,8 @@
 """The GPU: CuPy's arrays, streams, memory pool, cuBLAS and cuSOLVER. Nothing else in the library imports CuPy.
 
 These lines run only where there is a GPU, so they are few: everything that can be tested without one stands elsewhere,
-the kernels in ``cuda.py`` and what is computed with them in ``engine/on_device.py``. ``pytest -m gpu`` covers this file.
+the kernels in ``cuda.py``, and what is computed with them in ``engine/on_device.py``. ``pytest -m gpu`` covers this
+file.
 """
 
 from __future__ import annotations

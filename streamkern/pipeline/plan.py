@@ -33,6 +33,7 @@ from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.left_out import rows_left_out
 from streamkern.solvers.metered import Bill, Size
 from streamkern.solvers.metric import metric_bill
+from streamkern.solvers.metrics import ranking
 from streamkern.solvers.placement import device_for, require_room
 
 LIKELY_CLASSES = 10
@@ -427,7 +428,10 @@ def _stages(
         answered = float(held) * predicting + Operations(numbers=20.0 * fitted * (3 * size.outputs + 2) ** 2)
         took = seconds(answered, held, held * row_bytes)
         calibrating = [stage("calibrate", fitted, 1, answered, held * row_bytes, took)]
-    evaluated = seconds(float(scored) * predicting, scored, looked_up)
+    evaluating = float(scored) * predicting
+    if pipeline.task == "classification":
+        evaluating += ranking(scored, size.outputs)
+    evaluated = seconds(evaluating, scored, looked_up)
     return (
         *(stage(f"preprocess-{name}", stored, 1, scanning, whole, scanned, "statistics") for name in learnt),
         stage("statistics", stored, 1, scanning, whole, scanned),
@@ -450,5 +454,5 @@ def _stages(
         stage("eigensystem", sweeps * n or min(HELD_OUT, n), 1 + sweeps, takes.setup, whole * (1 + sweeps), prepared),
         stage("train", passes * n, passes, training, read, trained),
         *calibrating,
-        stage("evaluate", scored, 1, float(scored) * predicting, looked_up, evaluated),
+        stage("evaluate", scored, 1, evaluating, looked_up, evaluated),
     )

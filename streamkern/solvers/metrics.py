@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
+from streamkern.engine.operations import Operations
 from streamkern.types import Array
 
 RANKED = 100
@@ -32,10 +33,17 @@ _PLACE = 48  # bits of a score, above which stands its class
 
 Ranked = tuple[Array, Array, Array]
 
+_RANKING = 1500.0  # 0.6 µs a score of one thread measured, beside 0.4 ns for a sum of two numbers
+
 
 def ranks_bytes(rows: int, outputs: int) -> int:
     """Bytes that the order of so many rows' scores takes in a sum."""
     return 24 * min(2 * CELLS, rows * outputs) if outputs <= RANKED else 0
+
+
+def ranking(rows: int, outputs: int) -> Operations:
+    """Operations that the order of so many rows' scores takes: each is sorted, and merged up a tree of sums."""
+    return Operations(numbers=_RANKING * rows * outputs if outputs <= RANKED else 0.0)
 
 
 class Ranks:
