@@ -264,7 +264,9 @@ def test_under_a_limit_of_the_system_cases_end_in_words_within_their_budget(name
 
 def test_compiling_anew_is_projected(sources: Path) -> None:
     """Where nothing is kept, as in a first run or a container: with room besides, as libraries differ."""
-    warm, cold = (memory_cases.measured("EigenPro, plain", sources, 0.05, room=300, cold=anew) for anew in (False, True))
+    warm, cold = (
+        memory_cases.measured("EigenPro, plain", sources, 0.05, room=300, cold=anew) for anew in (False, True)
+    )
     for found in (warm, cold):
         assert memory_cases.faults("EigenPro, plain", found) == [], found
         assert found["projected"] - found["peak"] > 16 * MIB

@@ -57,7 +57,7 @@ class Loop:
         return self._compiled(*args)
 
     def at_hand(self) -> bool:
-        """Whether the first call compiles nothing: the code is in this process, or kept since the source was written."""
+        """Whether a call compiles nothing: the code is in this process, or kept since the source was written."""
         if self._compiled is not None:
             return True
         folder, release = numba.njit(**OPTIONS)(self._function).stats.cache_path, numba.__version__.encode()

@@ -480,9 +480,7 @@ def main() -> None:
             if args.only not in name:
                 continue
             size, room = SMALL[name] if args.small else (args.size, 0)
-            found = measured(
-                name, folder, size, room=room, hard=args.hard, cold=args.cold, library=args.library
-            )
+            found = measured(name, folder, size, room=room, hard=args.hard, cold=args.cold, library=args.library)
             numbers = [f"{found[key] / MIB:.0f}" for key in ("base", "budget", "projected", "peak")]
             outcome, bad = found["outcome"].replace("\n", " ")[:150], faults(name, found)
             wrong += bool(bad)

@@ -1,4 +1,4 @@
-"""A thousand classes through training, predict, evaluate and the report: the same numbers, and a page that can be read."""
+"""A thousand classes through training, predict, evaluate and the report: one accuracy, and a page of some size."""
 
 from __future__ import annotations
 

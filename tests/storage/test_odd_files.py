@@ -91,9 +91,9 @@ def test_row_groups_without_rows_are_passed_over(
     assert kept[0] == kept[1]
     made = []
     for name in ("with", "without"):
-        model_of_run = tmp_path / "run 0" / "model.zarr"
-        sk.predict(model_of_run, tmp_path / f"{name}.rows.parquet", tmp_path / f"{name}.out", id="name", format="parquet")
-        made.append(pq.read_table(tmp_path / f"{name}.out"))
+        model, out = tmp_path / "run 0" / "model.zarr", tmp_path / f"{name}.out.parquet"
+        sk.predict(model, tmp_path / f"{name}.rows.parquet", out, id="name")
+        made.append(pq.read_table(out))
         sk.ingest(tmp_path / f"{name}.parquet", tmp_path / f"{name}.zarr", target="y", columns=columns, shuffle=True)
     assert made[0].equals(made[1])
     stored = [read_all(open_tables([tmp_path / f"{name}.zarr"], "y")).X for name in ("with", "without")]

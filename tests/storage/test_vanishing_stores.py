@@ -1,4 +1,4 @@
-"""Data that go away in the middle of a run, a prediction or an ingest: one error, nothing lost, and the same bits later."""
+"""Data that vanish in the middle of a run, a prediction or an ingest: one error, nothing lost, the same bits later."""
 
 from __future__ import annotations
 
