@@ -499,12 +499,12 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
 
 
 class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
-    """Classification by least squares on class indicators: the class of the largest output is the prediction.
+    """Classification by least squares on class indicators: the class of the largest probability is the prediction.
 
     ``predict_proba`` has probabilities where there are rows to learn them from that the model was not fitted to: with
     ``validation``; or with the solver ``Direct``, which has the outputs on training rows as if each had been left out.
-    They come from the outputs by parameters of each class, so the class of the largest probability may be another than
-    ``predict``'s where two are nearly as large.
+    Without them, or with ``class_weight``, the class of the largest output is the prediction; of two classes with a
+    ``threshold``, what lies above it. ``decision_function`` has the outputs themselves.
 
     Args:
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median

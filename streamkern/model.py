@@ -38,6 +38,7 @@ from streamkern.kernels import (
     mean_row,
 )
 from streamkern.solvers.answering import ModelAnswers
+from streamkern.solvers.answers import decided_by
 from streamkern.solvers.fit import Fitted
 from streamkern.solvers.saved import Answers, described_arrays, loaded_answers, saved_answers
 from streamkern.solvers.score import Scored, score, score_in_detail
@@ -554,13 +555,14 @@ def from_artifact(
         if any(arrays[name].shape not in ((), (Z.shape[1],)) for name in ("factor", "shift")):
             raise KeyError("factor and shift")
         transforms = load(metadata.get("transforms", []), arrays)
+        answers = loaded_answers(metadata.get("answers"), arrays, encoding, len(weights))
         if transforms and transforms[-1].n_out != Z.shape[1]:
             raise KeyError("transforms")
         model = KernelMachine(
             kernel or kernel_from_json(metadata["kernel"]),
             Z,
             weights,
-            encoding,
+            decided_by(encoding, answers),
             _number_or_array(arrays["factor"]),
             _number_or_array(arrays["shift"]),
             None if columns is None else tuple(map(str, columns)),
@@ -569,7 +571,7 @@ def from_artifact(
             transforms,
             _number_or_array(arrays["origin"]) if "origin" in arrays else 0.0,
             None if metadata.get("schema") is None else Schema.from_json(metadata["schema"]),
-            loaded_answers(metadata.get("answers"), arrays, encoding, len(weights)),
+            answers,
             _stored_sums(metadata, where, weights.shape),
         )
         if model.schema is not None and model.schema.names != model.columns:

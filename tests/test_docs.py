@@ -149,6 +149,19 @@ def test_what_the_navigation_names_is_there() -> None:
     assert [page for page in unnamed if "/" in page and not page.startswith("adr/")] == []
 
 
+def test_pages_are_few_and_each_is_two_clicks_from_the_first() -> None:
+    """By links in the text: a navigation that is folded away on a phone does not count."""
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert len([page for page in pages if not page.startswith("adr/")]) <= 45
+    near = {"index.md"}
+    for _ in range(2):
+        for page in near.copy():
+            text = (DOCS / page).read_text(encoding="utf-8")
+            found = re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", text)
+            near |= {os.path.normpath(Path(page).parent / link) for link in found}
+    assert sorted(pages - near) == []
+
+
 def test_the_page_of_the_command_line_is_current() -> None:
     spec = importlib.util.spec_from_file_location("commands", DOCS / "commands.py")
     assert spec is not None

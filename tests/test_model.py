@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import signal
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -174,10 +172,6 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # ---------------------------------------------------------------------------------------------- saving over a model
 
 
-class Killed(BaseException):
-    """No handler of errors sees it: what is on disk is what a killed process leaves."""
-
-
 def interrupted(
     monkeypatch: pytest.MonkeyPatch, path: Path, raising: BaseException
 ) -> Iterator[tuple[int, BaseException | None]]:
@@ -205,7 +199,7 @@ def interrupted(
                 patch.setattr(os, name, failing(getattr(os, name)))
             try:
                 NEW.save(path)
-            except (Killed, sk.StorageError) as error:
+            except sk.StorageError as error:
                 outcome = error
         yield k, outcome
         if calls <= k:
@@ -214,21 +208,6 @@ def interrupted(
 
 
 OLD, NEW = machine(seed=1), machine(seed=2)
-
-
-def test_a_process_killed_while_it_saves_leaves_the_old_model_or_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "model.zarr"
-    found = []
-    for k, outcome in interrupted(monkeypatch, path, Killed()):
-        loaded = sk.load_model(path)
-        assert same(loaded, OLD) or same(loaded, NEW), k
-        found.append((outcome is None, same(loaded, NEW)))
-    assert found[0] == (False, False)
-    assert found[-1] == (True, True)
-    assert len(found) > 10
-    assert [place.name for place in tmp_path.iterdir()] == ["model.zarr"], "what the killed left is cleared"
 
 
 def test_an_error_while_saving_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,28 +249,6 @@ def test_what_is_no_model_is_not_replaced(what: str, tmp_path: Path) -> None:
     with pytest.raises(sk.StorageError, match="no KernelMachine"):
         OLD.save(path)
     assert [(file, file.read_bytes()) for file in files(tmp_path)] == before
-
-
-def test_kill_9_between_the_two_renames(tmp_path: Path) -> None:
-    path = tmp_path / "model.zarr"
-    machine(seed=1).save(path)
-    code = f"""
-import os, signal, numpy as np, streamkern as sk
-from streamkern.data.targets import Classes
-from streamkern.storage import writer
-writer._exchange = lambda a, b: False  # as on NFS
-rename, calls = os.rename, []
-def kill(*arguments):
-    if calls: os.kill(os.getpid(), signal.SIGKILL)
-    calls.append(0)
-    rename(*arguments)
-os.rename = kill
-sk.KernelMachine(sk.Laplace(1.0), np.ones((2, {D})), np.ones((2, 2)), Classes(np.array([0, 1]))).save({str(path)!r})
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    assert not path.exists()
-    assert same(sk.load_model(path), machine(seed=1))
 
 
 # -------------------------------------------------------------------------------------------------------- prediction

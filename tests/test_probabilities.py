@@ -24,6 +24,7 @@ from streamkern.solvers import answers, auto, metrics
 from streamkern.solvers import probabilities as module
 from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.probabilities import ProbabilityCalibration, calibrated
+from streamkern.solvers.saved import loaded_answers, saved_answers
 
 
 def _halves(load):
@@ -45,8 +46,8 @@ def test_newton_finds_the_mode_that_another_method_finds(own, weighted, monkeypa
     monkeypatch.setattr(module, "OWN_PARAMETERS", 100 if own else 1)
     rows = _left_out(weighted=weighted)
     fit = module._Newton(
-        *module._features(rows.outputs), rows.y, np.ones(len(rows.y)) if rows.w is None else rows.w / rows.w.mean(),
-        default_engine(), own,
+        module._features(rows.outputs, False), rows.y,
+        np.ones(len(rows.y)) if rows.w is None else rows.w / rows.w.mean(), default_engine(), own,
     )  # fmt: skip
     start = fit.theta.copy()
     found = minimize(
@@ -94,6 +95,81 @@ def test_hundreds_of_classes():
     assert log_loss(y, found.probabilities(F)) < 1.0
 
 
+@pytest.mark.parametrize("wide", [(1.5, 1.5), (2.0, 0.0)])
+def test_a_link_of_two_softnesses_finds_what_one_does_not(wide, monkeypatch):
+    rng = np.random.default_rng(5)
+    n, k = 20_000, 5
+    F = rng.beta(0.6, 0.6 * (k - 1), (n, k)) * 1.2 - 0.1
+    truth = ProbabilityCalibration(np.full(k, 0.3), np.full(k, 0.3), np.zeros(k), {}, wide=np.array(wide))
+    P = truth.probabilities(F)
+    y = (rng.random((n, 1)) > P.cumsum(axis=1)).sum(axis=1)
+    missed = []
+    for softness in (module.WIDE, module.SOFTNESS):
+        monkeypatch.setattr(module, "WIDE", softness)
+        found = calibrated(LeftOut(F, y, None, "validation", np.arange(n)), default_engine())
+        missed.append(np.abs(found.probabilities(F) - P).mean())
+    assert missed[0] < 0.006
+    assert missed[1] > 0.01
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_probabilities_of_two_classes_have_the_order_of_the_scores(seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(2, size=60)
+    f = y + 0.3 * rng.standard_normal(60)
+    left_out = LeftOut(np.column_stack([1 - f, f]), y, None, "validation", np.arange(60))
+    found = calibrated(left_out, default_engine())
+    f = np.linspace(-2.0, 3.0, 200)
+    log_p = found.log_probabilities(np.column_stack([1 - f, f]))
+    assert (np.diff(log_p[:, 1] - log_p[:, 0]) > 0).all()
+
+
+def test_predictions_are_the_most_probable_classes_through_every_door(tmp_path):
+    rng = np.random.default_rng(0)
+    C = rng.standard_normal((150, 12))
+    y = np.repeat(np.arange(150), 9)
+    X = C[y] + 0.6 * rng.standard_normal((len(y), 12))
+    train = np.arange(len(y)) % 3 > 0
+    model = sk.KernelClassifier(sk.Gaussian(4.0), centers=900, solver=sk.Direct(1e-6), threads=1).fit(
+        X[train], y[train]
+    )
+    X, y = X[~train], y[~train]
+    P, F = model.predict_proba(X), model.decision_function(X)
+    expected = P.argmax(axis=1)
+    assert np.count_nonzero(expected != F.argmax(axis=1)) > 10
+    assert np.mean(expected == y) > np.mean(F.argmax(axis=1) == y)
+    np.testing.assert_array_equal(model.predict(X), expected)
+    loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
+    assert loaded.fingerprint == model.model_.fingerprint
+    np.testing.assert_array_equal(loaded.predict(X), expected)
+    np.testing.assert_array_equal(sk.Predictor(loaded)(X).predictions, expected)
+    np.save(tmp_path / "new.npy", X)
+    sk.predict(loaded, tmp_path / "new.npy", tmp_path / "made.parquet", threads=1)
+    np.testing.assert_array_equal(pd.read_parquet(tmp_path / "made.parquet")["prediction"], expected)
+    assert loaded.score(sk.from_arrays(X, y))["accuracy"] == pytest.approx(np.mean(expected == y))
+
+
+def test_a_model_saved_before_probabilities_decided_goes_on_as_it_did(tmp_path):
+    X, y, X_test, _ = _halves(load_digits)
+    model = sk.KernelClassifier(centers=80, threads=1).fit(X, y).model_
+    tree, arrays = saved_answers(model.answers)
+    for name in ("wide", "decides"):  # which such a model lacks
+        del tree["fields"][name]
+    old = loaded_answers(tree, arrays, model.encoding, len(model.weights))
+    assert (old.wide, old.decides) == (None, False)
+    model.answers, model.encoding = old, answers.decided_by(model.encoding, old)
+    loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
+    F = loaded.decision_function(X_test)
+    np.testing.assert_array_equal(loaded.predict(X_test), loaded.encoding.values[F.argmax(axis=1)])
+    np.testing.assert_array_equal(loaded.predict_proba(X_test), old.probabilities(F))
+
+
+def test_weights_of_classes_decide_by_outputs():
+    X, y, X_test, _ = _halves(load_digits)
+    model = sk.KernelClassifier(centers=80, threads=1, class_weight="balanced").fit(X, y)
+    np.testing.assert_array_equal(model.predict(X_test), model.decision_function(X_test).argmax(axis=1))
+
+
 @pytest.mark.parametrize("load", [load_breast_cancer, load_digits])
 def test_leave_one_out_calibrates_as_well_as_rows_held_out(load):
     X, y, X_test, y_test = _halves(load)
@@ -107,7 +183,7 @@ def test_leave_one_out_calibrates_as_well_as_rows_held_out(load):
     assert losses[0] < 0.9 * plain
     assert losses[0] < 1.15 * losses[1]
     P = left_out.predict_proba(X_test)
-    assert (P.argmax(axis=1) == left_out.predict(X_test)).mean() > 0.97
+    np.testing.assert_array_equal(left_out.predict(X_test), np.unique(y)[P.argmax(axis=1)])
     np.testing.assert_allclose(P.sum(axis=1), 1.0)
     np.testing.assert_allclose(left_out.predict_log_proba(X_test), np.log(P), atol=1e-6)
     assert left_out.model_.score(sk.from_arrays(X_test, y_test))["log_loss"] == pytest.approx(losses[0], abs=1e-6)

@@ -252,11 +252,6 @@ class Stream:
         """Steps of a pass."""
         return max(-(-self.lane_rows(lane) // self.block_rows) for lane in range(self.lanes))
 
-    def step_rows(self, step: int) -> int:
-        """Rows of one step of a pass, over all lanes."""
-        start = step * self.block_rows
-        return sum(min(max(self.lane_rows(lane) - start, 0), self.block_rows) for lane in range(self.lanes))
-
     def block(self, key: Key) -> Block:
         """Build block (pass, lane, step); a lane that has run out gives a block of no rows."""
         pass_, lane, step = key
@@ -264,11 +259,6 @@ class Stream:
         raw, order = self._window(pass_, lane, window)
         index = order[position * self.block_rows : (position + 1) * self.block_rows]
         return self.assembly.build(raw, index, key, f"pass {pass_}, lane {lane}, step {step}")
-
-    @property
-    def order_bytes(self) -> int:
-        """Most bytes that the orders of the groups in use take."""
-        return 8 * self._orders.budget
 
     def _share(self, spec: _Round, lane: int) -> tuple[int, int]:
         return spec.rows * lane // self.lanes, spec.rows * (lane + 1) // self.lanes

@@ -17,6 +17,7 @@ from streamkern.data.targets import Classes, Encoding
 from streamkern.execute.base import Executor
 from streamkern.partition.model import PartitionedMachine
 from streamkern.partition.tree import Partition
+from streamkern.solvers.answers import decided_by
 from streamkern.solvers.fit import Stages, statistics_kept, steps
 from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.warm import UnlikeChampionError
@@ -92,7 +93,7 @@ def as_champion(
             expected="the champion's classes",
             remedy="begin anew: --cold",
         )
-    return data, replace(facts, encoding=champion.encoding)
+    return data, replace(facts, encoding=decided_by(champion.encoding, None))
 
 
 def _same(found: Encoding | None, wanted: Encoding) -> bool:

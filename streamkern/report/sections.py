@@ -184,7 +184,7 @@ def _learning(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
     html = framed("learning", legend(entries), caption, table("By pass", _PASSES, rows) if rows else "")
     if scores:
         plots["scores"] = plot(scores, "training rows seen", "validation accuracy, %", words="rows")
-        html += framed("scores", "", "Share of validation rows whose largest output is their class.", "")
+        html += framed("scores", "", "Share of validation rows whose largest output is their class, pass by pass.", "")
     return html
 
 

@@ -165,6 +165,8 @@ def class_answers(
         return several if threshold is None else _with_cuts(several, left_out, threshold, encoding, warn)
     assert isinstance(encoding, Classes)
     made = calibrated(left_out, problem.engine, encoding.logits)
+    if factors is not None:  # weights of classes are for decisions: probabilities are those of the rows as they are
+        made = replace(made, decides=False)
     if threshold is not None:
         made = _with_cut(made, left_out, threshold, warn)
     missing = [str(encoding.values[code]) for code in made.facts["missing"]]
@@ -194,7 +196,7 @@ def _with_cut(
         "score": cut.best,
         "score_without": cut.plain,
     }
-    return replace(made, cut=cut.value, facts=made.facts | {"threshold": found})
+    return replace(made, cut=cut.value, decides=False, facts=made.facts | {"threshold": found})
 
 
 def _with_cuts(
@@ -224,11 +226,13 @@ def _with_cuts(
 
 
 def decided_by(encoding: Encoding, answers: Answers | None) -> Encoding:
-    """The encoding that decides with the threshold of the answers, where one was chosen."""
-    if isinstance(encoding, Classes) and isinstance(answers, ProbabilityCalibration):
-        return replace(encoding, cut=answers.cut)
-    if isinstance(encoding, Indicators) and isinstance(answers, LabelCalibration):
-        return replace(encoding, cuts=() if answers.cuts is None else tuple(answers.cuts.tolist()))
+    """The encoding that decides by the answers: their probabilities, or the threshold where one was chosen."""
+    if isinstance(encoding, Classes):
+        own = answers if isinstance(answers, ProbabilityCalibration) else None
+        return replace(encoding, cut=own.cut if own else 0.0, decider=own if own and own.decides else None)
+    if isinstance(encoding, Indicators):
+        cuts = answers.cuts if isinstance(answers, LabelCalibration) else None
+        return replace(encoding, cuts=() if cuts is None else tuple(cuts.tolist()))
     return encoding
 
 

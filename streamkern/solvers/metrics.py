@@ -17,7 +17,7 @@ import numpy as np
 
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
 from streamkern.engine.operations import Operations
-from streamkern.types import Array
+from streamkern.types import Array, IntArray
 
 RANKED = 100
 """Classes, at most, whose rows are put in order."""
@@ -175,7 +175,13 @@ class Measured:
 
 
 def measured(
-    encoding: Encoding, F: Array, y: Array, w: Array | None, P: Array | None = None, held: Held | None = None
+    encoding: Encoding,
+    F: Array,
+    y: Array,
+    w: Array | None,
+    P: Array | None = None,
+    held: Held | None = None,
+    taken: IntArray | None = None,
 ) -> Measured:
     """Sums over rows.
 
@@ -186,9 +192,10 @@ def measured(
         w: sample weights, shape (n,), or None.
         P: probabilities of the classes, shape (n, K), or None where the model has none.
         held: which targets lie in their 90% intervals, or None where the model has none.
+        taken: codes of the predicted classes, shape (n,), where they are known already.
     """
     if isinstance(encoding, Classes):
-        return _measured_classes(encoding, F, y, w, P)
+        return _measured_classes(F, y, w, P, encoding.decided(F) if taken is None else taken)
     if isinstance(encoding, Indicators):
         return _measured_labels(encoding, F, y > 0.5, w, P)
     miss = np.abs(np.subtract(F, y, dtype=np.float64))
@@ -201,10 +208,10 @@ def measured(
     return Measured(sums, Ranks.of_hits(np.log(held.scale), held.inside, w) if ranked else None)
 
 
-def _measured_classes(encoding: Classes, F: Array, y: Array, w: Array | None, P: Array | None) -> Measured:
+def _measured_classes(F: Array, y: Array, w: Array | None, P: Array | None, taken: IntArray) -> Measured:
     n, k = F.shape
     weight = np.ones(n) if w is None else np.asarray(w, dtype=np.float64)
-    taken, known = encoding.decided(F), y >= 0
+    known = y >= 0
     code = np.where(known, y, k)
     right = known & (taken == y)
     sums: dict[str, Any] = {

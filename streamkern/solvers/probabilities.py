@@ -1,14 +1,15 @@
 """Probabilities of classes from outputs, by a calibration on rows that the model was not fitted to.
 
 Outputs are regressed on one-hot codes, so each is near the probability of its class, and may be below 0 or above 1.
-With s(u) = ε log(1 + exp(u/ε)), which is u for u ≫ ε and stays positive,
+With s(u) = ε log(1 + exp(u/ε)), which is u for u ≫ ε and stays positive, and s' of a larger ε,
 
-    z_k = a_k log s(f_k) − c_k log s(1 − f_k) + b_k,    p = softmax(z).
+    z_k = a_k log s(f_k) − c_k log s(1 − f_k) + a' log s'(f_k) − c' log s'(1 − f_k) + b_k,    p = softmax(z).
 
-At a = 1, c = b = 0 the probabilities are the outputs themselves, made positive and divided by their sum; the
+At a = 1 and all others 0 the probabilities are the outputs themselves, made positive and divided by their sum; the
 parameters turn that into what was observed. Those of each class are near those of all, a_k = a + δ_k, by a Gaussian
 prior, so that rare classes lean on the others. The posterior is log-concave: Newton's method finds its mode.
-(Platt 1999; Guo, Pleiss, Sun and Weinberger 2017; Kull et al. 2019, Dirichlet calibration, diagonal.)
+(Platt 1999; Guo, Pleiss, Sun and Weinberger 2017; Kull, Silva Filho and Flach 2017, beta calibration; Kull et al. 2019,
+Dirichlet calibration, diagonal.)
 """
 
 from __future__ import annotations
@@ -25,17 +26,20 @@ from streamkern.engine import Engine
 from streamkern.errors import ModelFormatError
 from streamkern.solvers.left_out import LeftOut, require_coverage
 from streamkern.storage.serialize import serializable, sound_array
-from streamkern.types import Array
+from streamkern.types import Array, IntArray
 
 SOFTNESS = 0.02
 """ε: how far below 0 an output counts as nearly impossible."""
+
+WIDE = 0.1
+"""The larger ε: a link of one softness is too steep between sure and unsure outputs, or too flat (ADR 20)."""
 
 OWN_PARAMETERS = 100
 """Classes up to which each has a and c of its own."""
 
 _STEPS = 50
 _DECREMENT = 1e-10  # of Newton's method, in units of log loss: no step gains more
-_PRIOR = 1e-3  # precision of δ and of a − 1, c, by weight of the rows: that of a thousand rows is 1
+_PRIOR = 1e-3  # precision of δ and of a − 1, c, a', c', by weight of the rows: that of a thousand rows is 1
 _PRIOR_BIAS = 1e-5  # of b
 
 
@@ -92,6 +96,8 @@ class ProbabilityCalibration:
         sets: what sets of classes are made from, or None.
         cut: of two classes the second is predicted where its output less the first's is greater.
         logits: whether outputs are logits, which stand for log s(f), and −log s(1 − f) for 0.
+        wide: a' and c', shape (2,); None without, as in models saved before they were.
+        decides: whether the prediction is the class of the largest probability; False in models saved before it was.
         facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` classes among them, as codes.
     """
 
@@ -102,6 +108,8 @@ class ProbabilityCalibration:
     sets: ClassScores | None = None
     cut: float = 0.0
     logits: bool = False
+    wide: Array | None = None
+    decides: bool = False
 
     def probabilities(self, outputs: Array) -> Array:
         """Probabilities of the classes, shape (n, K), float64, of outputs of that shape; rows sum to 1."""
@@ -109,8 +117,20 @@ class ProbabilityCalibration:
 
     def log_probabilities(self, outputs: Array) -> Array:
         """Their logarithms, which stay finite where a probability rounds to 0."""
-        u, v = _features(outputs, self.logits)
-        return np.asarray(log_softmax(self.below * u + self.above * v + self.bias, axis=1))
+        return np.asarray(log_softmax(self._scores(outputs), axis=1))
+
+    def decided(self, outputs: Array) -> IntArray:
+        """Codes of the classes of the largest probability, shape (n,)."""
+        return np.asarray(self._scores(outputs).argmax(axis=1))
+
+    def _scores(self, outputs: Array) -> Array:
+        F = _compared(outputs, self.logits)
+        if self.logits:
+            return np.asarray(self.below * F + self.bias)
+        z = self.below * _log_soft(F, SOFTNESS) - self.above * _log_soft(1.0 - F, SOFTNESS)
+        if self.wide is not None:
+            z += self.wide[0] * _log_soft(F, WIDE) - self.wide[1] * _log_soft(1.0 - F, WIDE)
+        return np.asarray(z + self.bias)
 
     def require(self, classes: int) -> None:
         """Refuse a calibration of other classes.
@@ -126,6 +146,13 @@ class ProbabilityCalibration:
                     expected=f"{classes} finite numbers",
                     remedy="restore the model from a copy",
                 )
+        if self.wide is not None and not sound_array(self.wide, (2,)):
+            raise ModelFormatError(
+                f"The probabilities' parameter wide has shape {np.shape(self.wide)}, or is not finite.",
+                where="answers",
+                expected="2 finite numbers",
+                remedy="restore the model from a copy",
+            )
         if self.sets is not None:
             m, starts = len(self.sets.scores), self.sets.starts
             right = sound_array(starts, (classes + 1,), "iu")
@@ -151,6 +178,7 @@ class LabelCalibration:
         facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` labels, which all rows or none
             have.
         cuts: what outputs are compared with where labels are decided, shape (L,); None for 1/2.
+        wide: a' and c', shape (L, 2); None without.
     """
 
     below: Array
@@ -158,6 +186,7 @@ class LabelCalibration:
     bias: Array
     facts: dict[str, Any]
     cuts: Array | None = None
+    wide: Array | None = None
 
     def probabilities(self, outputs: Array) -> Array:
         """Probabilities of the labels, shape (n, L), float64, of outputs of that shape."""
@@ -171,7 +200,8 @@ class LabelCalibration:
 
     def label(self, j: int) -> ProbabilityCalibration:
         """That of one label."""
-        return ProbabilityCalibration(self.below[j], self.above[j], self.bias[j], {})
+        wide = None if self.wide is None else self.wide[j]
+        return ProbabilityCalibration(self.below[j], self.above[j], self.bias[j], {}, wide=wide)
 
     def require(self, labels: int) -> None:
         """Refuse a calibration of other labels.
@@ -180,7 +210,8 @@ class LabelCalibration:
             ModelFormatError: an array has another shape, or a number is not finite.
         """
         cut = self.cuts is None or sound_array(self.cuts, (labels,))
-        if not cut or not all(sound_array(each, (labels, 2)) for each in (self.below, self.above, self.bias)):
+        pairs = [self.below, self.above, self.bias, *([] if self.wide is None else [self.wide])]
+        if not cut or not all(sound_array(each, (labels, 2)) for each in pairs):
             raise ModelFormatError(
                 f"The probabilities' parameters have shape {np.shape(self.below)}, or are not finite.",
                 where="answers",
@@ -202,30 +233,32 @@ def calibrated_labels(left_out: LeftOut, engine: Engine) -> LabelCalibration:
         made.append(calibrated(pair, engine))
         missing += [j] if made[-1].facts["missing"] else []
     facts = {"source": left_out.source, "rows": len(left_out.y), "missing": missing}
-    below, above, bias = (np.stack([getattr(each, name) for each in made]) for name in ("below", "above", "bias"))
-    return LabelCalibration(below, above, bias, facts)
+    arrays = {name: np.stack([getattr(each, name) for each in made]) for name in ("below", "above", "bias", "wide")}
+    return LabelCalibration(facts=facts, **arrays)
 
 
-def _features(outputs: Array, logits: bool = False) -> tuple[Array, Array]:
-    """Log s(f) and −log s(1 − f). Of two classes f is (f_1 − f_0 + 1)/2, so that its order is that of the score."""
+def _compared(outputs: Array, logits: bool) -> Array:
+    """Outputs in float64. Of two classes f is (f_1 − f_0 + 1)/2, so that its order is that of the score."""
     F = outputs.astype(np.float64)
-    if logits:
-        if F.shape[1] == 2:
-            half = (F[:, 1:] - F[:, :1]) / 2
-            F = np.concatenate([-half, half], axis=1)
-        return F, np.zeros_like(F)
     if F.shape[1] == 2:
-        second = (F[:, 1:] - F[:, :1] + 1.0) / 2
-        F = np.concatenate([1.0 - second, second], axis=1)
-    F /= SOFTNESS
-    return _log_soft(F), -_log_soft(1.0 / SOFTNESS - F)
+        second = (F[:, 1:] - F[:, :1] + (0.0 if logits else 1.0)) / 2
+        F = np.concatenate([-second if logits else 1.0 - second, second], axis=1)
+    return F
 
 
-def _log_soft(u: Array) -> Array:
-    """log(ε log(1 + eᵘ)), which is u + log ε far below 0."""
+def _features(F: Array, logits: bool) -> list[Array]:
+    """What z is linear in besides the bias, of ``_compared`` outputs: those with parameters of each class first."""
+    if logits:
+        return [F]
+    return [sign * _log_soft(each, width) for width in (SOFTNESS, WIDE) for sign, each in ((1.0, F), (-1.0, 1.0 - F))]
+
+
+def _log_soft(F: Array, width: float) -> Array:
+    """log(ε log(1 + exp(f/ε))), which is f/ε + log ε far below 0."""
+    u = F / width
     soft = np.logaddexp(0.0, u)
     tiny = u < -30
-    return np.asarray(np.where(tiny, u, np.log(np.where(tiny, 1.0, soft))) + np.log(SOFTNESS))
+    return np.asarray(np.where(tiny, u, np.log(np.where(tiny, 1.0, soft))) + np.log(width))
 
 
 def softmax_of_logits(classes: int) -> ProbabilityCalibration:
@@ -236,7 +269,7 @@ def softmax_of_logits(classes: int) -> ProbabilityCalibration:
 
 def parameters_of(classes: int) -> int:
     """Parameters that the calibration of so many classes has."""
-    return 2 + (3 if classes <= OWN_PARAMETERS else 1) * classes
+    return 4 + (3 if classes <= OWN_PARAMETERS else 1) * classes
 
 
 def calibrated(left_out: LeftOut, engine: Engine, logits: bool = False) -> ProbabilityCalibration:
@@ -256,43 +289,82 @@ def calibrated(left_out: LeftOut, engine: Engine, logits: bool = False) -> Proba
     present = np.flatnonzero(mass > 0)
     code = np.searchsorted(present, y)
     weight = np.ones(len(y)) if w is None else w / w.mean()
-    u, v = (each[:, present] for each in _features(F, logits))
-    fit = _Newton(u, v, code, weight, engine, own=K <= OWN_PARAMETERS)
-    a, c, b, steps = fit.solved()
-    below, above, bias = np.full(K, fit.theta[0]), np.full(K, fit.theta[1]), np.full(K, b.mean())
-    below[present], above[present], bias[present] = a, c, b
+    features = [each[:, present] for each in _features(_compared(F, logits), logits)]
+    made = _solved(features, code, weight, engine, K, present, logits)
+    if K == 2 and not _rises(made):  # few rows: one softness has the order of the scores
+        made = _solved(features[:2], code, weight, engine, K, present, logits)
     missing = np.flatnonzero(mass == 0).tolist()
-    facts = {"source": left_out.source, "rows": len(y), "missing": missing, "steps": steps}
-    made = ProbabilityCalibration(below, above, bias, facts, logits=logits)
+    made = replace(made, facts={"source": left_out.source, "rows": len(y), "missing": missing} | made.facts)
     return replace(made, sets=ClassScores.of(made.probabilities(F), y, weight))
+
+
+def _solved(
+    features: list[Array], code: Array, w: Array, engine: Engine, classes: int, present: Array, logits: bool
+) -> ProbabilityCalibration:
+    """The calibration of so many classes, of which those present have parameters of their own."""
+    fit = _Newton(features, code, w, engine, own=classes <= OWN_PARAMETERS)
+    steps = fit.solved()
+    shared, b = fit.theta[: len(features)], fit.coefficient(len(features))
+    below, above = np.full(classes, shared[0]), np.full(classes, 0.0 if logits else shared[1])
+    bias = np.full(classes, b.mean())
+    below[present], bias[present] = fit.coefficient(0), b
+    if not logits:
+        above[present] = fit.coefficient(1)
+    wide = None if logits else np.append(shared[2:], np.zeros(4 - len(features)))
+    return ProbabilityCalibration(below, above, bias, {"steps": steps}, logits=logits, wide=wide, decides=True)
+
+
+def _rises(made: ProbabilityCalibration) -> bool:
+    """Whether of two classes the second's probability rises with its output."""
+    f = np.linspace(-1.0, 2.0, 601)
+    log_p = made.log_probabilities(np.column_stack([1.0 - f, f]))
+    return bool((np.diff(log_p[:, 1] - log_p[:, 0]) > 0).all())
 
 
 class _Newton:
     """Newton's method with a line search on the log loss of all rows plus the prior.
 
-    Parameters: a, c, the δ of a and of c where classes have their own, b.
+    Parameters: of each feature the one that classes share, of the first two the δ of each class where classes have
+    their own, b.
+
+    Args:
+        features: what z is linear in besides b, each of shape (n, K).
+        code: class of each row, shape (n,).
+        w: weights, shape (n,).
+        engine: sums in a fixed order.
+        own: whether classes have a δ.
     """
 
-    def __init__(self, u: Array, v: Array, code: Array, w: Array, engine: Engine, own: bool) -> None:
-        self.u, self.v, self.w, self.engine, self.own = u, v, w, engine, own
-        n, self.k = u.shape
-        self.code, self.at = code, (np.arange(n), code)
-        k = self.k
-        self.theta = np.concatenate([[1.0, 0.0], np.zeros(2 * k if own else 0), np.zeros(k)])
+    def __init__(self, features: Sequence[Array], code: Array, w: Array, engine: Engine, own: bool) -> None:
+        self.features, self.w, self.engine = [*features, np.ones((len(code), 1))], w, engine
+        self.k, count = features[0].shape[1], len(features)
+        self.own = min(2, count) if own else 0
+        self.at = (np.arange(len(code)), code)
+        self.theta = np.zeros(count + (self.own + 1) * self.k)
+        self.theta[0] = 1.0
         self.center = self.theta.copy()
         self.prior = np.full(len(self.theta), _PRIOR * float(w.sum()))
-        self.prior[-k:] = _PRIOR_BIAS * float(w.sum())
+        self.prior[-self.k :] = _PRIOR_BIAS * float(w.sum())
 
-    def parts(self, theta: Array) -> tuple[Array, Array, Array]:
-        """a, c and b of every class."""
-        k = self.k
-        da, dc = (theta[2 : 2 + k], theta[2 + k : 2 + 2 * k]) if self.own else (np.zeros(k), np.zeros(k))
-        return theta[0] + da, theta[1] + dc, theta[-k:]
+    def coefficient(self, feature: int) -> Array:
+        """What a feature is multiplied by in every class, shape (K,); b of the last one, which is 1."""
+        return self._coefficient(self.theta, feature)
+
+    def _coefficient(self, theta: Array, feature: int) -> Array:
+        return np.asarray(sum((theta[place] for place in self._places(feature)), np.zeros(self.k)))
+
+    def _places(self, feature: int) -> list[Any]:
+        """Where a feature's parameters stand: the shared one, and those of the classes."""
+        k, count = self.k, len(self.features) - 1
+        if feature == count:
+            return [slice(len(self.theta) - k, len(self.theta))]
+        first = count + feature * k
+        return [feature, *([slice(first, first + k)] if feature < self.own else [])]
 
     def loss(self, theta: Array) -> tuple[float, Array]:
         """The objective, and log p, shape (n, K)."""
-        a, c, b = self.parts(theta)
-        log_p = log_softmax(a * self.u + c * self.v + b, axis=1)
+        z = sum(self._coefficient(theta, j) * x for j, x in enumerate(self.features))
+        log_p = log_softmax(z, axis=1)
         penalty = 0.5 * float(np.sum(self.prior * np.square(theta - self.center)))
         return float(np.sum(self.w * -log_p[self.at])) + penalty, log_p
 
@@ -302,23 +374,24 @@ class _Newton:
         pull = P * self.w[:, None]
         residual = pull.copy()
         residual[self.at] -= self.w
-        features = (self.u, self.v, np.ones_like(self.u))
-        by_class = [(residual * x).sum(axis=0) for x in features]
-        columns = self._stack([P * x for x in features], axis=1)
-        gradient = self._stack(by_class, axis=0) + self.prior * (theta - self.center)
-        root = np.sqrt(self.w)[:, None]
-        H = -self.engine.here().gram(np.ascontiguousarray((columns * root).T))
+        gradient, root = self.prior * (theta - self.center), np.sqrt(self.w)
+        columns = np.empty((len(theta), len(P)))  # √w times the mean of each parameter's feature, under p
+        for j, x in enumerate(self.features):
+            by_class, mean = (residual * x).sum(axis=0), P * x
+            for place in self._places(j):
+                shared = isinstance(place, int)
+                gradient[place] += by_class.sum() if shared else by_class
+                columns[place] = (mean.sum(axis=1) if shared else mean.T) * root
+        H = -self.engine.here().gram(columns)
         # Σ w p_k x_k x'_k: of a class with itself.
-        for i, x in enumerate(features):
-            for j, z in enumerate(features):
-                self._add_own(H, i, j, (pull * x * z).sum(axis=0))
+        for i, x in enumerate(self.features):
+            for j, other in enumerate(self.features[: i + 1]):
+                d = (pull * x * other).sum(axis=0)
+                self._add_own(H, i, j, d)
+                if j < i:
+                    self._add_own(H, j, i, d)
         H[np.diag_indices(len(H))] += self.prior
         return gradient, H
-
-    def _stack(self, parts: Sequence[Array], axis: int) -> Array:
-        """Numbers by class of the three features as numbers by parameter."""
-        shared = [part.sum(axis=-1, keepdims=True) for part in parts[:2]]
-        return np.concatenate([*shared, *(parts[:2] if self.own else ()), parts[2]], axis=-1)
 
     def _add_own(self, H: Array, i: int, j: int, d: Array) -> None:
         """Add what each class contributes with itself to features i and j of the Hessian."""
@@ -331,16 +404,8 @@ class _Newton:
                 else:
                     H[np.arange(rows.start, rows.stop), np.arange(cols.start, cols.stop)] += d
 
-    def _places(self, feature: int) -> list[Any]:
-        """Where a feature's parameters stand: the shared one, and those of the classes."""
-        k = self.k
-        own = slice(2 + feature * k, 2 + (feature + 1) * k)
-        if feature == 2:
-            return [slice(len(self.theta) - k, len(self.theta))]
-        return [feature, *([own] if self.own else [])]
-
-    def solved(self) -> tuple[Array, Array, Array, int]:
-        """a, c and b of every class at the mode, and the steps that it took."""
+    def solved(self) -> int:
+        """Move to the mode; the steps that it took."""
         value, log_p = self.loss(self.theta)
         step = 0
         while step < _STEPS:
@@ -358,4 +423,4 @@ class _Newton:
                     break
                 scale /= 2
             self.theta, value, log_p = then, found, log_found
-        return (*self.parts(self.theta), step)
+        return step

@@ -47,13 +47,13 @@ def weigh(F: Array, w: Array | None) -> float:
 
 @dataclass(eq=False)
 class SquaredError:
-    """Contributes rows, Σ w, Σ w‖f(x) − y‖², Σ w of rows whose largest output is the right class, Σ wy, Σ wy².
+    """Contributes rows, Σ w, Σ w‖f(x) − y‖², Σ w of rows whose class is predicted, Σ wy, Σ wy².
 
     And details, and the sums that all other metrics come from.
 
     Without sample weights every w is 1.
 
-    Details are, for classes, how many rows of class i have their largest output at j, shape (K, K); for values,
+    Details are, for classes, how many rows of class i are predicted as j, shape (K, K); for values,
     (y, f(x)) of the rows that a rule keeps.
 
     Args:
@@ -83,10 +83,11 @@ class SquaredError:
             held = covered(self.answers, F, found, y)
         elif self.answers is not None:
             P = self.answers.probabilities(F)
-        correct, details = 0.0, self._details(block, y, F)
-        more = measured(self.encoding, F, y, w, P, held) if self.every and self.encoding is not None else 0
+        taken = self._decided(F) if self.classify else None
+        correct, details = 0.0, self._details(block, y, F, taken)
+        more = measured(self.encoding, F, y, w, P, held, taken) if self.every and self.encoding is not None else 0
         if self.classify:
-            right = self._decided(F) == y
+            right = taken == y
             correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
         if isinstance(self.encoding, Classes):
             F = self.encoding.comparable(F)
@@ -101,12 +102,12 @@ class SquaredError:
         encoding = self.encoding
         return encoding.decided(F) if isinstance(encoding, Classes) else np.asarray(F.argmax(axis=1))
 
-    def _details(self, block: Block, y: Array, F: Array) -> Any:
+    def _details(self, block: Block, y: Array, F: Array, taken: IntArray | None) -> Any:
         if self.sample is None:
             return 0
-        if self.classify:
+        if taken is not None:
             K = F.shape[1]
-            return np.bincount(y * K + self._decided(F), minlength=K * K).reshape(K, K) if K <= CONFUSED else 0
+            return np.bincount(y * K + taken, minlength=K * K).reshape(K, K) if K <= CONFUSED else 0
         keep = self.sample.keep(block.ids)
         return Stack(((y[keep], np.asarray(F[keep], dtype=np.float64)),))
 

@@ -110,8 +110,7 @@ def test_counts_of_rows_agree_with_the_blocks(cut_source, sizes, shape, choice):
         # full blocks, a shorter one, and empty ones
         assert all(left == stream.block_rows or right == 0 for left, right in pairwise(mine))
     for step in range(stream.steps):
-        assert sum(rows[2, lane, step] for lane in range(stream.lanes)) == stream.step_rows(step) > 0
-    assert stream.step_rows(stream.steps) == 0
+        assert any(rows[2, lane, step] for lane in range(stream.lanes))
     assert stream.batch_rows == stream.lanes * stream.block_rows
 
 

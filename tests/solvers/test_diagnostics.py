@@ -10,7 +10,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.precondition.lanczos import speedup_ratio
-from streamkern.solvers.diagnostics import effective_dimension, rayleigh_quotient, relative_rayleigh_quotient
+from streamkern.solvers.diagnostics import effective_dimension, rayleigh_quotient
 
 
 @pytest.fixture
@@ -22,8 +22,6 @@ def test_quotients_of_eigenvectors_are_squared_eigenvalues(K: np.ndarray):
     values, vectors = np.linalg.eigh(K)
     for value, vector in zip(values, vectors.T, strict=True):
         assert rayleigh_quotient(K, 3.0 * vector) == pytest.approx(value**2, abs=1e-12)
-    assert relative_rayleigh_quotient(K, vectors[:, -1]) == pytest.approx(1.0)
-    assert relative_rayleigh_quotient(K, vectors[:, 0]) < 1e-6
 
 
 def test_several_columns_weigh_by_their_norms(K: np.ndarray):

@@ -79,7 +79,7 @@ class EigenProSuite(SolverSuite):
         best = least_squares(X, y, X[:P])
         problem = small_problem(executor, X, y)
         apart = [
-            distance(problem, X, solve(problem, self.solver(epochs=20, batch=16, q=40, average=mean)).weights, best)
+            distance(problem, X, solve(problem, self.solver(epochs=10, batch=32, q=40, average=mean)).weights, best)
             for mean in (True, False)
         ]
         assert apart[0] < 0.5 * apart[1]

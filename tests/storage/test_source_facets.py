@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -129,6 +130,20 @@ class TestJoined(FacetSuite):
 
     facets: ClassVar[dict[str, Any]] = LENIENT
     files: ClassVar[tuple[str, ...]] = ("one.parquet", "two.feather", "three.csv")
+
+
+class TestRemote(FacetSuite):
+    """Joined, of two formats behind HTTP."""
+
+    facets: ClassVar[dict[str, Any]] = LENIENT | {"remote": True}
+    files: ClassVar[tuple[str, ...]] = ("one.parquet", "two.feather")
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Iterator[Any]:
+        self.write(tmp_path)
+        with FaultyServer(tmp_path) as server:
+            places = [f"{server.url}/{name}" for name in self.files]
+            yield lambda: open_tables(places, "label", weight="importance", lenient=True)
 
 
 class TestFiltered(TestJoined):
