@@ -53,7 +53,7 @@ def test_metrics_are_those_of_the_predictions(made: Path, capsys: pytest.Capture
     assert "by_class" not in evaluated  # beyond a hundred classes
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert f"accuracy {right:.3g}" in said
+    assert f"accuracy {right:.4g}" in said
     assert len(said) < 3000
 
 
