@@ -301,7 +301,7 @@ class Engine(Protocol):
         """B Wᵀ in float32, shape (n, p)."""
 
     def cholesky(self, A: Array) -> Array:
-        """Lower factor of A (float64), in place.
+        """Lower factor of A, of which the lower triangle is read, in place and in its dtype.
 
         Raises:
             NumericalError: A is not positive definite.

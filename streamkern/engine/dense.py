@@ -46,7 +46,7 @@ def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
     """Lower factor L of A = L Lᵀ, in place; above the diagonal 0.
 
     Args:
-        A: symmetric positive definite, shape (p, p), float64; overwritten.
+        A: symmetric positive definite, shape (p, p), float32 or float64, its lower tiles alone are read; overwritten.
         parallel: runs tiles.
         tile: rows of a tile.
 
@@ -91,9 +91,8 @@ def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> list[Array]:
             A[K, K] = scipy.linalg.cholesky(A[K, K], lower=True, check_finite=False)
         except np.linalg.LinAlgError as error:
             raise not_positive() from error
-        inverses.append(
-            scipy.linalg.solve_triangular(A[K, K], np.eye(K.stop - K.start), lower=True, check_finite=False)
-        )
+        identity = np.eye(K.stop - K.start, dtype=A.dtype)
+        inverses.append(scipy.linalg.solve_triangular(A[K, K], identity, lower=True, check_finite=False))
         right = Factor(inverses[-1])
 
         def panel(rows: slice, K: slice = K, update: Any = update, right: Factor = right) -> None:

@@ -342,8 +342,8 @@ class MeterEngine:
 
     def cholesky(self, A: Array) -> Array:
         """The factor, in place."""
-        self.meter.count("gemm64", float(len(A)) ** 3 / 3)
-        with self.meter.scratch((self.slots + 2) * TILE * (len(A) + TILE) * 8):
+        self._gemm(float(len(A)) ** 3 / 3, A.dtype)
+        with self.meter.scratch((self.slots + 2) * TILE * (len(A) + TILE) * A.dtype.itemsize):
             return A
 
     def spd_solve(self, A: Array, B: Array) -> Array:

@@ -27,21 +27,19 @@ from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
 from streamkern.partition.fit import (
     FittedPartition,
-    LeafRecipe,
-    LeafStages,
-    PartitionRecipe,
     fit_partition,
     refused,
     require_partition,
 )
 from streamkern.partition.memory import Projection, expected_leaves
-from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers
+from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
+from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.partition.warm import champion_of
 from streamkern.rng import row_hash
 from streamkern.solvers.answers import with_held_out
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.choice import WIDEST_L1
-from streamkern.solvers.fit import Fitted, Stages, fit, likely_outputs, planned, prepare, rows_key
+from streamkern.solvers.choice import WIDEST_L1, KernelChoice
+from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.metered import SECOND, nominal_work
 from streamkern.sweep import gathered
@@ -122,8 +120,9 @@ def settled(recipe: Any, budget: int) -> tuple[Any, str]:
 def in_leaves(recipe: Any) -> Any:
     """A recipe of leaves with the number of rows that each has at most."""
     recipe.train.require_rows()
-    p = min(leaf_centers(recipe).count(recipe.train), recipe.train.base_rows)
-    return replace(recipe, partition=recipe.partition.settled(p))
+    n = recipe.train.base_rows
+    p = None if recipe.centers is None else min(recipe.centers.count(recipe.train), n)
+    return replace(recipe, partition=recipe.partition.settled(n, p))
 
 
 def fit_any(
@@ -161,8 +160,9 @@ def fit_any(
         here = executor.name == "threads"
         project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, here, held)
         on_plan(project.first()[0])  # refused before a row is read
+    choice = None
     if open_to_one(partition):
-        leaves, reason, ready = _leaves(recipe, partition, executor, budget, stages)
+        leaves, reason, ready, choice = _leaves(recipe, partition, executor, budget, stages)
         stages.choice(f"partition: {reason}", partition=leaves)
         if not leaves:
             whole, _ = settled(without(recipe), budget)
@@ -172,7 +172,7 @@ def fit_any(
             )
             report = fitted.report | {"partition": {"leaves": 1, "reason": reason}}
             return fitted._replace(report=report, footprint=_with(fitted.footprint, held))
-    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready)
+    many = fit_partition(recipe, executor, budget, stages, on_plan, folder, held, ready, choice)
     many.report["partition"] |= {"reason": reason} if reason else {}
     return many
 
@@ -220,13 +220,16 @@ def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, 
 
 def _leaves(
     recipe: PartitionRecipe, partition: Partition, executor: Executor, budget: int, stages: Stages
-) -> tuple[bool, str, tuple[Dataset, Statistics] | None]:
-    """Whether to train leaves, and why; and the prepared rows with their statistics, where they were looked at."""
+) -> tuple[bool, str, tuple[Dataset, Statistics] | None, KernelChoice | None]:
+    """Whether to train leaves, and why; and the prepared rows with their statistics and kernel, if they were seen."""
     n = recipe.train.base_rows
     if single(partition, n):
-        return False, f"one model, since {n:,} rows are no more than a leaf may have", None
+        return False, f"one model, since {n:,} rows are no more than a leaf may have", None, None
     data, facts = prepare(recipe, executor, stages)
-    encoding = facts.encoding
+    project = Projection(recipe, partition, LeafRecipe.of(recipe).on, budget, executor.slots, True)
+    search, encoding, choice = project.search(planned(recipe)), facts.encoding, None
+    if search is not None:
+        choice = chosen_kernel(recipe, search, data, facts, stages, executor)
 
     def key() -> tuple[Any, ...]:
         return (
@@ -234,19 +237,25 @@ def _leaves(
             described(recipe.centers), recipe.seed, recipe.dtype, platform.machine(),
         )  # fmt: skip
 
-    found = stages.keep("one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget))
-    better = found["leaves"] < BETTER * found["one"]
+    found = stages.keep(
+        "one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget, choice)
+    )
+    shared = "shared" in found and found["leaves"] >= BETTER * found["shared"]
+    least = found["shared" if shared else "leaves"]
+    better = least < BETTER * found["one"]
+    kernels = "" if choice is None else " of one kernel" if shared else " of kernels of their own"
     reason = (
-        f"{'leaves' if better else 'one model'}, squared error {found['leaves']:.4g} in {TRIAL_LEAVES} leaves and "
+        f"{'leaves' if better else 'one model'}, squared error {least:.4g} in {TRIAL_LEAVES} leaves{kernels} and "
         f"{found['one']:.4g} in one model on held-out rows of a sample"
     )
-    return better, reason, (data, facts)
+    return better, reason, (data, facts), choice if shared else None
 
 
 def trial(
-    recipe: PartitionRecipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int
-) -> dict[str, Any]:
-    """Squared errors on held-out rows of a sample: of ``one`` model, and of ``leaves``.
+    recipe: PartitionRecipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int,
+    choice: KernelChoice | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Squared errors on held-out rows of a sample.
 
     Args:
         recipe: what is to be fitted.
@@ -255,25 +264,40 @@ def trial(
         encoding: of their targets.
         executor: where blocks run.
         budget: bytes this process may hold.
+        choice: the kernel of a sample of all rows, where it was left open.
+
+    Returns:
+        Those of ``one`` model, of ``leaves``, and where there is a choice, which the one model then has, of leaves that
+        are ``shared`` it out to; all others choose their own.
     """
-    assembly = Assembly(data.plain(), encoding, 0.0, np.dtype(recipe.dtype))
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
-    X, y, w = gathered(executor, assembly, ids)
-    assert y is not None
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
-    if y.ndim == 1:  # a class that is among the held-out rows alone tells nothing
-        out &= np.isin(y, y[~out])
-    train, held = (from_arrays(X[rows], y[rows], sample_weight=None if w is None else w[rows]) for rows in (~out, out))
-    given = vars(trial_recipe(LeafRecipe.of(recipe))(train))
-    errors = {}
+    leaf_recipe = LeafRecipe.of(recipe)
+
+    def squared(name: str, data: Dataset, leaf_recipe: LeafRecipe) -> float:
+        """The error of one model, or of leaves, through these rows."""
+        X, y, w = gathered(executor, Assembly(data.plain(), encoding, 0.0, np.dtype(recipe.dtype)), ids)
+        assert y is not None
+        own = out & np.isin(y, y[~out]) if y.ndim == 1 else out  # a class that is only held out tells nothing
+        train, held = (
+            from_arrays(X[rows], y[rows], sample_weight=None if w is None else w[rows]) for rows in (~own, own)
+        )
+        made = trial_recipe(leaf_recipe)(train)
+        if name == "one":
+            whole, _ = resolved(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
+            whole = replace(whole, solver=made.with_ridge(whole.solver, train.base_rows))
+            model = KernelMachine.of(fit(whole, executor, budget, LeafStages()))
+        else:
+            cut = _Trial(**vars(made), partition=Partition(leaves=TRIAL_LEAVES, overlap=partition.overlap))
+            model = fit_partition(cut, executor, budget, LeafStages(), lambda projected: None, None).model
+        return float(model.score(held, executor=executor)["mse"])
+
+    tried = [("one", data, leaf_recipe), ("leaves", data, leaf_recipe)]
+    if choice is not None:
+        through = choice.metric.applied(data), leaf_recipe.chosen(choice)
+        tried = [("one", *through), ("shared", *through), ("leaves", data, leaf_recipe)]
     try:
-        whole, _ = resolved(_Trial(**given), budget)
-        one = KernelMachine.of(fit(whole, executor, budget, LeafStages()))
-        errors["one"] = float(one.score(held, executor=executor)["mse"])
-        cut = _Trial(**given, partition=Partition(leaves=TRIAL_LEAVES, overlap=partition.overlap))
-        many = fit_partition(cut, executor, budget, LeafStages(), lambda projected: None, None).model
-        errors["leaves"] = float(many.score(held, executor=executor)["mse"])
+        return {each[0]: squared(*each) for each in tried}
     except StreamkernError as error:
         error.where = f"the sample that decides between one model and leaves, {error.where}"
         raise
-    return errors

@@ -18,11 +18,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from streamkern.centers import Centers, CenterSet, Given, Uniform
+from streamkern.centers import CenterSet, Given
 from streamkern.data import from_arrays
 from streamkern.data.auto import data_warnings, notes
 from streamkern.data.class_weights import weighted_like
@@ -30,39 +30,41 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
 from streamkern.data.statistics import Statistics, require_range
 from streamkern.data.stream import Assembly
-from streamkern.data.targets import Classes, Encoding, Indicators, encoding_to_json
+from streamkern.data.targets import Classes, Indicators, encoding_to_json
 from streamkern.errors import NumericalError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.kernels import FeatureMap, Kernel, Laplace, kernel_from_json
+from streamkern.kernels import Kernel, Laplace, kernel_from_json
 from streamkern.memory import release
 from streamkern.model import KernelMachine, from_artifact
-from streamkern.partition.answers import classes_answers, left_out_of_leaf, of_constant, of_leaf, values_answers
+from streamkern.partition.answers import classes_answers, of_constant, of_leaf, values_answers
 from streamkern.partition.grow import Ground, Grown
 from streamkern.partition.memory import Projection
 from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
+from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.rows import LeafIds, LeafRows, Prints, Scattered
-from streamkern.partition.tree import SEARCH_SHARE, CutTree, Partition, leaf_centers
+from streamkern.partition.tree import CutTree, Partition
 from streamkern.partition.warm import as_champion, champion_of, request_of
 from streamkern.solvers.answers import require_two
 from streamkern.solvers.auto import AUTO, resolved
-from streamkern.solvers.base import Problem, Solver
+from streamkern.solvers.base import Problem
 from streamkern.solvers.checks import require_measurable
+from streamkern.solvers.choice import KernelChoice
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import (
     Fitted,
-    Key,
     Stages,
     check_like,
     fit,
     prepare,
     rows_key,
+    statistics_kept,
     steps,
 )
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Outcome, Progress
-from streamkern.solvers.metric import AGOP
+from streamkern.solvers.metric import Metric
 from streamkern.solvers.precision import relative
 from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.saved import Answers
@@ -76,17 +78,6 @@ T = TypeVar("T")
 BLENDS = (1.0, 0.5, 0.0)
 """Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
 
-LEAST_METRIC = 100
-"""Rows of a leaf below which no metric is learned."""
-
-
-class PartitionRecipe(Recipe, Protocol):
-    """A recipe that may say how rows are cut."""
-
-    @property
-    def partition(self) -> Partition | None:
-        """How rows are cut into leaves; None for one model of all rows."""
-
 
 class FittedPartition(NamedTuple):
     """What a fit in leaves leaves behind: the attributes of ``Fitted``, and the model.
@@ -97,9 +88,9 @@ class FittedPartition(NamedTuple):
         report: what was found out, with ``partition``: leaves, their rows, seconds and solvers.
         footprint: projected memory.
         median: None.
-        metric: None.
+        metric: through which leaves see rows, where it was chosen with their kernel; or None.
         columns: the encoded features.
-        choice: None.
+        choice: the kernel of all leaves where one was chosen for them, or None.
         answers: what turns outputs into probabilities or intervals, or None.
         model: the model.
     """
@@ -109,84 +100,11 @@ class FittedPartition(NamedTuple):
     report: dict[str, Any]
     footprint: Footprint
     median: float | None
-    metric: None
+    metric: Metric | None
     columns: Features
-    choice: None
+    choice: KernelChoice | None
     answers: Answers | None
     model: PartitionedMachine
-
-
-@dataclass(frozen=True, eq=False)
-class LeafRecipe:
-    """Parameters of every leaf: a ``solvers.fit.Recipe`` once it has rows."""
-
-    train: Dataset
-    kernel: Kernel | None
-    centers: Centers | None
-    solver: Solver | Any
-    task: str
-    metric: AGOP | None
-    seed: int
-    lanes: int
-    dtype: str
-    validation: Dataset | None = None
-    test: Dataset | None = None
-    features: FeatureMap | None = None
-    preprocess: tuple[Any, ...] = ()
-    standardise: bool | None = None
-    threshold: None = None
-    class_weight: None = None  # leaves are given it in the weights of their rows
-    left_out: int = 0
-    encoding: Encoding | None = None
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> LeafRecipe:
-        """The same kernel, centers, solver and metric, without rows."""
-        nothing = from_arrays(np.empty((0, 1)))
-        return cls(
-            nothing, recipe.kernel, leaf_centers(recipe), recipe.solver, recipe.task, recipe.metric, recipe.seed,
-            recipe.lanes, recipe.dtype,
-        )  # fmt: skip
-
-    def answering(self, whole: Recipe, leaves: int, encoding: Encoding, wanted: bool) -> LeafRecipe:
-        """The recipe, with rows that each leaf leaves out where probabilities or intervals of the whole are wanted."""
-        calibrated = whole.validation is not None and self.task == "classification"
-        rows = 0 if calibrated or not wanted else left_out_of_leaf(self.task, leaves, encoding.outputs)
-        return replace(self, left_out=rows, encoding=encoding)
-
-    def on(self, train: Dataset) -> LeafRecipe:
-        """The recipe on a leaf's rows; where there are fewer of them than centers, each is a center."""
-        centers, n = self.centers, train.base_rows
-        if isinstance(centers, Uniform):
-            centers = replace(centers, p=min(centers.p, n))
-        return replace(self, train=train, centers=centers, metric=self.metric if n >= LEAST_METRIC else None)
-
-
-class LeafStages(Stages):
-    """Stages of a leaf: warnings are kept, and the solver's alone: its rows were looked at with all others.
-
-    Args:
-        left_out: rows that are left out for the whole model's probabilities or intervals, at most.
-    """
-
-    search_share = SEARCH_SHARE
-
-    def __init__(self, left_out: int = 0) -> None:
-        super().__init__()
-        self.left_out = left_out
-        self.messages: list[str] = []
-
-    def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
-        kept: Any = None  # one calibration of probabilities is made of all leaves' rows
-        return kept if name == "calibrate" and self.classes else compute()
-
-    def warn(self, message: str) -> None:
-        self.messages.append(message)
-
-    def train(self, problem: Problem, solver: Solver, key: Any) -> tuple[Outcome, dict[str, Any]]:
-        self.messages.clear()
-        self.classes = isinstance(problem.encoding, Classes | Indicators)
-        return super().train(problem, solver, key)
 
 
 def model_of(fitted: Fitted | FittedPartition, **metadata: Any) -> KernelMachine:
@@ -249,6 +167,7 @@ def fit_partition(
     folder: Path | None,
     trial: int = 0,
     ready: tuple[Dataset, Statistics] | None = None,
+    choice: KernelChoice | None = None,
 ) -> FittedPartition:
     """Cut the rows and fit every leaf; see ``choice.fit_any``.
 
@@ -261,6 +180,7 @@ def fit_partition(
         folder: see ``choice.fit_any``.
         trial: bytes of what preceded it.
         ready: prepared training rows and their statistics, where they are known already.
+        choice: one kernel of all leaves, which see rows through its metric; None where each chooses its own.
     """
     partition = recipe.partition
     assert partition is not None
@@ -282,6 +202,15 @@ def fit_partition(
         stages.warn(message)
     if recipe.threshold is not None:
         require_two(facts.encoding)
+    columns = features_of(data)
+    if champion is not None:
+        leaf_recipe = as_chosen(leaf_recipe, champion)
+    else:
+        leaf_recipe = leaf_recipe.chosen(choice)
+        if choice is not None:
+            data = choice.metric.applied(data)
+            if choice.metric.kind == "full":  # a turn makes other features
+                facts = statistics_kept(data, recipe, executor, stages)
     data = _checked(recipe, data, facts, executor, stages)
     assembly = Assembly(data.plain(), facts.encoding, 0.0, np.dtype(recipe.dtype))
     if champion is None:
@@ -294,10 +223,22 @@ def fit_partition(
     on_plan(footprint)
     began = time.perf_counter()
     assert facts.encoding is not None
+    largest = project.leaf(data, int(grown.counts.max()), project.baseline)[1]
+    every = leaf_recipe.centers is None and largest.train.base_rows <= leaf_recipe.every
+    if every and isinstance(largest.solver, Direct):
+        leaf_recipe = replace(leaf_recipe, solver=largest.solver)  # smaller leaves would choose it too, each anew
     leaf_recipe = leaf_recipe.answering(recipe, grown.tree.leaves, facts.encoding, stages.left_out > 0)
     training = _Training(leaf_recipe, budget, assembly, grown, executor, stages, at_once, folder)
     found = training.leaves()
-    return _finished(recipe, data, facts, grown, found, footprint, executor, stages, done, began)
+    return _finished(
+        recipe, data, facts, grown, found, footprint, executor, stages, done, began, choice, columns, leaf_recipe
+    )
+
+
+def as_chosen(recipe: LeafRecipe, champion: PartitionedMachine) -> LeafRecipe:
+    """The recipe with the champion's kernel and ridge, where they were chosen: its metric is among its transforms."""
+    ridge = champion.metadata["partition"].get("ridge")
+    return recipe if ridge is None else replace(recipe, kernel=champion.kernel, ridge=(ridge[0], ridge[1]))
 
 
 def _checked(recipe: PartitionRecipe, data: Dataset, facts: Statistics, executor: Executor, stages: Stages) -> Dataset:
@@ -406,7 +347,8 @@ class _Training:
         return [found[leaf] for leaf in range(len(counts))]
 
     def _key(self, leaf: int) -> tuple[Any, ...]:
-        return self.common, leaf, self.prints.digests[leaf]
+        every = bool(self.grown.counts[leaf] <= self.recipe.every)  # whether all its rows are centers
+        return self.common, leaf, self.prints.digests[leaf], every
 
     @cached_property
     def prints(self) -> Prints:
@@ -421,7 +363,7 @@ class _Training:
             self.grown.tree.fingerprint, encoding_to_json(self.assembly.encoding),
             described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
             AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, recipe.left_out,
-            platform.machine(),
+            recipe.ridge, platform.machine(),
         )  # fmt: skip
 
     def _rows(self, stack: ExitStack) -> LeafRows:
@@ -483,13 +425,15 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     stages = LeafStages(recipe.left_out)
     try:
         with ThreadsExecutor(1) as executor:
-            chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget, threads=1)
+            chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget, 1, recipe.ridge is not None)
+            chosen = replace(chosen, solver=recipe.with_ridge(chosen.solver, len(X)))
             try:
                 fitted = fit(chosen, executor, budget, stages)
             except NumericalError as error:
                 if recipe.solver != AUTO or isinstance(chosen.solver, Direct):
                     raise
-                name, chosen = chosen.solver.to_json()["name"], replace(chosen, solver=Direct())
+                name = chosen.solver.to_json()["name"]
+                chosen = replace(chosen, solver=recipe.with_ridge(Direct(), len(X)))
                 fitted = fit(chosen, executor, budget, stages)
                 stages.messages.append(f"{name} failed ({error.where}): Direct instead")
     except StreamkernError as error:
@@ -526,6 +470,9 @@ def _finished(
     stages: Stages,
     done: list[str],
     began: float,
+    choice: KernelChoice | None,
+    columns: Features,
+    leaf_recipe: LeafRecipe,
 ) -> FittedPartition:
     """The model of fitted leaves, and what reports say of them."""
     encoding, dtype = facts.encoding, np.dtype(recipe.dtype)
@@ -583,17 +530,19 @@ def _finished(
         "by_leaf": [{name: each[name] for name in ("rows", "seconds", "solver", "passes")} for each in found],
     }
     report = {"partition": summary, **({"preprocess": done} if done else {})}
-    base = KernelMachine.of(Fitted(problem, outcome, report, footprint, answers=answers))
+    metric = None if choice is None else choice.metric
+    base = KernelMachine.of(Fitted(problem, outcome, report, footprint, None, metric, columns, choice, answers))
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
     described_cuts: dict[str, Any] = {name: summary[name] for name in ("leaves", "depth", "blend")}
     assert recipe.partition is not None
     described_cuts["request"] = request_of(recipe, recipe.partition)
+    if leaf_recipe.ridge is not None:
+        described_cuts["ridge"] = list(leaf_recipe.ridge)
     metadata = base.metadata | {"partition": described_cuts}
-    features = features_of(data)
     if any(model is not None and "metric" in model.metadata for model in models):
-        metadata |= {"metric": _importances(models, rows, features, data.n_features)}
+        metadata |= {"metric": _importances(models, rows, columns, data.n_features)}
     model = PartitionedMachine(**given | {"metadata": metadata}, tree=grown.tree, leaves=leaves, blend=blend)
-    return FittedPartition(problem, outcome, report, footprint, None, None, features, None, answers, model)
+    return FittedPartition(problem, outcome, report, footprint, None, metric, columns, choice, answers, model)
 
 
 def _answers(

@@ -1,15 +1,16 @@
-"""Growing the tree level by level: directions from a sample in memory, cuts from counts over all rows.
+"""Growing the tree level by level: directions from a sample in memory, cuts from it or from counts over all rows.
 
 A level is two things. For each leaf that is to be cut, a direction, from the rows of the sample that lie in it: the top
-eigenvector of the average gradient outer product of a small ridge regression on them. Then one sweep over all rows, in
-which each block counts, for those leaves, how many of its rows fall between neighbouring quantiles of the sample. The
-counts are exact, so cuts are at the median to a thousandth, and the rows of every leaf are known.
+eigenvector of the average gradient outer product of a small ridge regression on them. Then the median along it. Where
+the sample has ``SURE`` rows of the leaf, it is that of these, and one sweep over all rows counts those of every leaf
+when all that are so have been cut. Elsewhere each level has a sweep, in which a block counts, for the leaves that are
+cut, how many of its rows fall between neighbouring quantiles of the sample: the median to a thousandth.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -37,10 +38,14 @@ SAMPLE_BYTES = 64 << 20
 SAMPLE_ROWS = 200_000
 
 DIRECTION = AGOP(rounds=1, kind="auto", rows=5_000, centers=500)
-"""What a direction is taken from, at most."""
+"""What a direction is taken from, at most: of 3,000 rows and 300 centers leaves of the example in
+``docs/how-to/partition.md`` have an R² of .73, of these .77."""
 
 LEAST_DIRECTION = 200
 """Rows of the sample below which a direction is that of the largest variance."""
+
+SURE = 2_000
+"""Rows of the sample in a leaf from which on it is cut at their median: that of all rows to a percent or two."""
 
 CANDIDATES = 8
 """Eigenvectors that are looked at for one that cuts the rows near their middle."""
@@ -98,14 +103,19 @@ class Axis(NamedTuple):
     edges: Array
     at: float | None = None
 
+    def counts(self, X: Array) -> IntArray:
+        """Rows before the first edge, between neighbouring ones, and from the last on: shape (E + 1,)."""
+        bins = np.searchsorted(self.edges, project(X, self.direction), side="right")
+        return np.bincount(bins, minlength=len(self.edges) + 1)
+
 
 @dataclass(frozen=True, eq=False)
 class Counting:
-    """Contributes how many rows of each leaf lie between neighbouring edges, all leaves end to end, int64.
+    """Contributes the rows of each leaf, and then how many of some leaves lie between neighbouring edges, int64.
 
     Args:
         tree: as far as it is grown.
-        lines: by leaf.
+        lines: by leaf, of those.
     """
 
     tree: CutTree
@@ -113,13 +123,13 @@ class Counting:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         """Counts over one block."""
+        rows = np.zeros(self.tree.leaves, dtype=np.int64)
         counts = {leaf: np.zeros(len(line.edges) + 1, dtype=np.int64) for leaf, line in self.lines.items()}
         for leaf, at in self.tree.training(block.X):
+            rows[leaf] = len(at)
             if leaf in counts:
-                line = self.lines[leaf]
-                bins = np.searchsorted(line.edges, project(block.X[at], line.direction), side="right")
-                counts[leaf] += np.bincount(bins, minlength=len(line.edges) + 1)
-        return (np.concatenate(list(counts.values())),)
+                counts[leaf] = self.lines[leaf].counts(block.X[at])
+        return (np.concatenate([rows, *counts.values()]),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +146,17 @@ class Values:
         """Counts over one block."""
         values, counts = np.unique(np.round(project(block.X, self.direction), 3), return_counts=True)
         return (Counter(dict(zip(values.tolist(), counts.tolist(), strict=True))),)
+
+
+def sample_rows(rows: int, width: int) -> int:
+    """Rows of the sample, of so many rows of ``width`` bytes."""
+    return min(rows, SAMPLE_ROWS, max(2 * DIRECTION.rows, SAMPLE_BYTES // width))
+
+
+def sweeps_of(rows: int, sample: int, leaves: int) -> int:
+    """Sweeps that count rows until there are so many leaves: one for all cuts by the sample, one a further level."""
+    depth = max(0, leaves - 1).bit_length()
+    return 0 if sample >= rows else 1 + sum(sample >> level < SURE for level in range(depth))
 
 
 @dataclass(eq=False)
@@ -170,11 +191,19 @@ class Ground:
         grown = Grown(CutTree.of(d), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool))
         if self.partition.by is not None:
             grown = keep("level-by", grown.tree, partial(self._by, self.partition.by))
+        elif not self.single:
+            grown = keep("level-sample", grown.tree, partial(self._from_sample, grown))
         level = 1
         while len(chosen := self._chosen(grown)):
             grown = keep(f"level-{level}", grown.tree, partial(self._level, grown, chosen))
             level += 1
         return grown
+
+    @property
+    def single(self) -> bool:
+        """Whether all rows are one leaf."""
+        n = self.assembly.dataset.base_rows
+        return not self._chosen(Grown(CutTree.of(1), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool)))
 
     def _chosen(self, grown: Grown) -> list[int]:
         """Leaves that are cut next, ascending."""
@@ -192,15 +221,46 @@ class Ground:
     def sample(self) -> tuple[Array, Array, Array | None]:
         """Encoded rows, targets and weights of the sample, read when a level first asks for them."""
         data = self.assembly.dataset
-        row = data.n_features * self.assembly.dtype.itemsize
-        size = min(data.base_rows, SAMPLE_ROWS, max(2 * DIRECTION.rows, SAMPLE_BYTES // row))
+        size = sample_rows(data.base_rows, data.n_features * self.assembly.dtype.itemsize)
         X, y, w = gathered(self.executor, self.assembly, np.sort(data.draw(size, _DRAW, self.seed)))
         assert y is not None
         return X, y, w
 
+    def _from_sample(self, grown: Grown) -> Grown:
+        """The tree as far as the sample cuts it, and the rows of its leaves."""
+        X, n = self.sample[0], self.assembly.dataset.base_rows
+        whole = len(X) == n
+
+        def expected(rows: int) -> int:
+            """Rows of a leaf that the sample has so many of: no fewer than there probably are."""
+            return rows if whole else int((rows + 2 * rows**0.5) * n / len(X))
+
+        while True:
+            at = dict(grown.tree.training(X))
+            chosen = [leaf for leaf in self._chosen(grown) if whole or len(at.get(leaf, ())) >= SURE]
+            if not chosen:
+                break
+            lines = self._lines(chosen, at)
+            bins = [line.counts(X[at[leaf]]) for leaf, line in lines.items()]
+            grown = self._cut(grown, chosen, lines, bins, expected)
+        if not whole:
+            (counts,) = sweep(self.executor, ScanWork(Scan(self.assembly), Counting(grown.tree, {})))
+            grown = replace(grown, counts=np.asarray(counts))
+        return grown
+
     def _level(self, grown: Grown, chosen: list[int]) -> Grown:
+        """The tree with these leaves cut, by counts of all rows."""
+        at = dict(grown.tree.training(self.sample[0]))
+        lines, bins = self._lines(chosen, at), []
+        if lines:
+            (totals,) = sweep(self.executor, ScanWork(Scan(self.assembly), Counting(grown.tree, lines)))
+            ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
+            bins = np.split(np.asarray(totals)[grown.tree.leaves :], ends[:-1])
+        return self._cut(grown, chosen, lines, bins, int)
+
+    def _lines(self, chosen: list[int], at: dict[int, IntArray]) -> dict[int, Axis]:
+        """Directions of the leaves that have one, from the places of their rows in the sample."""
         X, y, w = self.sample
-        at = {leaf: places for leaf, places in grown.tree.training(X) if leaf in set(chosen)}
         none = np.empty(0, dtype=np.int64)
         items = [
             (leaf, X[rows], y[rows], None if w is None else w[rows])
@@ -208,24 +268,26 @@ class Ground:
         ]
         shared = (self.kernel, self.assembly.encoding, self.seed)
         axis = axis_of if self.partition.cuts == "gradient" else between_means
-        found = dict(zip(chosen, self.executor.imap(axis, items, shared), strict=True))
-        lines = {leaf: line for leaf, line in found.items() if line is not None}
+        found = zip(chosen, self.executor.imap(axis, items, shared), strict=True)
+        return {leaf: line for leaf, line in found if line is not None}
+
+    def _cut(
+        self, grown: Grown, chosen: list[int], lines: dict[int, Axis], bins: Sequence[IntArray],
+        rows: Callable[[int], int],
+    ) -> Grown:  # fmt: skip
+        """The tree with leaves cut along their directions, by the rows counted along each of them."""
         tree, counts, final = grown.tree, grown.counts.tolist(), grown.final.tolist()
         for leaf in chosen:
             final[leaf] = leaf not in lines
-        if lines:
-            scan = Scan(self.assembly)
-            (totals,) = sweep(self.executor, ScanWork(scan, Counting(grown.tree, lines)))
-            ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
-            for (leaf, line), bins in zip(lines.items(), np.split(np.asarray(totals), ends[:-1]), strict=True):
-                cut = cut_at(line.edges, bins, self.partition.overlap, line.at)
-                if cut is None:
-                    final[leaf] = True
-                    continue
-                tree = tree.grown(leaf, line.direction, cut.places)
-                counts[leaf] = cut.left
-                counts.append(cut.right)
-                final.append(False)
+        for (leaf, line), counted in zip(lines.items(), bins, strict=True):
+            cut = cut_at(line.edges, counted, self.partition.overlap, line.at)
+            if cut is None:
+                final[leaf] = True
+                continue
+            tree = tree.grown(leaf, line.direction, cut.places)
+            counts[leaf] = rows(cut.left)
+            counts.append(rows(cut.right))
+            final.append(False)
         return Grown(tree, np.array(counts, dtype=np.int64), np.array(final, dtype=bool))
 
     def _by(self, column: str) -> Grown:

@@ -15,14 +15,16 @@ from streamkern.data.preprocess import learning_bytes
 from streamkern.errors import PlanRefusedError
 from streamkern.memory import format_bytes
 from streamkern.partition.answers import bytes_of_answers, left_out_of_leaf
-from streamkern.partition.grow import SAMPLE_BYTES, SAMPLE_ROWS, Grown
+from streamkern.partition.grow import Grown, sample_rows
 from streamkern.partition.rows import RUN_BYTES
-from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers
+from streamkern.partition.tree import KERNEL_SHARE, SEARCH_SHARE, Partition
 from streamkern.solvers.answers import AnswersFrom, source_of
 from streamkern.solvers.auto import resolved
+from streamkern.solvers.choice import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, search_of, steps, width
+from streamkern.solvers.fit import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
+from streamkern.solvers.metric import metric_bill
 from streamkern.solvers.recipe import Recipe
 from streamkern.storage.base import Source
 from streamkern.types import Rows, Target
@@ -115,12 +117,8 @@ class Projection:
 
         With a number of ``leaves``, rows are left out for the probabilities or intervals of them all.
         """
-        itemsize, target = np.dtype(self.recipe.dtype).itemsize, data.target
-        outputs = likely_outputs(data)
-        shown = Target("target", np.dtype(np.int64))
-        if self.recipe.task == "regression":
-            shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
-        shapes = Dataset(ShapedRows(n, data.n_features, np.dtype(self.recipe.dtype), shown))
+        itemsize, outputs = np.dtype(self.recipe.dtype).itemsize, likely_outputs(data)
+        shapes = self._shapes(data, n)
         leaf, _ = resolved(self.on(shapes), self.budget, threads=1)
         source = source_of(leaf.solver, shapes, None) if leaves else None
         answers = None
@@ -129,11 +127,27 @@ class Projection:
         project = partial(
             footprint, shapes, width(leaf, shapes), outputs, leaf.solver, budget=self.budget, baseline=baseline,
             slots=1, lanes=leaf.lanes, itemsize=itemsize, centers_bytes=centers_bytes(leaf, 1, shapes), overlaps=False,
-            answers=answers,
+            answers=answers, every_row=every_row(leaf, shapes),
         )  # fmt: skip
         fits = project(agop=leaf.metric)
         search = search_of(leaf, fits, SEARCH_SHARE)
         return (fits if search is None else project(agop=search.agop)), leaf
+
+    def search(self, data: Dataset) -> Search | None:
+        """What is tried on a sample of all rows where the kernel of the leaves is left open; or None."""
+        leaves, n = expected_leaves(self.partition, data.base_rows)
+        one, leaf = self.leaf(data, n, self.baseline)
+        if not leaves_open(leaf):
+            return None
+        columns, seed = data.source.n_features, self.recipe.seed % (1 << 31)
+        return search_for(one.bill, data.base_rows, columns, self.budget, seed, KERNEL_SHARE * leaves)
+
+    def _shapes(self, data: Dataset, n: int) -> Dataset:
+        """N rows of a leaf, of shapes."""
+        target, shown = data.target, Target("target", np.dtype(np.int64))
+        if self.recipe.task == "regression":
+            shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
+        return Dataset(ShapedRows(n, data.n_features, np.dtype(self.recipe.dtype), shown))
 
     def _project(self, data: Dataset, leaves: int, n: int) -> tuple[Footprint, int]:
         recipe, itemsize, d = self.recipe, np.dtype(self.recipe.dtype).itemsize, data.n_features
@@ -143,7 +157,7 @@ class Projection:
             data, 1, outputs, Direct(), budget=self.budget, baseline=self.baseline, slots=self.slots,
             lanes=recipe.lanes, itemsize=itemsize, learning_bytes=learning_bytes(recipe.train, steps(recipe)),
         )  # fmt: skip
-        p = min(n, leaf_centers(recipe).count(data))
+        p = self.on(self._shapes(data, n)).centers.count(data)
         models = leaves * p * (d + outputs) * itemsize
         taken = _READING * n * row
         one, leaf = self.leaf(data, n, self.baseline + models + taken, leaves)
@@ -151,11 +165,14 @@ class Projection:
         scan = reading.stages["statistics"]
         ids = 0 if not recipe.train.source.in_memory else 24 * data.base_rows
         scatter = ids or scan + self.slots * _WRITING * RUN_BYTES
-        sample = 3 * min(max(SAMPLE_BYTES, 10_000 * row), min(data.base_rows, SAMPLE_ROWS) * row)
+        sample = 3 * sample_rows(data.base_rows, d * itemsize) * row
         room = self.budget - reading.baseline - models - ids
         at_once = int(np.clip(room // each, 1, self.slots)) if self.here else self.slots
+        search = self.search(data) if self.trial else None
+        chosen = 0 if search is None else metric_bill(search.agop, one.bill.size, data.base_rows).memory
         stages = {
             "statistics": scan,
+            **({"kernel": scan + chosen} if chosen else {}),
             **({"one-or-leaves": self.trial} if self.trial else {}),
             "levels": scan + sample,
             "scatter": scatter,

@@ -7,6 +7,7 @@ sides. In between, predictions go from the left side's to the right side's along
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from streamkern.backends import get_backend
-from streamkern.centers import Centers, Uniform
+from streamkern.centers import Uniform
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
+from streamkern.solvers.metered import SECOND
 from streamkern.storage.base import digest
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
@@ -28,28 +30,39 @@ MOST_LEAVES = 1 << 16
 
 CUTS = ("gradient", "kmeans")
 
-CENTERS, ROWS_PER_CENTER = 2_000, 4
-"""Centers of a leaf by default, and its rows for each of them, at most: cuts in two leave from half of that.
-
-Fewer rows cost time, the cube of p, and more cost accuracy; so do too few: of fars 16 leaves of 6,200 rows are ahead of
-32 of 3,200.
-"""
+ROWS_PER_CENTER = 4
+"""Rows of a leaf for each of the centers that are given, at most: cuts in two leave from half of that."""
 
 SEARCH_SHARE = 0.75
-"""Work of choosing a leaf's kernel, at most, as a part of that of its fit.
+"""Work of choosing a leaf's own kernel, at most, as a part of that of its fit."""
 
-More than of one model: the fits are small, and a kernel of its own is much of what a leaf gains. On twelve leaves of
-covtype (5,100 rows, p = 2,000) errors fell from 4.8% to 3.8%; with the kernel and the metric of a sample of all rows
-on six of them from 5.9% to 5.0%, and with their own to 4.5%.
-"""
+KERNEL_SHARE = 0.05
+"""Work of choosing one kernel for all leaves on a sample of their rows, at most, as a part of that of their fits."""
 
 LEAST_ROWS, MOST_ROWS = 8_000, 50_000
-"""Rows of a leaf, where they are not given: enough to choose a kernel by, and at most."""
+"""Rows of a leaf for centers that are given, at least and at most."""
+
+CENTERS = 2_000
+"""Centers of a leaf of more rows than can all be centers."""
+
+FEWEST_EACH, MOST_EACH = 2_000, 8_000
+"""Rows of a leaf where each of them is a center, as by default: at least, and at most."""
+
+EACH_WORK = 50 * SECOND
+"""Work of all leaves' factors up to which they have more rows than ``FEWEST_EACH``: n rows in leaves of r take n r²/3.
+
+More rows of a leaf are worth more where targets have noise, and cost time: leaves of half as many take a quarter."""
 
 
-def leaf_centers(recipe: Any) -> Centers:
-    """The centers of each leaf: those of the recipe, or ``CENTERS``."""
-    return Uniform(CENTERS, recipe.seed) if recipe.centers is None else recipe.centers
+def rows_of_leaf(rows: int) -> int:
+    """Rows of a leaf, at most, where all of them are centers; of so many rows in all: twofold steps, as of cuts."""
+    steps = round(math.log2((3 * EACH_WORK / max(1, rows)) ** 0.5 / FEWEST_EACH))
+    return min(FEWEST_EACH << max(0, steps), MOST_EACH)
+
+
+def leaf_centers(n: int, every: int, seed: int) -> Uniform:
+    """The centers of a leaf of n rows, where none are given: all of up to ``every`` rows, or ``CENTERS``."""
+    return Uniform(n if n <= every else min(CENTERS, n), seed)
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,7 @@ class Partition:
         leaves: how many; ``"auto"``: as many as it takes until a leaf has at most ``rows`` rows, or one model, where
             that is as good on held-out rows of a sample.
         rows: most rows of a leaf, where ``leaves`` is ``"auto"``; by default four for each center, from 8,000 to
-            50,000.
+            50,000, or where centers are not given and all rows of a leaf are, 2,000 to 8,000, fewer the more there are.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
         by: a column: its values are cut first, each a part of its own; values of few rows share a part, which also
             predicts values that training did not see.
@@ -115,11 +128,12 @@ class Partition:
         """
         return int(self.rows)
 
-    def settled(self, p: int) -> Partition:
-        """The partition with a number of rows, for leaves of p centers."""
+    def settled(self, rows: int, p: int | None) -> Partition:
+        """The partition with a number of rows of a leaf, for so many rows in all and p centers, or None."""
         if self.rows != "auto":
             return self
-        return replace(self, rows=min(max(ROWS_PER_CENTER * p, LEAST_ROWS), MOST_ROWS))
+        each = rows_of_leaf(rows) if p is None else min(max(ROWS_PER_CENTER * p, LEAST_ROWS), MOST_ROWS)
+        return replace(self, rows=each)
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters."""

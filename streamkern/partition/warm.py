@@ -71,8 +71,9 @@ def from_champion(partition: Partition, model: PartitionedMachine) -> WarmPartit
 def request_of(recipe: Recipe, partition: Partition) -> str:
     """Digest of what decides preprocessing and cuts besides the rows: those of another request are cut anew."""
     return digest(
-        plain(partition).to_json(), [described(step) for step in steps(recipe)], recipe.task, recipe.dtype, recipe.seed
-    )
+        plain(partition).to_json(), [described(step) for step in steps(recipe)], recipe.task, recipe.dtype, recipe.seed,
+        "one kernel of all leaves",
+    )  # fmt: skip
 
 
 def as_champion(

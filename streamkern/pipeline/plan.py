@@ -17,9 +17,10 @@ from streamkern.engine.parallel import default_threads
 from streamkern.errors import UsageError
 from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.partition.choice import in_leaves, open_to_one, settled, single, trial_footprint, without
-from streamkern.partition.fit import LeafRecipe, require_partition
-from streamkern.partition.grow import DIRECTION
+from streamkern.partition.fit import require_partition
+from streamkern.partition.grow import DIRECTION, sample_rows, sweeps_of
 from streamkern.partition.memory import Projection, expected_leaves
+from streamkern.partition.recipe import LeafRecipe
 from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
 from streamkern.pipeline.pipeline import Pipeline
@@ -272,8 +273,12 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     ]
     whole = replace(pipeline, metric=None, partition=None, solver=leafwise.solver)
     of_all = Bill(leafwise.solver, replace(bill.size, n=len(pipeline.train)))
-    around = _stages(whole, replace(one, baseline=fits.baseline, stages=one.stages | fits.stages), of_all, prices, None)
-    depth, stored = max(0, leaves - 1).bit_length(), int(pipeline.train.source.bounds[-1])
+    search = None if tried is None else project.search(planned(pipeline))
+    held_by = one.stages | fits.stages | {"metric": fits.stages.get("kernel", 0)}
+    around = _stages(whole, replace(one, baseline=fits.baseline, stages=held_by), of_all, prices, search)
+    stored, data = int(pipeline.train.source.bounds[-1]), planned(pipeline)
+    sample = sample_rows(data.base_rows, data.n_features * bill.size.itemsize)
+    sweeps = sweeps_of(data.base_rows, sample, leaves)
     read = stored * pipeline.train.source.n_features * pipeline.train.source.dtype.itemsize
     direction = metric_bill(replace(DIRECTION, kind="full"), bill.size, min(rows, DIRECTION.rows)).work
     once = next(stage for stage in around if stage.name == "statistics").seconds - _LOADED
@@ -284,8 +289,8 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     entry = float(bill.size.entry)
     between = (
         stage(
-            "levels", (depth + 1) * stored, depth + 1, (leaves - 1) * direction.flops(entry), (depth + 1) * read,
-            (depth + 1) * once + (leaves - 1) * direction.priced(prices.work),
+            "levels", (sweeps + 1) * stored, sweeps + 1, (leaves - 1) * direction.flops(entry), (sweeps + 1) * read,
+            (sweeps + 1) * once + (leaves - 1) * direction.priced(prices.work),
         ),
         stage("scatter", stored, 1, 0.0, read, once),
         stage(
@@ -296,16 +301,17 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     trials: tuple[PlannedStage, ...] = ()
     if tried is not None:
         takes = tried.bill.effort
-        work = 2.0 * (takes.setup + takes.training)
+        work = (2.0 if search is None else 3.0) * (takes.setup + takes.training)
         took = once + work.priced(prices.work)
         trials = (stage("one-or-leaves", 2 * tried.bill.size.n, 1, work.flops(entry), read, took),)
-    before = tuple(part for part in around if part.name.startswith(("preprocess-", "statistics", "check-")))
+    before = tuple(part for part in around if part.name.startswith(("preprocess-", "statistics", "check-", "kernel")))
     choices = (
         f"partition: about {leaves:,} leaves of up to {rows:,} rows, {min(at_once, slots)} at a time",
         *(["one model instead, where leaves are no better on held-out rows of a sample"] if trials else []),
         f"solver of a leaf: {leafwise.solver.to_json()['name']}, {bill.effort.passes} pass(es) at most",
         planned_answers(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline)),
         *planned_note(pipeline.train, steps(pipeline)),
+        *([] if search is None else [f"{search.text()}; for all leaves, unless their own are better"]),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
         *([] if doubt is None else [f"warning: {doubt}"]),
     )

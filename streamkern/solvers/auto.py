@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from streamkern.centers import Uniform
 from streamkern.errors import UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import Solver
@@ -24,7 +23,7 @@ from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
-from streamkern.solvers.fit import OUTPUTS_GUESS, planned, width
+from streamkern.solvers.fit import OUTPUTS_GUESS, every_row, planned, width
 from streamkern.solvers.footprint import solver_memory
 from streamkern.solvers.metered import SECOND, THREADS, Bill, Size, nominal_work, sums_held
 
@@ -93,7 +92,9 @@ def choose_solver(
     made = EigenPro1 if features else EigenPro
     passes = passes or default_passes(size.n, _pass_work(made, size))
     iterative: Solver = made(epochs=passes, patience=patience)
-    held = sums_held(threads, size.scanned) * Bill(direct, size).memory.sums
+    takes = Bill(direct, size).memory
+    # Where every row is a center there are no sums, and one matrix.
+    held = takes.training if size.every_row else sums_held(threads, size.scanned) * takes.sums
     name = type(iterative).__name__
     if size.memory is not None and held > size.memory:
         return Choice(
@@ -131,7 +132,7 @@ def _pass_work(made: type[EigenPro | EigenPro1], size: Size) -> float:
     return two - one
 
 
-def resolved(recipe: R, budget: int, threads: int = THREADS) -> tuple[R, str]:
+def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False) -> tuple[R, str]:
     """A recipe whose centers and solver are there, and why the solver was chosen; "" where it had one.
 
     Args:
@@ -139,6 +140,7 @@ def resolved(recipe: R, budget: int, threads: int = THREADS) -> tuple[R, str]:
             be ``"auto"``.
         budget: bytes that the process may hold.
         threads: see ``choose_solver``.
+        ridge: whether held-out rows have chosen a ridge already.
     """
     given: Any = recipe
     if given.centers is None and given.features is None:
@@ -155,22 +157,33 @@ def resolved(recipe: R, budget: int, threads: int = THREADS) -> tuple[R, str]:
         outputs = max(1, int(np.prod(target.outputs)))
     memory = solver_memory(budget, data, p, itemsize)
     patience = None if given.validation is None else PATIENCE
-    if _every_row(given, p) and (given.centers.stored or EigenPro().chosen_projection(p, memory) != "exact"):
+    if _every_row(given) and (given.centers.stored or EigenPro().chosen_projection(p, memory) != "exact"):
         why = "EigenPro2: every training row is a center, so no step is projected"
         return replace(given, solver=EigenPro2(epochs=default_passes(len(data)), patience=patience)), why
     choice = choose_solver(
-        Size(len(data), p, d, outputs, itemsize, given.lanes, THREADS, memory, features=given.features),
+        Size(
+            len(data),
+            p,
+            d,
+            outputs,
+            itemsize,
+            given.lanes,
+            THREADS,
+            memory,
+            features=given.features,
+            every_row=every_row(given, data),
+        ),
         features=given.features is not None,
         patience=patience,
-        ridge=d <= WIDEST_L1 and leaves_open(given),
+        ridge=d <= WIDEST_L1 and (ridge or leaves_open(given)),
         threads=threads,
     )
     return replace(given, solver=choice.solver), choice.reason
 
 
-def _every_row(recipe: Any, p: int) -> bool:
-    """Whether every training row is a center, and a row as it is stored."""
+def _every_row(recipe: Any) -> bool:
+    """Whether every training row is a center, and a row as it is stored, wherever the centers are."""
     data, centers = recipe.train, recipe.centers
     if recipe.features is not None or centers is None or data.augmentations or len(data) != data.base_rows:
         return False
-    return bool(centers.stored) or (isinstance(centers, Uniform) and p == data.base_rows)
+    return bool(centers.stored) or every_row(recipe, data)

@@ -81,6 +81,7 @@ class Problem:
         leave_out: training rows, at most, whose outputs, each row left out, are wanted of solvers that have them in
             closed form; 0 for none.
         share: whether the centers may be shared out over workers; the weights are the same.
+        every_row: whether the centers are drawn, and all training rows, each once, as they are stored.
     """
 
     train: Dataset
@@ -101,6 +102,7 @@ class Problem:
     engine: Engine = field(default_factory=default_engine)
     leave_out: int = 0
     share: bool = True
+    every_row: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", self.engine.bound(self.executor))

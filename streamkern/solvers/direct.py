@@ -18,6 +18,7 @@ from streamkern.errors import NumericalError, UsageError
 from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
+from streamkern.solvers.every_row import SquaredTargets, solve_every_row
 from streamkern.solvers.left_out import LeftOut, leave_one_out
 from streamkern.solvers.residual import FAR, relative_residual, said
 from streamkern.solvers.sums import Change, Sums, normal_equations
@@ -143,7 +144,12 @@ class DirectIteration(WholePasses):
         return Solved(self.basis.engine.zeros((self.basis.width, self.problem.encoding.outputs), self.basis.dtype))
 
     def begin(self, state: Solved, pass_: int, sweep: Sweep) -> Solved:
-        """Sum the normal equations and solve them; where rounding spoils them, in a better basis."""
+        """Sum the normal equations and solve them; where rounding spoils them, in a better basis.
+
+        Where every row is a center, without them.
+        """
+        if self.problem.every_row and self.given is None and not self.solver.keep_sums:
+            return self._of_every_row(sweep)
         sums = self.given or self._summed(sweep, None, 0.0)
         if sums.change is not None:
             return self._in_better_basis(sums)
@@ -163,6 +169,15 @@ class DirectIteration(WholePasses):
         del A, found
         # The first sums are kept: a checkpoint holds them for as long as the pass lasts.
         return self._orthonormalised(sums, scale, sweep)
+
+    def _of_every_row(self, sweep: Sweep) -> Solved:
+        """The solution by a factor of the kernel matrix."""
+        basis, problem = self.basis, self.problem
+        assert isinstance(basis, Expansion)
+        sweep(SquaredTargets(problem.encoding.outputs, problem.engine), None)
+        wide, left_out, facts = solve_every_row(problem, basis, self.solver.ridge)
+        self.report |= facts
+        return Solved(wide.astype(basis.dtype), left_out)
 
     def _summed(self, sweep: Sweep, change: Change | None, scale: float) -> Sums:
         """The sums of all training rows, of φ or of ψ = Vᵀ φ."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.device import Device
-from streamkern.centers import CenterSet, Given
+from streamkern.centers import CenterSet, Given, Uniform
 from streamkern.data.alike import require_alike, require_scaled_alike
 from streamkern.data.auto import Auto, AutoScale, JoinQuantiles, automatic, data_warnings, notes
 from streamkern.data.categories import TargetEncode, require_encoded
@@ -390,7 +390,7 @@ def fit(
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
             agop=recipe.metric if search is None else search.agop,
             answers=None if source is None else AnswersFrom(source, recipe.task, stages.left_out),
-            processes=executor.processes,
+            processes=executor.processes, every_row=every_row(recipe, rows),
         )  # fmt: skip
 
     source = source_of(recipe.solver, data, recipe.validation) if stages.left_out else None
@@ -418,7 +418,7 @@ def fit(
         stages.warn(message)
     learned, columns, chosen = None, features_of(scaled), None
     if search is not None:
-        chosen = _chosen_kernel(recipe, search, scaled, facts, stages, executor, device)
+        chosen = chosen_kernel(recipe, search, scaled, facts, stages, executor, device)
         recipe, learned = _with(recipe, chosen, search), chosen.metric
     elif recipe.metric is not None:
         learned = _learned_metric(recipe, scaled, facts, stages, executor, device)
@@ -478,6 +478,7 @@ def fit(
         engine=engine_on(device),
         leave_out=stages.left_out if source == "leave-one-out" else 0,
         share=projected.share,
+        every_row=every_row(recipe, scaled),
     )
 
     def key() -> tuple[Any, ...]:
@@ -546,9 +547,9 @@ def search_of(recipe: Recipe, projected: Footprint, share: float | None = None) 
     return search_for(projected.bill, rows, columns, projected.budget, recipe.seed % (1 << 31), share)
 
 
-def _chosen_kernel(
+def chosen_kernel(
     recipe: Recipe, search: Search, scaled: Dataset, facts: Statistics, stages: Stages, executor: Executor,
-    device: Device | None,
+    device: Device | None = None,
 ) -> KernelChoice:  # fmt: skip
     """The kernel that training rows choose, as a stage."""
     problem = _sampled(recipe, scaled, facts, executor, device)
@@ -619,6 +620,13 @@ def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
         if recipe.features is None:
             return p
     return recipe.features.width(dataset.n_features, p)
+
+
+def every_row(recipe: Recipe, dataset: Dataset) -> bool:
+    """Whether every one of these rows is a center, and a row as it is stored: they are drawn, and held in memory."""
+    whole = not dataset.augmentations and len(dataset) == dataset.base_rows
+    drawn = recipe.features is None and isinstance(recipe.centers, Uniform)
+    return whole and drawn and width(recipe, dataset) == dataset.base_rows
 
 
 def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) -> int:

@@ -162,6 +162,7 @@ def footprint(
     answers: AnswersFrom | None = None,
     better: bool = False,
     processes: int = 0,
+    every_row: bool = False,
 ) -> Footprint:
     """Project the memory of a fit.
 
@@ -189,6 +190,7 @@ def footprint(
         answers: where outputs on rows that are left out come from; None where there are none.
         better: whether the peak is that of a fit whose data need the better solve.
         processes: workers that centers may be shared out over; 0 for none.
+        every_row: see ``Problem.every_row``.
 
     Raises:
         PlanRefusedError: it cannot fit; says what would.
@@ -200,6 +202,7 @@ def footprint(
         answers=answers,
         better=better,
         processes=processes,
+        every_row=every_row,
     )  # fmt: skip
     result = project()
     if result.peak <= budget:
@@ -277,6 +280,7 @@ def _project(
     answers: AnswersFrom | None,
     better: bool,
     processes: int,
+    every_row: bool,
     spare: bool = False,
 ) -> Footprint:
     """The projection for a budget, whether it fits or not; parameters as in ``footprint``.
@@ -303,7 +307,9 @@ def _project(
     room = solver_memory(budget, dataset, p, itemsize, slots if stored_centers else None)
     blocks = len(dataset) // max(1, dataset.base_rows) * int(np.sum(-(-sizes // SCAN_ROWS))) or 1
     size = Size(len(dataset), p, d, outputs, itemsize, lanes, slots, room, overlaps, features, stored_centers, blocks)
-    size = replace(size, leave_out=0 if answers is None or answers.source != "leave-one-out" else answers.rows)
+    size = replace(
+        size, every_row=every_row, leave_out=0 if answers is None or answers.source != "leave-one-out" else answers.rows
+    )
     bill = Bill(solver, replace(size, better=better), model_rows)
     takes = bill.memory
     extra = max(0, Bill(solver, replace(size, better=True), model_rows).memory.training - takes.training)

@@ -36,7 +36,7 @@ VALUES = 2_000_000
 
 _TILE = 512  # rows whose functions are in memory at a time
 _SURE = 1e-6  # least 1 − h: below, rounding decides
-_DRAW = 0x6C656674  # keeps the draw apart from others
+DRAW = 0x6C656674  # keeps the draw apart from others
 
 
 def rows_left_out(rows: int, outputs: int, most: int = ROWS) -> int:
@@ -91,7 +91,7 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
         n: rows that G is a mean over, or the weight of them all.
     """
     engine, outputs = problem.engine, weights.shape[1]
-    ids = problem.draw(rows_left_out(problem.train.base_rows, outputs, problem.leave_out), _DRAW)
+    ids = problem.draw(rows_left_out(problem.train.base_rows, outputs, problem.leave_out), DRAW)
     X, y, w = problem.full_rows(ids)
     wanted, mass, codes = problem.by_features(X, as_values(y, outputs), w)
     share, centers = mass / n, _centers(problem, ids, codes)

@@ -80,6 +80,7 @@ class Size:
         blocks: of a sweep over all rows; None where it is not known.
         leave_out: rows, at most, whose outputs are wanted, each row left out; 0 for none.
         better: whether data may make a solver try a better solve: see ``Problem.better_budget``.
+        every_row: see ``Problem.every_row``.
     """
 
     n: int
@@ -96,6 +97,7 @@ class Size:
     blocks: int | None = None
     leave_out: int = 0
     better: bool = False
+    every_row: bool = False
 
     @property
     def scanned(self) -> int:
@@ -488,11 +490,11 @@ class MeteredProblem(Problem):
         p = 0 if size.features is not None and not size.features.needs_centers else size.p
         rows = 0 if size.stored else p
         Z: Any = engine.meter.array((rows, size.d), size.dtype)
-        ids = None if size.stored else np.arange(min(p, 4096))
+        ids = None if size.stored else np.arange(p if size.every_row else min(p, 4096))
         return cls(
             given, outputs, Laplace(1.0), CenterSet(Z, ids), nobody, size.dtype, lanes=size.lanes, memory=size.memory,
             better_budget=0 if size.better else 1, leave_out=size.leave_out, features=size.features, engine=engine,
-            size=size, run=run,
+            every_row=size.every_row, size=size, run=run,
         )  # fmt: skip
 
     @property

@@ -9,8 +9,8 @@ loss at 5% and 95%, and its fifths those of their width.
 ``--data NAME=FILE:TARGET`` adds a table from a CSV or parquet file, such as ``--data adult=adult.csv:income``;
 ``--packages FOLDER`` adds the real tables of ``tables.py``. ``--centers 0`` is all defaults, ``--logistic`` adds
 those with the logistic loss, with ``--centers N`` on as many centers. ``--models`` leaves some of the models out,
-``--seed`` takes another split. ``fashion`` has the test images that Fashion-MNIST comes with, on which models are right less
-often than on images drawn from all 70,000, as ``fashion drawn`` does and tables do.
+``--seed`` takes another split. ``fashion`` has the test images that Fashion-MNIST comes with, on which models are right
+less often than on images drawn from all 70,000, as ``fashion drawn`` does and tables do.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from streamkern.backends import NumpyBackend, get_backend
 from streamkern.data.stream import Assembly, Block, Raw
 from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
+from streamkern.partition import grow
 from streamkern.partition.grow import Axis, Counting, axis_of, between_means, cut_at, quantile_edges
 from streamkern.partition.memory import expected_leaves
 from streamkern.partition.rows import LeafIds, Scattered
@@ -195,7 +196,31 @@ def test_counts_are_those_of_all_rows_in_their_leaves():
     (counts,) = Counting(grown(), lines)(Block(X[:, :2], None, np.arange(400), ()), None)
     places = dict(grown().training(X[:, :2]))
     expected = [np.histogram(X[places[leaf], 0], [-np.inf, -0.5, 0, 0.5, np.inf])[0] for leaf in (1, 2)]
-    assert np.array_equal(counts, np.concatenate(expected))
+    rows = [len(places.get(leaf, ())) for leaf in range(grown().leaves)]
+    assert np.array_equal(counts, np.concatenate([rows, *expected]))
+
+
+@pytest.mark.parametrize(("sample", "names"), [(9000, ["level-sample"]), (2000, ["level-sample", "level-1"])])
+def test_cuts_by_the_sample_and_by_counts_are_near_the_median(
+    sample: int, names: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(grow, "SAMPLE_ROWS", sample)
+    monkeypatch.setattr(grow, "SURE", 1500)
+    X, y = table(9000)
+    assembly, seen = Assembly(sk.from_arrays(X, y), Continuous(np.zeros(1), flat=False)), []
+
+    def keep(name: str, tree: CutTree, compute: Any) -> Any:
+        seen.append(name)
+        return compute()
+
+    with ThreadsExecutor(2) as executor:
+        partition = sk.Partition(rows=3000, overlap=0.0)
+        grown = grow.Ground(partition, assembly, sk.Laplace("median"), executor, 0).grow(keep)
+    assert seen == names
+    counts = np.array([len(at) for _, at in sorted(grown.tree.training(X), key=lambda each: each[0])])
+    assert np.array_equal(counts, grown.counts)
+    assert counts.sum() == 9000
+    assert (np.abs(counts / 2250 - 1) < 0.06).all()
 
 
 def test_rows_of_leaves_are_the_same_by_ids_and_from_the_disk(tmp_path: Path):
@@ -477,8 +502,8 @@ def test_the_plan_names_leaves_and_sweeps():
     pipeline = sk.Pipeline(data, test=data, centers=sk.Uniform(100), solver="auto", partition=PARTITION)
     plan = sk.plan(pipeline)
     assert [stage.name for stage in plan.stages] == [
-        "preprocess-joinquantiles", "statistics", "check-test", "one-or-leaves", "levels", "scatter", "leaves",
-        "evaluate",
+        "preprocess-joinquantiles", "statistics", "check-test", "kernel", "one-or-leaves", "levels", "scatter",
+        "leaves", "evaluate",
     ]  # fmt: skip
     assert "about 4 leaves of up to 1,654 rows" not in plan.text()  # cut once more: they would be too large
     assert "about 8 leaves" in plan.text()

@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, signal, sys
 import streamkern as sk
-from streamkern.partition import rows, fit
+from streamkern.partition import fit, grow, rows
 from streamkern.storage import artifact
 
 moment, after = sys.argv[1], int(sys.argv[2])
-calls = []
+calls, ended = [], []
 
 def dying(function):
     def wrapped(*given, **named):
@@ -37,6 +37,7 @@ def dying(function):
     return wrapped
 
 rows._BLOCK_ROWS, rows.RUN_BYTES = 250, 1 << 12  # several runs of few rows
+grow.SAMPLE_ROWS, grow.SURE = 1000, 600  # one level by the sample, the next by counts
 if moment == "scatter":
     rows.write_run = dying(rows.write_run)
 if moment == "leaves":
@@ -45,10 +46,12 @@ if moment == "leaves":
 def listener(kind, fields):
     if moment == "trial" and kind == "stage" and fields["name"] == "one-or-leaves" and fields["state"] == "begin":
         os.kill(os.getpid(), signal.SIGKILL)
-    if moment == "levels" and kind == "stage" and fields["name"] == "level-2" and fields["state"] == "begin":
+    if moment == "levels" and kind == "stage" and fields["name"] == "level-1" and fields["state"] == "begin":
         os.kill(os.getpid(), signal.SIGKILL)
-    if moment == "saving" and kind == "stage" and fields["name"] == "leaf-0" and fields["state"] == "end":
-        artifact._save = dying(artifact._save)
+    if moment == "saving" and kind == "stage" and fields["name"].startswith("leaf-") and fields["state"] == "end":
+        ended.append(fields["name"])
+        if len(ended) == 4:
+            artifact._save = dying(artifact._save)
 
 data = sk.open_dataset("rows.parquet", target="y")
 pipeline = sk.Pipeline(
@@ -83,10 +86,10 @@ def ran(folder: Path, moment: str, after: int = 0) -> subprocess.CompletedProces
     ("moment", "after", "kept"),
     [
         ("trial", 0, ["statistics"]),
-        ("levels", 0, ["one-or-leaves", "level-1"]),
-        ("scatter", 2, ["level-1", "level-2"]),
-        ("leaves", 2, ["statistics"]),  # of the trial that decides between one model and leaves
-        ("leaves", 6, ["one-or-leaves", "level-2"]),
+        ("levels", 0, ["one-or-leaves", "level-sample"]),
+        ("scatter", 2, ["level-sample", "level-1"]),
+        ("leaves", 2, ["statistics", "kernel"]),  # of the trial that decides between one model and leaves
+        ("leaves", 10, ["one-or-leaves", "level-1"]),
         ("saving", 5, ["leaf-0", "leaf-1", "leaf-2", "leaf-3"]),
     ],
 )

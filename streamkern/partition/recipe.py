@@ -1,0 +1,128 @@
+"""The recipe of every leaf of a partition, and how its stages are carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from streamkern.centers import Centers, Uniform
+from streamkern.data import from_arrays
+from streamkern.data.dataset import Dataset
+from streamkern.data.targets import Classes, Encoding, Indicators
+from streamkern.kernels import FeatureMap, Kernel
+from streamkern.partition.answers import left_out_of_leaf
+from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers, rows_of_leaf
+from streamkern.solvers.base import Problem, Solver
+from streamkern.solvers.choice import KernelChoice, with_ridge
+from streamkern.solvers.fit import Key, Stages
+from streamkern.solvers.loop import Outcome
+from streamkern.solvers.metric import AGOP
+from streamkern.solvers.recipe import Recipe
+
+T = TypeVar("T")
+
+LEAST_METRIC = 100
+"""Rows of a leaf below which no metric is learned."""
+
+
+class PartitionRecipe(Recipe, Protocol):
+    """A recipe that may say how rows are cut."""
+
+    @property
+    def partition(self) -> Partition | None:
+        """How rows are cut into leaves; None for one model of all rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeafRecipe:
+    """Parameters of every leaf: a ``solvers.fit.Recipe`` once it has rows."""
+
+    train: Dataset
+    kernel: Kernel | None
+    centers: Centers | None
+    solver: Solver | Any
+    task: str
+    metric: AGOP | None
+    seed: int
+    lanes: int
+    dtype: str
+    validation: Dataset | None = None
+    test: Dataset | None = None
+    features: FeatureMap | None = None
+    preprocess: tuple[Any, ...] = ()
+    standardise: bool | None = None
+    threshold: None = None
+    class_weight: None = None  # leaves are given it in the weights of their rows
+    left_out: int = 0
+    encoding: Encoding | None = None
+    ridge: tuple[float, int] | None = None
+    """λ of a solver whose ridge is left open, and the rows that it was found on."""
+    every: int = 0
+    """Rows of a leaf up to which all of them are centers, where none are given."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> LeafRecipe:
+        """The same kernel, centers, solver and metric, without rows."""
+        nothing = from_arrays(np.empty((0, 1)))
+        return cls(
+            nothing, recipe.kernel, recipe.centers, recipe.solver, recipe.task, recipe.metric, recipe.seed,
+            recipe.lanes, recipe.dtype, ridge=recipe.ridge if isinstance(recipe, LeafRecipe) else None,
+            every=rows_of_leaf(max(1, recipe.train.base_rows)),
+        )  # fmt: skip
+
+    def answering(self, whole: Recipe, leaves: int, encoding: Encoding, wanted: bool) -> LeafRecipe:
+        """The recipe, with rows that each leaf leaves out where probabilities or intervals of the whole are wanted."""
+        calibrated = whole.validation is not None and self.task == "classification"
+        rows = 0 if calibrated or not wanted else left_out_of_leaf(self.task, leaves, encoding.outputs)
+        return replace(self, left_out=rows, encoding=encoding)
+
+    def chosen(self, choice: KernelChoice | None) -> LeafRecipe:
+        """The recipe with the kernel that was chosen, and its ridge."""
+        if choice is None:
+            return self
+        return replace(self, kernel=choice.kernel, ridge=(choice.ridge, choice.rows))
+
+    def with_ridge(self, solver: Solver, n: int) -> Solver:
+        """A solver for n rows with the ridge that was chosen, where its own is left open: noise asks for λ n."""
+        if self.ridge is None:
+            return solver
+        ridge, rows = self.ridge
+        return with_ridge(solver, ridge * min(1.0, rows / n))
+
+    def on(self, train: Dataset) -> LeafRecipe:
+        """The recipe on a leaf's rows; where there are fewer of them than centers, each is a center."""
+        n = train.base_rows
+        centers = self.centers or leaf_centers(n, self.every, self.seed)
+        if isinstance(centers, Uniform):
+            centers = replace(centers, p=min(centers.p, n))
+        return replace(self, train=train, centers=centers, metric=self.metric if n >= LEAST_METRIC else None)
+
+
+class LeafStages(Stages):
+    """Stages of a leaf: warnings are kept, and the solver's alone: its rows were looked at with all others.
+
+    Args:
+        left_out: rows that are left out for the whole model's probabilities or intervals, at most.
+    """
+
+    search_share = SEARCH_SHARE
+
+    def __init__(self, left_out: int = 0) -> None:
+        super().__init__()
+        self.left_out = left_out
+        self.messages: list[str] = []
+
+    def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
+        kept: Any = None  # one calibration of probabilities is made of all leaves' rows
+        return kept if name == "calibrate" and self.classes else compute()
+
+    def warn(self, message: str) -> None:
+        self.messages.append(message)
+
+    def train(self, problem: Problem, solver: Solver, key: Any) -> tuple[Outcome, dict[str, Any]]:
+        self.messages.clear()
+        self.classes = isinstance(problem.encoding, Classes | Indicators)
+        return super().train(problem, solver, key)

@@ -1,0 +1,185 @@
+"""Ridge regression where every training row is a center: one factor of K(X, X), and no sums of normal equations.
+
+With weights W of the rows, of mean 1, and S = W^½ the normal equations (K W K/n + λ K) w = K W y/n are those of
+(S K S + λ n I) b = S y, w = S b: n³/3 operations where the sums alone take n³, and none of the digits are lost that
+products of kernel values lose. So the factor may be in the arithmetic's float32, with its residual measured.
+
+A row that is left out is left out as a center, too: y_i − f₋ᵢ(x_i) = b_i / (s_i (A⁻¹)_ii) for A = S K S + λ n I.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from streamkern.data.stream import Block
+from streamkern.data.targets import as_values
+from streamkern.engine import Engine
+from streamkern.engine.triangle import cuts
+from streamkern.errors import NumericalError
+from streamkern.execute.base import Parts
+from streamkern.kernels import Expansion
+from streamkern.solvers.base import Problem
+from streamkern.solvers.left_out import DRAW, LeftOut, rows_left_out
+from streamkern.solvers.residual import FAR, relative_residual
+from streamkern.solvers.score import residual
+from streamkern.sweep import Contribution
+from streamkern.types import Array, IntArray
+
+_CLOSE = 1e-4  # relative residual above which the solution is refined
+_REFINED = 3  # times, at most
+_JITTERS = 12  # diagonals that are tried, each ten times the one before
+_COLUMNS = 512  # of the inverse that are in memory at a time
+
+
+class SquaredTargets(Contribution):
+    """Contributes Σ w‖y‖² and the rows: the loss before the solution, as normal equations contribute it.
+
+    Args:
+        outputs: number c of outputs.
+        engine: of the problem.
+    """
+
+    def __init__(self, outputs: int, engine: Engine) -> None:
+        self.outputs, self.engine = outputs, engine
+
+    def __call__(self, block: Block, state: Any, begun: Any = None, companions: Iterable[Any] = ()) -> Parts:
+        """Sums over the block."""
+        assert block.y is not None
+        n = len(block.X)
+        y = self.engine.zeros((n, self.outputs))
+        residual(y, block.y)
+        squares = np.square(y).sum(axis=1)
+        return float(np.sum(squares if block.w is None else block.w * squares)), n
+
+
+def solve_every_row(problem: Problem, basis: Expansion, ridge: float) -> tuple[Array, LeftOut | None, dict[str, Any]]:
+    """Weights in the order of the centers, shape (n, c), outputs of rows left out, and what is reported.
+
+    Args:
+        problem: whose centers are its training rows.
+        basis: the kernel at them.
+        ridge: λ.
+
+    Raises:
+        NumericalError: A is not finite.
+    """
+    engine, ids = problem.engine, problem.centers.ids
+    assert ids is not None
+    X, y, w = problem.full_rows(ids)
+    Y, n = as_values(y, problem.encoding.outputs), len(X)
+    root = None if w is None else np.sqrt(w)[:, None]
+    B = Y if root is None else Y * root
+    L, b, facts = _factored(engine, basis, B, ridge * n, root)
+    left_out = None
+    if problem.leave_out:
+        *_, codes = problem.by_features(X, Y, w)
+        drawn = problem.draw(rows_left_out(n, Y.shape[1], problem.leave_out), DRAW)
+        order = np.argsort(ids)
+        at = order[np.searchsorted(ids, drawn, sorter=order)]
+        missed = _missed(engine, L, b, codes, at)
+        missed = missed if root is None else missed / root[at]
+        left_out = LeftOut(Y[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
+    return b if root is None else b * root, left_out, facts
+
+
+def _factored(
+    engine: Engine, basis: Expansion, B: Array, shift: float, root: Array | None
+) -> tuple[Array, Array, dict[str, Any]]:
+    """The factor L of A and b = A⁻¹ B, in the arithmetic's dtype, or in float64 where that is too little.
+
+    Where A has no factor in float64 either, with the least diagonal that lets it have one.
+    """
+    wide, eps, facts = np.dtype(np.float64), float(np.finfo(np.float64).eps), dict[str, Any]()
+    ways = [(basis.dtype, 0.0), *([] if basis.dtype == wide else [(wide, 0.0)])]
+    ways += [(wide, basis.p * eps * 10.0**power) for power in range(_JITTERS)]
+    *_, last = ways
+    L: Any = None
+    for way in ways:
+        dtype, jitter = way
+        try:
+            L = engine.cholesky(_matrix(engine, basis, shift + jitter, root, dtype))
+        except NumericalError:
+            if way == last:
+                raise
+            continue
+        b, facts["residual"] = _solved(engine, basis, L, B, shift + jitter, root)
+        facts |= {"factor": dtype.name, **({"jitter": jitter} if jitter else {})}
+        enough = way == last or facts["residual"] <= (_CLOSE if jitter else FAR)
+        if engine.decide(enough, bound=bool(dtype == wide), likely=True):
+            break
+        L = None  # before the next one is made
+    return L, b, facts
+
+
+def _matrix(engine: Engine, basis: Expansion, shift: float, root: Array | None, dtype: np.dtype[Any]) -> Array:
+    """S K S + shift I on the diagonal and below it, in ``dtype``; of K in float64 a few tiles are held."""
+    n = basis.p
+    A = engine.zeros((n, n), dtype)
+    for rows, below in engine.kernel_rows(basis, n):
+        A[rows, : rows.stop] = below if root is None else root[rows] * below * root[: rows.stop].T
+    A[np.diag_indices(n)] += shift
+    return A
+
+
+def _solved(
+    engine: Engine, basis: Expansion, L: Array, B: Array, shift: float, root: Array | None
+) -> tuple[Array, float]:
+    """Return b = A⁻¹ B in float64, by a factor in the arithmetic's dtype or a wider one; and its relative residual."""
+
+    def inverse(R: Array) -> Array:
+        half = engine.triangular_solve(L, R.astype(L.dtype), lower=True)
+        return engine.triangular_solve(L, half, lower=True, transposed=True).astype(np.float64)
+
+    b, best = inverse(B), np.inf
+    for step in range(_REFINED + 1):
+        weights = b if root is None else b * root
+        values = engine.kernel_product(basis, weights)
+        rest = B - (values if root is None else values * root) - shift * b
+        reached = relative_residual(rest, B)
+        if engine.decide(reached <= _CLOSE or not reached < best / 2 or step == _REFINED, bound=True):
+            break
+        best, b = reached, b + inverse(rest)
+    return b, reached
+
+
+def _missed(engine: Engine, L: Array, b: Array, codes: IntArray, at: IntArray) -> Array:
+    """(A⁻¹)_gg⁻¹ b_g at rows of groups g that are left out together, shape (m, c): those of equal features.
+
+    Args:
+        engine: solves.
+        L: the lower factor of A.
+        b: A⁻¹ S y, shape (n, c).
+        codes: number of each row's group, shape (n,).
+        at: places of rows, shape (m,).
+    """
+    order = np.argsort(codes, kind="stable")
+    first = np.searchsorted(codes[order], codes[at], side="left")
+    last = np.searchsorted(codes[order], codes[at], side="right")
+    out = engine.zeros((len(at), b.shape[1]))
+    alone = last - first == 1
+    for part in cuts(int(np.count_nonzero(alone)), _COLUMNS):
+        rows = np.flatnonzero(alone)[part]
+        squares = engine.row_squares(_columns(engine, L, at[rows]).T)
+        out[rows] = b[at[rows]] / squares[:, None]
+    for rows, members in _groups(order, first, last, np.flatnonzero(~alone)):
+        own = _columns(engine, L, members).astype(np.float64)
+        found = np.linalg.solve(own.T @ own, b[members])
+        out[rows] = found[np.searchsorted(members, at[rows])]
+    return out
+
+
+def _columns(engine: Engine, L: Array, places: IntArray) -> Array:
+    """L⁻¹ of columns of the identity, shape (n, k)."""
+    E = engine.zeros((len(L), len(places)), L.dtype)
+    E[places, np.arange(len(places))] = 1.0
+    return engine.triangular_solve(L, E, lower=True)
+
+
+def _groups(order: IntArray, first: IntArray, last: IntArray, rows: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    """Rows that are left out, by group, and the places of all rows of the group, ascending."""
+    for start in np.unique(first[rows]).tolist():
+        own = rows[first[rows] == start]
+        yield own, np.sort(order[start : last[own[0]]])

@@ -1,0 +1,134 @@
+"""``Direct`` where every training row is a center: one factor of the kernel matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.centers import Uniform
+from streamkern.data.targets import Classes, Continuous
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.solvers import Problem, train
+from streamkern.solvers.left_out import ROWS
+from streamkern.solvers.metered import Bill, Size
+
+N = 70
+
+
+def _problem(executor, task="regression", weighted=False, dtype=np.float64, repeated=0, n=N, kernel=None):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 3)).astype(dtype)
+    if repeated:
+        X[-repeated:] = X[:repeated]
+        X[1] = X[0]
+    w = rng.random(n) + 0.2 if weighted else None
+    y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2]) + 0.1 * rng.standard_normal((n, 2))
+    encoding = Continuous(y.mean(axis=0), flat=False)
+    if task == "classification":
+        y, encoding = (y[:, 0] > 0).astype(int) + (y[:, 1] > 1), Classes(np.arange(3))
+    data = sk.from_arrays(X, y, sample_weight=w)
+    centers = Uniform(n, 3).choose(data, executor, np.dtype(dtype))
+    return Problem(
+        data, encoding, kernel or sk.Laplace(2.0), centers, executor, np.dtype(dtype), leave_out=ROWS,
+        mean_weight=1.0 if w is None else float(w.mean()), every_row=True,
+    )  # fmt: skip
+
+
+def _rows(problem):
+    """Rows in the order of the centers, their targets and weights, in float64."""
+    X, y, w = problem.full_rows(problem.centers.ids)
+    return X.astype(np.float64), y if y.ndim > 1 else np.eye(3)[y], np.ones(len(X)) if w is None else w
+
+
+def _kernel(problem, X, Z):
+    return np.exp(-np.linalg.norm(X[:, None] - Z[None], axis=2) / problem.kernel.sigma)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_the_weights_are_those_of_ridge_regression(task, weighted):
+    with ThreadsExecutor(2) as executor:
+        problem = _problem(executor, task, weighted)
+        iteration = sk.Direct(ridge=1e-3).setup(problem)
+        outcome = train(problem, iteration)
+        X, Y, w = _rows(problem)
+        K = _kernel(problem, X, X)
+        expected = np.linalg.solve(K + 1e-3 * N * np.diag(1 / w), Y)
+        np.testing.assert_allclose(outcome.weights, expected, rtol=1e-8, atol=1e-10)
+        assert iteration.report["factor"] == "float64"
+        assert iteration.report["residual"] < 1e-10
+        assert outcome.history[0]["rows"] == N
+        sums = train(problem, sk.Direct(ridge=1e-3, keep_sums=True).setup(problem)).weights
+        np.testing.assert_allclose(outcome.weights, sums, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("repeated", [0, 5])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_rows_are_left_out_with_their_equals_as_rows_and_as_centers(task, weighted, repeated):
+    with ThreadsExecutor() as executor:
+        problem = _problem(executor, task, weighted, repeated=repeated)
+        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).left_out
+        X, Y, w = _rows(problem)
+        order = {row: place for place, row in enumerate(problem.centers.ids.tolist())}
+        assert sorted(found.ids.tolist()) == list(range(N))
+        for row, output in zip(found.ids.tolist(), found.outputs, strict=True):
+            x = X[order[row]]
+            rest = (x != X).any(axis=1)
+            A = _kernel(problem, X[rest], X[rest]) + 1e-3 * N * np.diag(1 / w[rest])
+            expected = _kernel(problem, x[None], X[rest]) @ np.linalg.solve(A, Y[rest])
+            np.testing.assert_allclose(output, expected[0], rtol=1e-6, atol=1e-8)
+
+
+def test_a_factor_in_float32_gives_the_same_predictions():
+    outputs = {}
+    with ThreadsExecutor(2) as executor:
+        for dtype in (np.float32, np.float64):
+            problem = _problem(executor, dtype=dtype, n=900)
+            iteration = sk.Direct(ridge=1e-7).setup(problem)
+            outcome = train(problem, iteration)
+            assert iteration.report["factor"] == np.dtype(dtype).name
+            X = np.random.default_rng(1).standard_normal((200, 3))
+            Z = problem.centers.Z.astype(np.float64)
+            outputs[dtype] = _kernel(problem, X, Z) @ outcome.weights, outcome.left_out.outputs
+    for narrow, wide in zip(*outputs.values(), strict=True):
+        assert np.abs(narrow - wide).max() < 2e-3 * np.abs(wide).max()
+
+
+def test_what_has_no_factor_in_float32_has_one_in_float64():
+    with ThreadsExecutor() as executor:
+        problem = _problem(executor, dtype=np.float32, n=400, kernel=sk.Gaussian(6.0))
+        iteration = sk.Direct(ridge=1e-12).setup(problem)
+        train(problem, iteration)
+        assert iteration.report["factor"] == "float64"
+
+
+def test_equal_rows_without_a_ridge_have_the_mean_of_their_targets():
+    with ThreadsExecutor() as executor:
+        problem = _problem(executor, repeated=5)
+        iteration = sk.Direct(ridge=0.0).setup(problem)
+        weights = train(problem, iteration).weights
+        assert iteration.report["jitter"] > 0
+        X, Y, _ = _rows(problem)
+        outputs = _kernel(problem, X, X) @ weights
+        for x in X:
+            same = (x == X).all(axis=1)
+            np.testing.assert_allclose(outputs[same], np.tile(Y[same].mean(axis=0), (same.sum(), 1)), atol=1e-4)
+
+
+def test_the_weights_are_the_same_bits_on_any_number_of_threads():
+    found = []
+    for threads in (1, 3):
+        with ThreadsExecutor(threads) as executor:
+            problem = _problem(executor, dtype=np.float32, n=1500)
+            outcome = train(problem, sk.Direct(ridge=1e-7).setup(problem))
+            found.append((outcome.weights.tobytes(), outcome.left_out.outputs.tobytes()))
+    assert found[0] == found[1]
+
+
+def test_it_takes_a_third_of_a_cube_and_one_matrix():
+    every, half = (Bill(sk.Direct(), Size(3000, 3000, 10, 1, every_row=each)) for each in (True, False))
+    assert every.effort.training.gemm == pytest.approx(3000**3 / 3)
+    assert half.effort.training.gemm64 > 3 * 3000**3 / 3
+    assert 4 * 3000**2 < every.memory.training < half.memory.training
