@@ -56,6 +56,18 @@ class Loop:
                     self._compiled = self._compile()
         return self._compiled(*args)
 
+    def at_hand(self) -> bool:
+        """Whether a call compiles nothing: the code is in this process, or kept since the source was written."""
+        if self._compiled is not None:
+            return True
+        folder, release = numba.njit(**OPTIONS)(self._function).stats.cache_path, numba.__version__.encode()
+        if not folder:
+            return False
+        written = Path(self._function.__code__.co_filename).stat().st_mtime
+        # An index begins with the release of numba that wrote it.
+        indexes = Path(folder).glob(f"*.{self._function.__name__}-*.nbi")
+        return any(index.stat().st_mtime >= written and release in index.read_bytes()[:64] for index in indexes)
+
     def _compile(self) -> Callable[..., Any]:
         dispatcher = numba.njit(**OPTIONS)(self._function)
         # Numba names a function's code in an index before it writes the code, and locks neither: another process would

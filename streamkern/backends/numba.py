@@ -181,6 +181,11 @@ class NumbaBackend:
         if not isinstance(kind, str):
             S[...] = kind(S)
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the largest of the loops is compiled already, in this process or an earlier one."""
+        return loops.radial_products.at_hand()
+
     def radial_products(
         self,
         X: Array,

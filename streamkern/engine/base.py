@@ -180,6 +180,9 @@ class Engine(Protocol):
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
         """Bytes of what ``hold`` returns for p centers of width d."""
 
+    def compiling_bytes(self) -> int:
+        """Bytes that compiling takes in this process; 0 where an earlier one's code is kept, or nothing compiles."""
+
     def diagonal(self, expansion: Centered, X: Array) -> Array:
         """k(x, x) of every row of X, shape (n,), in its dtype."""
 

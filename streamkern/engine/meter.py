@@ -124,6 +124,9 @@ class MeterEngine:
         """The first of them, shared."""
         return resident
 
+    def compiling_bytes(self) -> int:
+        return self.real.compiling_bytes()
+
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
         """As the real engine says."""
         return self.real.held_bytes(p, d, dtype)

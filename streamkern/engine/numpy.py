@@ -130,6 +130,9 @@ class NumpyEngine:
         """The first of them."""
         return resident[: len(Z)]
 
+    def compiling_bytes(self) -> int:
+        return 0
+
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
         """Those of the norms."""
         return int(p * np.dtype(dtype).itemsize)

@@ -18,7 +18,13 @@ from streamkern.solvers.direct import Direct
 from streamkern.solvers.intervals import FUNCTIONS, LEARNED, Intervals, made_intervals
 from streamkern.solvers.left_out import ROWS, LeftOut, on_validation, rows_left_out
 from streamkern.solvers.loop import Outcome
-from streamkern.solvers.probabilities import LabelCalibration, ProbabilityCalibration, calibrated, calibrated_labels
+from streamkern.solvers.probabilities import (
+    LabelCalibration,
+    ProbabilityCalibration,
+    calibrated,
+    calibrated_labels,
+    parameters_of,
+)
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.thresholds import cut_for
 
@@ -78,7 +84,7 @@ def with_held_out(recipe: Any) -> tuple[Any, str]:
 
 def answers_bytes(task: str, rows: int, outputs: int, row: int) -> int:
     """Bytes that making answers takes, of so many rows and outputs, and bytes of a row."""
-    count, parameters = rows_left_out(rows, outputs), 3 * outputs + 4
+    count, parameters = rows_left_out(rows, outputs), parameters_of(outputs)
     if task == "classification":
         return 8 * (VALUES_HELD * count * outputs + 3 * count * parameters + 3 * parameters**2)
     functions, learned = min(FUNCTIONS, count), min(LEARNED, count)

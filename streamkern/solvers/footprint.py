@@ -31,9 +31,6 @@ from streamkern.storage.layout import rows_per_chunk
 _LIBRARIES = 64 << 20
 """Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
 
-_COMPILING = 8 << 20
-"""What a run takes more where loops are compiled for the first time: 7 MiB above the rest measured."""
-
 _ENGINE = 60 << 20
 """The engine's compiler, in a process that has not loaded it: 57 MiB measured."""
 
@@ -354,7 +351,7 @@ def _project(
         stages["calibrate"] = takes.centers + weights + max(gather, evaluation) + held
     if validate:
         stages["train"] += evaluation + takes.centers + weights
-    baseline += _LIBRARIES + _COMPILING + slots * THREAD + dataset.held_bytes(itemsize, outputs)
+    baseline += _LIBRARIES + slots * THREAD + dataset.held_bytes(itemsize, outputs)
     transforming = 0
     if dataset.transforms:  # each thread's rows before and after the widest of them
         longest = min(max(_GATHER_ROWS, model_rows, -(-batch // lanes)), chunk_rows)
@@ -388,10 +385,14 @@ def _project(
 
 
 def loaded() -> int:
-    """Load what every fit computes with, and return the bytes resident then: what projections start from."""
-    default_engine()
+    """Load what every fit computes with, and return what projections start from.
+
+    Returns:
+        The bytes resident then, and those that compiling will take where no earlier process has done it.
+    """
+    engine = default_engine()
     release()
-    return resident()
+    return resident() + engine.compiling_bytes()
 
 
 def require_fitting(what: str, source: Source, working: int, budget: int, slots: int, held: int = 0) -> int:

@@ -267,6 +267,11 @@ def softmax_of_logits(classes: int) -> ProbabilityCalibration:
     return ProbabilityCalibration(one, none, none, {"source": "softmax", "rows": 0, "missing": []}, logits=True)
 
 
+def parameters_of(classes: int) -> int:
+    """Parameters that the calibration of so many classes has."""
+    return 4 + (3 if classes <= OWN_PARAMETERS else 1) * classes
+
+
 def calibrated(left_out: LeftOut, engine: Engine, logits: bool = False) -> ProbabilityCalibration:
     """The calibration that outputs on rows teach.
 

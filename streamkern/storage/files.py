@@ -48,10 +48,9 @@ def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) ->
     with open(handle, "rb") as file:
         found = os.fstat(handle)
         _require_regular(path, found)
-        data = file.read(most + 1) if found.st_size <= most else b""
-    if found.st_size > most or len(data) > most:
-        raise _too_large(path, max(found.st_size, len(data)), most)
-    return data
+        if found.st_size > most:
+            raise _too_large(path, found.st_size, most)
+        return file.read(found.st_size)  # Python allocates what it is asked for: never the bound
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:

@@ -155,7 +155,7 @@ class ParquetSource(TableSource):
             pages = max(pages, groups * sum(sizes.get(name, 0) for name in self._roles.stored))
             # Row groups are described one by one: as they are, and their distinct values, as texts, too.
             pages = max(pages, _DESCRIBED * sum(sizes.get(name, 0) for name, _ in self.non_features))
-            if self.target is not None and self.target.dtype == object and file.rows:
+            if self.target is not None and self.target.dtype == object and any(file.rows):
                 texts = max(sizes.get(name, 0) for name in self._roles.targets)
                 text = max(text, _OBJECT + math.ceil(self._per_letter * texts / max(file.rows)))
         return pages + rows * max(self._roles.row_bytes, self._row_bytes(0)), text
@@ -166,7 +166,7 @@ class ParquetSource(TableSource):
 
         Others are held as two or four bytes a letter, and once they are written as they are stored, too.
         """
-        name, files = self._roles.targets[0], [file for file in self._files.files if file.rows]
+        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
         found: list[Any] = []
         if name not in self._partitions and not self._files.remote:
             with suppress(pa.ArrowException, OSError, StorageError):  # reading tells of it, with its place

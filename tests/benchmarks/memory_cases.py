@@ -3,11 +3,14 @@
     python tests/benchmarks/memory_cases.py                 # every case, a table
     python tests/benchmarks/memory_cases.py --only "text"   # those whose name has the word
     python tests/benchmarks/memory_cases.py --size 0.1      # a tenth of the rows, and of the room
+    python tests/benchmarks/memory_cases.py --small         # those of the tests, small and under tight budgets
+    python tests/benchmarks/memory_cases.py --cold          # compiling everything anew in every case
+    python tests/benchmarks/memory_cases.py --library DIR   # with the library of another checkout, such as an older one
 
 Each case runs in a fresh process. ``base`` is what that process holds once the library is imported; the budget is the
 base and the room that the case names. An outcome is ``done``, or the first line of an error in words. A case is right
 where it held at most its budget and ended in one of these two ways; where it was done, the peak is at most what was
-projected as well.
+projected as well. Older versions, before inspect and evaluate had a budget, run them without one.
 """
 
 from __future__ import annotations
@@ -155,10 +158,11 @@ def _run(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tup
     data = sk.open_dataset(source, target=target, columns=columns)
     data = data.augment(rows=options.pop("rows", None))
     scheduler, p = options.pop("scheduler", "threads"), options.pop("p", 300)
-    arguments, partition = options.pop("arguments", {}), options.pop("leaves", None)
+    arguments = options.pop("arguments", {})
+    if leaves := options.pop("leaves", None):
+        options["partition"] = sk.Partition(leaves=leaves)
     pipeline = sk.Pipeline(
         data, centers=sk.Uniform(p), kernel=sk.Laplace(300.0), solver=getattr(sk, solver)(**arguments),
-        partition=None if partition is None else sk.Partition(leaves=partition),
         task=options.pop("task", "regression"), preprocess=tuple(eval(options.pop("preprocess", "()"), {"sk": sk})),
         **options,
     )  # fmt: skip
@@ -177,7 +181,8 @@ def _model(folder: Path, d: int, c: int, columns: list[str] | None) -> Path:
     encoding = Continuous(np.zeros(max(1, c)), flat=not c)
     names = None if columns is None else tuple(columns)
     machine = KernelMachine(sk.Laplace(1.0), Z, weights, encoding, columns=names, metadata={"dtype": "float32"})
-    return machine.save(folder / "model.zarr")
+    machine.save(folder / "model.zarr")
+    return folder / "model.zarr"
 
 
 def _predict(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tuple[int, int]:
@@ -189,10 +194,12 @@ def _predict(source: str, folder: Path, memory: int, options: dict[str, Any]) ->
     return made.projected_memory_bytes, made.peak_memory_bytes
 
 
-def _command(*words: str) -> tuple[int, int]:
+def _command(memory: int, *words: Any) -> tuple[int, int]:
+    import streamkern.memory
     from streamkern.cli import main
 
-    status = main([str(word) for word in words])
+    bounded = words[0] == "ingest" or hasattr(streamkern.memory, "limited")
+    status = main([str(word) for word in (*words, "--threads", 2, *(["--memory", memory] if bounded else []))])
     if status:
         raise SystemExit(status)
     return 0, 0
@@ -201,18 +208,18 @@ def _command(*words: str) -> tuple[int, int]:
 def _evaluate(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tuple[int, int]:
     model = _model(folder, options["d"], options.get("c", 0), options["columns"])
     target = options.get("target", ["y"])
-    return _command("evaluate", model, source, "--target", *target, "--memory", memory, "--threads", 2)
+    return _command(memory, "evaluate", model, source, "--target", *target)
 
 
 def _ingest(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tuple[int, int]:
     words = [word for name in options.get("target", ["y"]) for word in ("--target", name)]
     words += ["--shuffle"] if options.get("shuffle") else []
     columns = ["--columns", ",".join(options["columns"])] if "columns" in options else []
-    return _command("ingest", source, folder / "out.zarr", *words, *columns, "--memory", memory, "--threads", 2)
+    return _command(memory, "ingest", source, folder / "out.zarr", *words, *columns)
 
 
 def _inspect(source: str, folder: Path, memory: int, options: dict[str, Any]) -> tuple[int, int]:
-    return _command("inspect", source, "--memory", memory, "--threads", 2)
+    return _command(memory, "inspect", source)
 
 
 COMMANDS: dict[str, Callable[..., tuple[int, int]]] = {
@@ -289,7 +296,7 @@ CASES: dict[str, Case] = {
     "csv, inspect": Case(("csv", {"n": 400_000, "d": 20}), "inspect", 700),
     "csv of 200,000 columns": Case(("csv", {"n": 2, "d": 200_000}), "ingest", 200, outcome="any"),
     "predict 500 outputs": Case(
-        ("parquet", {"n": 400_000, "d": 4, "group": 100_000}), "predict", 1000,
+        ("parquet", {"n": 600_000, "d": 4, "group": 150_000}), "predict", 1000,
         {"d": 4, "c": 500, "columns": ["f0", "f1", "f2", "f3"]}, outcome="any",
     ),
     "predict, long ids": Case(
@@ -319,6 +326,7 @@ CASES: dict[str, Case] = {
     "labels in one chunk, room enough": Case(
         ("labels_in_one_chunk", {"n": 30_000_000}), "run", 4000, {"task": "classification"}
     ),
+    "labels in one chunk, ingest": Case(("labels_in_one_chunk", {"n": 30_000_000}), "ingest", 160, outcome="any"),
     "labels in one chunk, inspect": Case(("labels_in_one_chunk", {"n": 30_000_000}), "inspect", 250, outcome="any"),
     "wide chunks, inspect": Case(
         ("zarr", {"n": 40_000, "d": 2000, "dtype": "float32", "chunk_rows": 20_000}), "inspect", 300, outcome="any"
@@ -336,6 +344,31 @@ CASES: dict[str, Case] = {
         {"target": _WIDE, "shuffle": True}, outcome="any",
     ),
 }  # fmt: skip
+
+
+SMALL: dict[str, tuple[float, int]] = {
+    # smaller than what 8797ecb failed at: see tests/test_attacks.py
+    "one large chunk is not refused": (0.05, 0),
+    "predict 500 outputs": (0.05, 0),
+    # sizes at which commit 8797ecb held more than the budget, or than it had projected
+    "wide targets, zarr": (0.4, 260),
+    "wide targets, parquet": (0.3, 260),
+    "few columns of wide chunks, zarr": (0.5, 260),
+    "one chunk, hdf5, ingest": (1.5, 190),
+    "long texts, run": (0.1, 260),
+    "long texts, inspect": (0.05, 100),
+    "long texts, ingest": (0.1, 190),
+    "long labels, run": (0.3, 260),
+    "quote that is not closed, ingest": (1.0, 90),
+    "long field, ingest": (0.5, 80),
+    "csv of 200,000 columns": (0.05, 136),
+    "predict, long ids": (0.1, 200),
+    "predict, long ids, many chunks": (0.1, 500),
+    "labels in one chunk, ingest": (0.33, 190),
+    "evaluate, wide targets": (0.1, 120),
+    "wide chunks, inspect": (0.1, 100),
+}
+"""Cases that are tests: the size of their rows, and the MiB beyond the base; 0 for what the case allows."""
 
 
 def child(name: str, source: str, folder: str, room: int, hard: bool) -> None:
@@ -363,10 +396,29 @@ def child(name: str, source: str, folder: str, room: int, hard: bool) -> None:
     print(json.dumps({**said, "base": base, "budget": memory, "peak": peak_resident()}))
 
 
-def measured(name: str, folder: Path, size: float, hard: bool = False) -> dict[str, Any]:
-    """Write the rows of a case, and run it in a process of its own."""
+def measured(
+    name: str,
+    folder: Path,
+    size: float,
+    *,
+    room: int = 0,
+    hard: bool = False,
+    cold: bool = False,
+    library: str = "",
+) -> dict[str, Any]:
+    """Write the rows of a case, and run it in a process of its own.
+
+    Args:
+        name: of the case.
+        folder: where rows are written.
+        size: of the rows.
+        room: MiB beyond the base, instead of what the case allows at this size.
+        hard: whether the system bounds the process, too.
+        cold: whether nothing is compiled yet.
+        library: directory of another checkout, whose library runs the case.
+    """
     case, words = CASES[name], [sys.executable, os.path.abspath(__file__)]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in (library, *sys.path) if p)}
     kind, arguments = case.source
     if "n" in arguments and arguments["n"] > 100:
         arguments = arguments | {"n": max(1000, int(arguments["n"] * size))}
@@ -378,8 +430,9 @@ def measured(name: str, folder: Path, size: float, hard: bool = False) -> dict[s
         made.mkdir()
         (made / "source").write_text(globals()[kind](made, **arguments))
     source = (made / "source").read_text().strip()
-    room = int(LIBRARIES * MIB + case.room * MIB * max(size, 0.2))
+    room = room * MIB or int(LIBRARIES * MIB + case.room * MIB * max(size, 0.2))
     with tempfile.TemporaryDirectory(dir=folder) as place:
+        env |= {"NUMBA_CACHE_DIR": place} if cold else {}
         program = [*words, "--child", name, source, place, str(room), str(int(hard))]
         done = subprocess.run(program, env=env, capture_output=True, text=True, cwd=place, check=False)
     lines = done.stdout.strip().splitlines()
@@ -413,6 +466,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--size", type=float, default=1.0, help="of the sources and the room")
     parser.add_argument("--hard", action="store_true", help="under a limit of the address space, as ulimit -v sets it")
+    parser.add_argument("--small", action="store_true", help="the cases of the tests, at their sizes and budgets")
+    parser.add_argument("--cold", action="store_true", help="nothing is compiled yet when a case begins")
+    parser.add_argument("--library", default="", help="another checkout, whose library runs the cases")
     parser.add_argument("--folder", help="where sources are kept from run to run")
     args = parser.parse_args()
     print(f"{'case':<40}{'base':>7}{'budget':>8}{'projected':>10}{'measured':>9}  MiB; outcome")
@@ -420,10 +476,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(args.folder or temporary)
         folder.mkdir(exist_ok=True)
-        for name in CASES:
+        for name in SMALL if args.small else CASES:
             if args.only not in name:
                 continue
-            found = measured(name, folder, args.size, args.hard)
+            size, room = SMALL[name] if args.small else (args.size, 0)
+            found = measured(name, folder, size, room=room, hard=args.hard, cold=args.cold, library=args.library)
             numbers = [f"{found[key] / MIB:.0f}" for key in ("base", "budget", "projected", "peak")]
             outcome, bad = found["outcome"].replace("\n", " ")[:150], faults(name, found)
             wrong += bool(bad)

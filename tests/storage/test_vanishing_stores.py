@@ -1,0 +1,165 @@
+"""Data that vanish in the middle of a run, a prediction or an ingest: one error, nothing lost, the same bits later."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.cli import main
+from streamkern.errors import StorageError
+from streamkern.serving import predict as serving
+from tests.faults import Fault, FaultyServer
+from tests.storage.test_replaced_data import KINDS, N
+
+STAGES = ["statistics", "centers", "step", "evaluate"]
+HASTY = sk.Retry(timeout=2, deadline=3, first_wait=0.05)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stored chunk is one of the source, and parts of predictions are small."""
+    monkeypatch.setattr("streamkern.storage.layout.CHUNK_BYTES", 1)
+    monkeypatch.setattr(serving, "PART_BYTES", 8 * 100)
+
+
+def job(data: sk.Dataset) -> sk.Pipeline:
+    return sk.Pipeline(
+        data, sk.Laplace(50.0), sk.Uniform(60), sk.EigenPro(epochs=4, batch=50), task="regression", test=data
+    )  # fmt: skip
+
+
+class Vanishing:
+    """A local file or directory that is moved away at a moment, and put back."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.away = place, place.with_name("away")
+
+    def go(self) -> None:
+        if self.place.exists():
+            self.place.rename(self.away)
+
+    def come_back(self) -> None:
+        self.away.rename(self.place)
+
+
+def at(when: str, go: Any) -> Any:
+    """A listener that calls ``go`` in the middle of a run."""
+
+    def hear(event: str, fields: dict[str, Any]) -> None:
+        if when == "step" and event == "step" and fields["rows"] >= 900:
+            go()
+        if event == "stage" and (fields["name"], fields["state"]) == (when, "begin"):
+            go()
+
+    return hear
+
+
+MOMENTS = [*((kind, "step") for kind in KINDS), *(("rows.zarr", when) for when in STAGES if when != "step")]
+
+
+@pytest.mark.parametrize(("kind", "when"), MOMENTS)
+def test_local_data_that_vanish_in_a_run_are_one_error_and_cost_nothing_that_was_done(
+    kind: str, when: str, tmp_path: Path
+) -> None:
+    place = tmp_path / kind
+    KINDS[kind](place, 0)
+    whole = sk.run(job(sk.open_dataset(place, target="y")), tmp_path / "whole", threads=1)
+    data = sk.open_dataset(place, target="y")
+    gone = Vanishing(place)
+    with pytest.raises(StorageError) as raised:
+        sk.run(job(data), tmp_path / "run", threads=1, checkpoint_seconds=0, listeners=(at(when, gone.go),))
+    assert str(place) in str(raised.value)
+    failed = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert failed["status"] == "failed"
+    gone.come_back()
+    result = sk.run(job(sk.open_dataset(place, target="y")), tmp_path / "run", threads=1)
+    assert result["weights_sha256"] == whole["weights_sha256"]
+    assert result["metrics"] == whole["metrics"]
+    done = {stage["name"] for stage in result["stages"] if stage["cached"]}
+    assert done >= {"centers": {"statistics"}, "step": {"statistics", "centers"}}.get(when, set())
+
+
+@pytest.mark.parametrize(("kind", "when"), [("rows.zarr", "step"), ("rows.zarr", "evaluate"), ("rows.parquet", "step")])
+def test_a_remote_store_that_vanishes_in_a_run_is_one_error_and_costs_nothing_that_was_done(
+    kind: str, when: str, tmp_path: Path
+) -> None:
+    KINDS[kind](tmp_path / kind, 0)
+    with FaultyServer(tmp_path) as server:
+        url = f"{server.url}/{kind}"
+        open_it = lambda: sk.open_dataset(url, target="y", columns=["a", "b"], retry=HASTY)  # noqa: E731
+        whole = sk.run(job(open_it()), tmp_path / "whole", threads=1)
+        data = open_it()
+
+        def go() -> None:
+            server.plan = lambda request: Fault(drop=True)
+
+        with pytest.raises(StorageError) as raised:
+            sk.run(job(data), tmp_path / "run", threads=1, checkpoint_seconds=0, listeners=(at(when, go),))
+        assert url in str(raised.value)
+        assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+        server.plan = None
+        result = sk.run(job(open_it()), tmp_path / "run", threads=1)
+    assert result["weights_sha256"] == whole["weights_sha256"]
+    assert result["metrics"] == whole["metrics"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "http"])
+def test_data_that_vanish_in_a_prediction_are_one_error_and_parts_that_were_written_stay(
+    kind: str, tmp_path: Path
+) -> None:
+    stored = "rows.zarr" if kind == "http" else kind
+    place = tmp_path / stored
+    KINDS[stored](place, 0)
+    X = np.random.default_rng(0).uniform(10, 99, (100, 2))
+    model = sk.KernelRegressor("laplace", centers=20).fit({"a": X[:, 0], "b": X[:, 1]}, X[:, 0]).save(tmp_path / "m")
+    with FaultyServer(tmp_path) as server:
+        data = f"{server.url}/{stored}" if kind == "http" else place
+        gone = Vanishing(place)
+        options: dict[str, Any] = {"threads": 1}
+        whole = sk.predict(model, data, tmp_path / "whole.parquet", **options)
+        assert whole.rows >= N
+
+        def go(activity: str, done: int, rows: int) -> None:
+            if done:
+                gone.go()
+
+        with pytest.raises(StorageError) as raised:
+            sk.predict(model, data, tmp_path / "out.parquet", on_progress=go, **options)
+        assert str(data) in str(raised.value)
+        assert not (tmp_path / "out.parquet").exists()
+        gone.come_back()
+        made = sk.predict(model, data, tmp_path / "out.parquet", **options)
+    assert 0 < made.kept <= made.rows
+    assert (tmp_path / "out.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_data_that_vanish_in_an_ingest_are_one_error_and_nothing_is_put_in_place(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / kind
+    KINDS[kind](place, 0)
+    gone = Vanishing(place)
+    with pytest.raises(StorageError) as raised:
+        sk.ingest(place, tmp_path / "out.zarr", target="y", on_progress=lambda *_: gone.go())
+    assert str(place) in str(raised.value)
+    assert not (tmp_path / "out.zarr").exists()
+    gone.come_back()
+    sk.ingest(place, tmp_path / "out.zarr", target="y")
+    assert len(sk.open_dataset(tmp_path / "out.zarr", target="y")) >= N
+
+
+def test_data_that_vanish_before_a_command_are_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    KINDS["rows.zarr"](tmp_path / "rows.zarr", 0)
+    model = sk.KernelRegressor(centers=20).fit(sk.open_dataset(tmp_path / "rows.zarr", target="y"))
+    model.save(tmp_path / "m")
+    shutil.rmtree(tmp_path / "rows.zarr")
+    for words in (["inspect"], ["evaluate", str(tmp_path / "m"), "--target", "y"]):
+        assert main([words[0], *words[1:2], str(tmp_path / "rows.zarr"), *words[2:]]) == 1
+        said = capsys.readouterr().err
+        assert "rows.zarr" in said
+        assert "Traceback" not in said
