@@ -254,12 +254,12 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     pipeline.train.require_rows()
     require_partition(pipeline)
     doubt = _unlike(pipeline) if prices is None else None
-    prices = priced(pipeline, slots) if prices is None else prices
     tried, held = trial_footprint(pipeline, partition, budget, slots) if open_to_one(partition) else (None, 0)
     project = Projection(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held)
     fits, at_once = project.first()
     leaves, rows = expected_leaves(partition, pipeline.train.base_rows)
     one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline, leaves)
+    prices = priced(pipeline, slots, one.bill.size.p) if prices is None else prices
     source = source_of(leafwise.solver, pipeline.train, pipeline.validation)
     bill = Bill(leafwise.solver, replace(one.bill.size, outputs=_outputs(pipeline), slots=slots))
     leaf = replace(
@@ -350,18 +350,20 @@ def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: Size) -> li
     ]
 
 
-def priced(pipeline: Pipeline, slots: int) -> Prices:
+def priced(pipeline: Pipeline, slots: int, p: int | None = None) -> Prices:
     """What operations take on this machine at the shapes of a pipeline, measured where they are not known.
 
     Args:
         pipeline: the definition.
         slots: threads at work.
+        p: centers; by default those of the pipeline.
     """
     data = planned(pipeline)
-    count = 0 if pipeline.centers is None else pipeline.centers.count(data)
+    if p is None:
+        p = 0 if pipeline.centers is None else pipeline.centers.count(data)
     known = at_median(pipeline, {1: 1.0, 2: 1.0})  # a value takes as long at any bandwidth
     shapes = Shapes(
-        known.kernel, known.features, count, data.n_features, _outputs(pipeline), np.dtype(pipeline.dtype),
+        known.kernel, known.features, p, data.n_features, _outputs(pipeline), np.dtype(pipeline.dtype),
         pipeline.lanes,
     )  # fmt: skip
     return Calibration(slots).prices(shapes, pipeline.train)

@@ -512,6 +512,11 @@ def test_the_plan_names_leaves_and_sweeps():
         sk.plan(pipeline, worker_memory="100MiB")
 
 
+def test_a_plan_of_leaves_without_centers_prices_what_a_leaf_has():
+    X, y = table()
+    assert sk.plan(sk.Pipeline(sk.from_arrays(X, y > 0), task="classification", partition=PARTITION)).seconds > 0
+
+
 def test_expected_leaves_are_those_of_cuts_at_medians():
     for leaves, rows in itertools.product((1, 2, 3, 8), (1000, 10_001)):
         count, largest = expected_leaves(sk.Partition(leaves=leaves), rows)
