@@ -207,7 +207,10 @@ class KernelChoice:
         """What was chosen and why, in a sentence."""
         tried = f"of {len(self.trials)} models on {self.rows:,} rows"
         if self.best == self.simple:
-            return f"kernel: {self.kernel!r}, the root mean square distance; nothing {tried} is {ENOUGH:.0%} better"
+            right = " and right as often" if self.metric.metric == "accuracy" else ""
+            return (
+                f"kernel: {self.kernel!r}, the root mean square distance; nothing {tried} is {ENOUGH:.0%} better{right}"
+            )
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         return (
             f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on held-out rows, chosen "
@@ -409,8 +412,12 @@ def _simplest(simple: Round, more: Sequence[Round]) -> Round:
 
 
 def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
-    """The least error of more, where it is better by ``ENOUGH``, or else the simpler model."""
-    least = _least([simpler, *more])
+    """The least squared error of more, where it is better by ``ENOUGH``, or else the simpler model.
+
+    Of classes a metric may lower the squared error and decide worse (ADR 22): those that are right less often than the
+    simpler model, by more than the standard error, are left out.
+    """
+    least = _least([simpler, *(each for each in more if each.score >= simpler.score - simpler.scatter)])
     return least if least.mse < (1 - ENOUGH) * simpler.mse else simpler
 
 

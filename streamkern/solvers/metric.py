@@ -219,6 +219,7 @@ class Round(NamedTuple):
         mse: on held-out rows.
         score: on held-out rows.
         ridge: the best.
+        held: number of those rows.
     """
 
     kind: str
@@ -230,6 +231,12 @@ class Round(NamedTuple):
     mse: float
     score: float
     ridge: float
+    held: int
+
+    @property
+    def scatter(self) -> float:
+        """Standard error of an accuracy of so many rows."""
+        return float(np.sqrt(max(0.0, self.score * (1.0 - self.score)) / self.held))
 
     def facts(self) -> dict[str, Any]:
         """Its line of the history."""
@@ -409,7 +416,10 @@ class Rounds:
         best = int(np.argmin(mse))
         c = self.encoding.outputs
         kept = np.ascontiguousarray(weights[:, best * c : (best + 1) * c], dtype=self.dtype)
-        return Round(kind, number, M, factor, problem, kept, float(mse[best]), float(score[best]), self.ridges[best])
+        return Round(
+            kind, number, M, factor, problem, kept, float(mse[best]), float(score[best]), self.ridges[best],
+            self.held.base_rows,
+        )  # fmt: skip
 
     def outer(self, made: Round, full: bool) -> Array:
         """G of a round's model, in the units of the rows before the metric: shape (d, d), or its diagonal (d,)."""
