@@ -23,6 +23,7 @@ from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
+from streamkern.solvers.every_row import takes_a_factor
 from streamkern.solvers.fit import OUTPUTS_GUESS, every_row, planned, width
 from streamkern.solvers.footprint import solver_memory
 from streamkern.solvers.metered import SECOND, THREADS, Bill, Size, nominal_work, sums_held
@@ -171,7 +172,7 @@ def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False
             THREADS,
             memory,
             features=given.features,
-            every_row=every_row(given, data),
+            every_row=takes_a_factor(given.kernel) and every_row(given, data),
         ),
         features=given.features is not None,
         patience=patience,

@@ -37,6 +37,15 @@ def rayleigh_quotient(K: Array, b: Array) -> float:
     return float(np.sum(np.square(K @ b, dtype=np.float64))) / squared
 
 
+def relative_rayleigh_quotient(K: Array, b: Array) -> float:
+    """The Rayleigh quotient over its largest value σ_1², in [0, 1] (ibid., appendix H.2).
+
+    Raises:
+        UsageError: b is zero.
+    """
+    return rayleigh_quotient(K, b) / float(np.linalg.norm(K, 2)) ** 2
+
+
 def effective_dimension(eigenvalues: Array, ridge: float) -> float:
     """N(λ) = Σ σ_i/(σ_i + λ) of a covariance (Carratino et al. 2018, assumption 5): how many directions λ leaves free.
 

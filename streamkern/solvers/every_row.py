@@ -20,7 +20,7 @@ from streamkern.engine import Engine
 from streamkern.engine.triangle import cuts
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
-from streamkern.kernels import Expansion
+from streamkern.kernels import Expansion, Kernel, Laplace
 from streamkern.solvers.base import Problem
 from streamkern.solvers.left_out import DRAW, LeftOut, rows_left_out
 from streamkern.solvers.residual import FAR, relative_residual
@@ -32,6 +32,14 @@ _CLOSE = 1e-4  # relative residual above which the solution is refined
 _REFINED = 3  # times, at most
 _JITTERS = 12  # diagonals that are tried, each ten times the one before
 _COLUMNS = 512  # of the inverse that are in memory at a time
+
+
+def takes_a_factor(kernel: Kernel | None) -> bool:
+    """Whether rounding leaves the kernel's matrices a factor: a Laplace kernel's, which a kernel left open will be.
+
+    Eigenvalues of smoother kernels fall below what a factor can hold; their normal equations have a better basis.
+    """
+    return kernel is None or isinstance(kernel, Laplace)
 
 
 class SquaredTargets(Contribution):

@@ -63,6 +63,7 @@ from streamkern.solvers.choice import (
     search_for,
 )
 from streamkern.solvers.direct import Direct
+from streamkern.solvers.every_row import takes_a_factor
 from streamkern.solvers.footprint import Footprint, footprint, loaded, scan_rows
 from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.logistic import encoding_for
@@ -390,7 +391,8 @@ def fit(
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
             agop=recipe.metric if search is None else search.agop,
             answers=None if source is None else AnswersFrom(source, recipe.task, stages.left_out),
-            processes=executor.processes, every_row=every_row(recipe, rows),
+            processes=executor.processes,
+            every_row=takes_a_factor(recipe.kernel) and every_row(recipe, rows),
         )  # fmt: skip
 
     source = source_of(recipe.solver, data, recipe.validation) if stages.left_out else None
@@ -478,7 +480,7 @@ def fit(
         engine=engine_on(device),
         leave_out=stages.left_out if source == "leave-one-out" else 0,
         share=projected.share,
-        every_row=every_row(recipe, scaled),
+        every_row=takes_a_factor(recipe.kernel) and every_row(recipe, scaled),
     )
 
     def key() -> tuple[Any, ...]:
