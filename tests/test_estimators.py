@@ -395,7 +395,7 @@ def test_values_that_are_no_classes_are_refused_with_the_remedy(tmp_path: Path) 
     X, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) / 4
     told = r"(?s)values that are no classes, such as 0\.25.*row 1.*task=\"regression\" of a Pipeline"
     with pytest.raises(sk.DataError, match=told):
-        sk.run(sk.Pipeline(sk.from_arrays(X, y)), tmp_path / "run", memory="1GiB")
+        sk.run(sk.Pipeline(sk.from_arrays(X, y)), tmp_path / "run", memory="8GiB")
     with pytest.raises(sk.DataError, match=told):
         sk.KernelClassifier().fit(sk.from_arrays(X, y))
     assert list(sk.KernelClassifier().fit(sk.from_arrays(X, np.rint(y) % 3)).classes_) == [0, 1, 2]
