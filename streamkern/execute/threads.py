@@ -37,6 +37,11 @@ def _serve(executor: object) -> None:
     _thread.executor = executor
 
 
+def _is_served() -> bool:
+    """Whether this thread is an executor's."""
+    return getattr(_thread, "executor", None) is not None
+
+
 def _is_served_by(executor: object) -> bool:
     """Whether this thread is one of the executor's own: waiting there for its other threads could wait for ever.
 
@@ -64,7 +69,8 @@ class ThreadsExecutor:
         self._limits: threadpool_limits | None = None
 
     def __enter__(self) -> ThreadsExecutor:
-        self._limits = threadpool_limits(1, user_api="blas")
+        if not _is_served():  # a task's own: BLAS has one thread there, and looking for its libraries takes milliseconds
+            self._limits = threadpool_limits(1, user_api="blas")
         self._pool = ThreadPoolExecutor(self.slots, "streamkern", initializer=_serve, initargs=(self,))
         return self
 
@@ -72,9 +78,9 @@ class ThreadsExecutor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._pool is not None
-        assert self._limits is not None
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._limits.restore_original_limits()
+        if self._limits is not None:
+            self._limits.restore_original_limits()
         self._pool = self._limits = None
 
     @property

@@ -1,8 +1,8 @@
 """One model or leaves: what ``Partition(leaves="auto")`` decides, on a sample of the rows before anything else is done.
 
 Both are trained on the sample at the same price of a prediction: one model of p centers, and leaves of p centers each
-on a quarter of the rows. Held-out rows of the sample decide. With all rows a leaf has more of them than it has here, so
-that leaves are rather underrated.
+on a quarter of the rows. Held-out rows of the sample decide, by the mean of the differences of their squared errors and
+its standard error. With all rows a leaf has more of them than it has here, so that leaves are rather underrated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.split import HASH_SPAN
 from streamkern.data.statistics import Statistics
 from streamkern.data.stream import Assembly
-from streamkern.data.targets import encoding_to_json
+from streamkern.data.targets import Classes, encoding_to_json
 from streamkern.errors import PlanRefusedError, StreamkernError
 from streamkern.execute.base import Executor
 from streamkern.model import KernelMachine
@@ -42,7 +42,10 @@ from streamkern.solvers.choice import WIDEST_L1, KernelChoice
 from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.metered import SECOND, nominal_work
+from streamkern.solvers.score import residual
+from streamkern.storage.serialize import serializable
 from streamkern.sweep import gathered
+from streamkern.types import Array
 from streamkern.user_code import described
 
 TRIAL_ROWS = 40_000
@@ -62,7 +65,7 @@ MOST_WORK = 1200 * SECOND
 """Work of leaves by default, at most: twenty minutes on two slow cores."""
 
 BETTER = 0.99
-"""Leaves are taken where their squared error is less than this part of one model's."""
+"""Leaves are taken where their squared error is less than this part of one model's, by more than its standard error."""
 
 _DRAW = 0x6F6E65  # keeps the sample distinct from what else is drawn
 
@@ -234,27 +237,57 @@ def _leaves(
     def key() -> tuple[Any, ...]:
         return (
             rows_key(data), encoding_to_json(encoding), described(recipe.kernel), described(partition),
-            described(recipe.centers), recipe.seed, recipe.dtype, platform.machine(),
+            described(recipe.centers), recipe.seed, recipe.dtype, platform.machine(), "errors of rows",
         )  # fmt: skip
 
     found = stages.keep(
         "one-or-leaves", key, lambda: trial(recipe, partition, data, encoding, executor, budget, choice)
     )
-    shared = "shared" in found and found["leaves"] >= BETTER * found["shared"]
-    least = found["shared" if shared else "leaves"]
-    better = least < BETTER * found["one"]
+    shared = "shared" in found and not found["leaves"].beats(found["shared"])
+    least, one = found["shared" if shared else "leaves"], found["one"]
+    better = least.beats(one)
     kernels = "" if choice is None else " of one kernel" if shared else " of kernels of their own"
     reason = (
-        f"{'leaves' if better else 'one model'}, squared error {least:.4g} in {TRIAL_LEAVES} leaves{kernels} and "
-        f"{found['one']:.4g} in one model on held-out rows of a sample"
+        f"{'leaves' if better else 'one model'}, squared error {least.mean:.4g} in {TRIAL_LEAVES} leaves{kernels} and "
+        f"{one.mean:.4g} in one model on held-out rows of a sample, {least.doubt(one):.2g} the standard error of the "
+        "difference"
     )
     return better, reason, (data, facts), choice if shared else None
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Errors of a model on held-out rows.
+
+    Attributes:
+        squares: of each row, the mean of its outputs, shape (n,).
+        weights: of the rows, shape (n,).
+    """
+
+    squares: Array
+    weights: Array
+
+    @property
+    def mean(self) -> float:
+        """The mean squared error."""
+        return float(np.average(self.squares, weights=self.weights))
+
+    def doubt(self, other: Errors) -> float:
+        """Standard error of the difference of two models' means, on the same rows: much less than that of either."""
+        apart = self.squares - other.squares
+        apart = self.weights * (apart - np.average(apart, weights=self.weights))
+        return float(np.sqrt(np.square(apart).sum()) / self.weights.sum())
+
+    def beats(self, other: Errors) -> bool:
+        """Whether the mean is less than ``BETTER`` of another's, by more than the standard error of the difference."""
+        return self.mean < BETTER * other.mean and other.mean - self.mean > self.doubt(other)
 
 
 def trial(
     recipe: PartitionRecipe, partition: Partition, data: Dataset, encoding: Any, executor: Executor, budget: int,
     choice: KernelChoice | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Errors]:  # fmt: skip
     """Squared errors on held-out rows of a sample.
 
     Args:
@@ -267,21 +300,19 @@ def trial(
         choice: the kernel of a sample of all rows, where it was left open.
 
     Returns:
-        Those of ``one`` model, of ``leaves``, and where there is a choice, which the one model then has, of leaves that
+        Those of ``one`` model, of ``leaves``, as ``Errors``, and where there is a choice, which the one model then has, of leaves that
         are ``shared`` it out to; all others choose their own.
     """
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))
     out = row_hash(ids, _DRAW, recipe.seed, 1) < np.uint64(round(HELD_OUT * HASH_SPAN))
     leaf_recipe = LeafRecipe.of(recipe)
 
-    def squared(name: str, data: Dataset, leaf_recipe: LeafRecipe) -> float:
-        """The error of one model, or of leaves, through these rows."""
+    def squared(name: str, data: Dataset, leaf_recipe: LeafRecipe) -> Errors:
+        """The errors of one model, or of leaves, through these rows."""
         X, y, w = gathered(executor, Assembly(data.plain(), encoding, 0.0, np.dtype(recipe.dtype)), ids)
         assert y is not None
         own = out & np.isin(y, y[~out]) if y.ndim == 1 else out  # a class that is only held out tells nothing
-        train, held = (
-            from_arrays(X[rows], y[rows], sample_weight=None if w is None else w[rows]) for rows in (~own, own)
-        )
+        train = from_arrays(X[~own], y[~own], sample_weight=None if w is None else w[~own])
         made = trial_recipe(leaf_recipe)(train)
         if name == "one":
             whole, _ = resolved(_Trial(**vars(made)), budget, ridge=made.ridge is not None)
@@ -290,7 +321,10 @@ def trial(
         else:
             cut = _Trial(**vars(made), partition=Partition(leaves=TRIAL_LEAVES, overlap=partition.overlap))
             model = fit_partition(cut, executor, budget, LeafStages(), lambda projected: None, None).model
-        return float(model.score(held, executor=executor)["mse"])
+        F = model.decision_function(X[own], executor=executor).astype(np.float64)
+        truth = y[own]
+        residual(F, np.searchsorted(model.encoding.values, truth) if isinstance(model.encoding, Classes) else truth)
+        return Errors(np.square(F).mean(axis=1), np.ones(len(F)) if w is None else w[own])
 
     tried = [("one", data, leaf_recipe), ("leaves", data, leaf_recipe)]
     if choice is not None:

@@ -39,7 +39,7 @@ from streamkern.memory import release
 from streamkern.model import KernelMachine, from_artifact
 from streamkern.partition.answers import classes_answers, of_constant, of_leaf, values_answers
 from streamkern.partition.grow import Ground, Grown
-from streamkern.partition.memory import Projection
+from streamkern.partition.memory import Projection, encoded_bytes
 from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
 from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.rows import LeafIds, LeafRows, Prints, Scattered
@@ -223,10 +223,11 @@ def fit_partition(
     on_plan(footprint)
     began = time.perf_counter()
     assert facts.encoding is not None
-    largest = project.leaf(data, int(grown.counts.max()), project.baseline)[1]
+    takes, largest = project.leaf(data, int(grown.counts.max()), project.baseline)
     every = leaf_recipe.centers is None and largest.train.base_rows <= leaf_recipe.every
     if every and isinstance(largest.solver, Direct):
-        leaf_recipe = replace(leaf_recipe, solver=largest.solver)  # smaller leaves would choose it too, each anew
+        # Smaller leaves would choose the same solver, and take no more, each after a look at its own size.
+        leaf_recipe = replace(leaf_recipe, solver=largest.solver, takes=None if leaf_recipe.kernel is None else takes)
     leaf_recipe = leaf_recipe.answering(recipe, grown.tree.leaves, facts.encoding, stages.left_out > 0)
     training = _Training(leaf_recipe, budget, assembly, grown, executor, stages, at_once, folder)
     found = training.leaves()
@@ -370,7 +371,8 @@ class _Training:
         """Where leaves read their rows from."""
         tree = self.grown.tree
         if self.assembly.dataset.source.in_memory:
-            return LeafIds.of(self.assembly, tree, self.executor)
+            keep = encoded_bytes(self.assembly.dataset, self.assembly.dtype.itemsize, self.budget) > 0
+            return LeafIds.of(self.assembly, tree, self.executor, keep)
         if self.folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamkern-")))
         else:
@@ -428,7 +430,7 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
             chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget, 1, recipe.ridge is not None)
             chosen = replace(chosen, solver=recipe.with_ridge(chosen.solver, len(X)))
             try:
-                fitted = fit(chosen, executor, budget, stages)
+                fitted = fit(chosen, executor, budget, stages, takes=recipe.takes)
             except NumericalError as error:
                 if recipe.solver != AUTO or isinstance(chosen.solver, Direct):
                     raise

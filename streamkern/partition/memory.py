@@ -30,6 +30,9 @@ from streamkern.solvers.recipe import Recipe
 from streamkern.storage.base import Source
 from streamkern.types import Rows, Target
 
+ENCODED_SHARE = 16
+"""Encoded rows are kept for all leaves where they take up to this part of the budget, and are encoded again elsewhere."""
+
 _READING = 3  # times a leaf's rows are held while they are brought together: in pieces, joined, in order
 _WRITING = 4  # times the rows of a run are: blocks, by leaf, joined, and encoded
 
@@ -69,6 +72,12 @@ def expected_leaves(partition: Partition, n: int) -> tuple[int, int]:
     while rows > partition.most:
         depth, rows = depth + 1, rows * (1 + partition.overlap) / 2
     return 1 << depth, math.ceil(rows)
+
+
+def encoded_bytes(data: Dataset, itemsize: int, budget: int) -> int:
+    """Bytes of all encoded rows, where they are kept in memory while leaves are trained; or 0."""
+    size = data.base_rows * (data.n_features * itemsize + 8 * likely_outputs(data))
+    return size if data.source.in_memory and size <= budget // ENCODED_SHARE else 0
 
 
 class Projection:
@@ -164,7 +173,7 @@ class Projection:
         one, leaf = self.leaf(data, n, self.baseline + models + taken, leaves)
         each = max(one.stages.values()) + taken + one.baseline - self.baseline - models - taken
         scan = reading.stages["statistics"]
-        ids = 0 if not recipe.train.source.in_memory else 24 * data.base_rows
+        ids = 0 if not recipe.train.source.in_memory else 24 * data.base_rows + 2 * encoded_bytes(data, itemsize, self.budget)
         scatter = ids or scan + self.slots * _WRITING * RUN_BYTES
         sample = 3 * sample_rows(data.base_rows, d * itemsize) * row
         room = self.budget - reading.baseline - models - ids

@@ -18,6 +18,7 @@ from streamkern.partition.tree import SEARCH_SHARE, Partition, leaf_centers, row
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.choice import KernelChoice, with_ridge
 from streamkern.solvers.fit import Key, Stages
+from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.loop import Outcome
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.recipe import Recipe
@@ -62,6 +63,8 @@ class LeafRecipe:
     """λ of a solver whose ridge is left open, and the rows that it was found on."""
     every: int = 0
     """Rows of a leaf up to which all of them are centers, where none are given."""
+    takes: Footprint | None = None
+    """Projected memory of the largest leaf, where all take the same way: none is then projected by itself."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> LeafRecipe:

@@ -1,5 +1,7 @@
 """The rows of a leaf in memory, encoded: by their ids where all rows are in memory, else from runs on the disk.
 
+Rows in memory are encoded once for all leaves where that takes little of the budget, or for each leaf anew.
+
 Where rows are stored, reading those of one leaf would decode every chunk. So they are scattered once: each run holds
 the encoded rows of some neighbouring blocks, ordered by leaf, and appears under its name when it is whole. The rows of
 a leaf are one slice of every run. What an interrupted scatter has written is kept.
@@ -61,39 +63,52 @@ class LeafIds:
     """Rows of a source in memory, by id.
 
     Args:
-        assembly: encodes them.
-        ids: of each leaf, ascending.
+        rows: all of them, encoded, in the order in which they are stored; or what encodes them.
+        ids: of each leaf, ascending: places in ``rows``, where those are encoded.
     """
 
-    assembly: Assembly
+    rows: Leaf | Assembly
     ids: tuple[IntArray, ...]
 
     @classmethod
-    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor) -> LeafIds:
-        """One sweep over the rows: 8 bytes for each are kept."""
-        (pieces,) = sweep(executor, ScanWork(Scan(assembly, _BLOCK_ROWS), _Routed(tree)))
-        ids: list[list[IntArray]] = [[] for _ in range(tree.leaves)]
-        for leaf, some in pieces:
-            ids[leaf].append(some)
-        none = np.empty(0, dtype=np.int64)
-        return cls(assembly, tuple(np.concatenate([none, *some]) for some in ids))
+    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor, keep: bool) -> LeafIds:
+        """One sweep over the rows: 8 bytes for each are kept, and with ``keep`` the encoded rows."""
+        (pieces,) = sweep(executor, ScanWork(Scan(assembly, _BLOCK_ROWS), _Routed(tree, keep)))
+        ids: list[list[IntArray]] = [[np.empty(0, dtype=np.int64)] for _ in range(tree.leaves)]
+        before, found = 0, list(pieces)
+        for routed, block in found:
+            for leaf, some in routed:
+                ids[leaf].append(before + some if keep else block[some])
+            before += len(block.X) if keep else len(block)
+        every = tuple(map(np.concatenate, ids))
+        if not keep:
+            return cls(assembly, every)
+        weighted = found[0][1].w is not None
+        X, y = (np.concatenate([block[k] for _, block in found]) for k in range(2))
+        return cls(Leaf(X, y, np.concatenate([block.w for _, block in found]) if weighted else None), every)
 
     def read(self, leaf: int) -> Leaf:
         """Return the rows of a leaf."""
+        at = self.ids[leaf]
+        if isinstance(self.rows, Leaf):
+            X, y, w = self.rows
+            return Leaf(X[at], y[at], None if w is None else w[at])
         with ThreadsExecutor(1) as executor:
-            X, y, w = gathered(executor, self.assembly, self.ids[leaf])
+            X, y, w = gathered(executor, self.rows, at)
         assert y is not None
         return Leaf(X, y, w)
 
 
 @dataclass(frozen=True, eq=False)
 class _Routed:
-    """Contributes (leaf, ids of rows) of a block."""
+    """Contributes, of a block, (leaf, positions of rows) for its leaves, with its rows or their ids."""
 
     tree: CutTree
+    keep: bool
 
     def __call__(self, block: Block, state: Any) -> Parts:
-        return (Stack((leaf, block.ids[at]) for leaf, at in self.tree.training(block.X)),)
+        routed = list(self.tree.training(block.X))
+        return (Stack(((routed, Leaf(block.X, block.y, block.w) if self.keep else block.ids),)),)
 
 
 @serializable

@@ -17,6 +17,7 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.centers import Uniform
+from streamkern.engine.triangle import cuts
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
 from streamkern.solvers.metered import SECOND
@@ -36,7 +37,7 @@ ROWS_PER_CENTER = 4
 SEARCH_SHARE = 0.75
 """Work of choosing a leaf's own kernel, at most, as a part of that of its fit."""
 
-KERNEL_SHARE = 0.05
+KERNEL_SHARE = 0.2
 """Work of choosing one kernel for all leaves on a sample of their rows, at most, as a part of that of their fits."""
 
 LEAST_ROWS, MOST_ROWS = 8_000, 50_000
@@ -48,7 +49,7 @@ CENTERS = 2_000
 FEWEST_EACH, MOST_EACH = 2_000, 8_000
 """Rows of a leaf where each of them is a center, as by default: at least, and at most."""
 
-EACH_WORK = 50 * SECOND
+EACH_WORK = 20 * SECOND
 """Work of all leaves' factors up to which they have more rows than ``FEWEST_EACH``: n rows in leaves of r take n r²/3.
 
 More rows of a leaf are worth more where targets have noise, and cost time: leaves of half as many take a quarter."""
@@ -63,6 +64,9 @@ def rows_of_leaf(rows: int) -> int:
 def leaf_centers(n: int, every: int, seed: int) -> Uniform:
     """The centers of a leaf of n rows, where none are given: all of up to ``every`` rows, or ``CENTERS``."""
     return Uniform(n if n <= every else min(CENTERS, n), seed)
+
+
+_PROJECTED = 1024  # rows at a time, whose products with a direction stay in the caches
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,10 @@ class Partition:
 
 def project(X: Array, direction: Array) -> Array:
     """X · direction, shape (n,), float64: the same bits for a row whatever rows are around it."""
-    return np.asarray(np.multiply(X, direction, dtype=np.float64).sum(axis=1))
+    t = np.empty(len(X))
+    for rows in cuts(len(X), _PROJECTED):
+        np.multiply(X[rows], direction, dtype=np.float64).sum(axis=1, out=t[rows])
+    return t
 
 
 @serializable
@@ -227,10 +234,20 @@ class CutTree:
             if node < 0:
                 yield -1 - node, at
                 continue
-            t = project(X[at], self.directions[node])
-            low, _, high = self.cuts[node]
-            left, right = self.children[node].tolist()
-            waiting += [(right, at[t >= low]), (left, at[t < high])]
+            left, right = zip(self.children[node].tolist(), self.sides(node, X, at), strict=True)
+            waiting += [right, left]
+
+    def sides(self, node: int, X: Array, at: IntArray) -> tuple[IntArray, IntArray]:
+        """Positions of rows that are trained on the left of a cut, and on its right, of those ``at`` which come there.
+
+        Args:
+            node: number of the cut.
+            X: encoded rows, shape (n, d).
+            at: positions of rows, ascending.
+        """
+        t = project(X[at], self.directions[node])
+        low, _, high = self.cuts[node]
+        return at[t < high], at[t >= low]
 
     def mine(self, X: Array, leaf: int) -> Array:
         """Which rows lie on a leaf's side of every cut, shape (n,), boolean."""

@@ -349,6 +349,7 @@ def fit(
     on_plan: Callable[[Footprint], None] = lambda projected: None,
     device: Device | None = None,
     ready: tuple[Dataset, Statistics] | None = None,
+    takes: Footprint | None = None,
 ) -> Fitted:
     """From a recipe to weights: the one sequence of stages that estimators and runs go through.
 
@@ -360,6 +361,7 @@ def fit(
         on_plan: called with the projected memory before the first row is read.
         device: where blocks are computed, as ``device_for`` returns it; None for the CPU.
         ready: what ``prepare`` returns, where that has been done.
+        takes: the projected memory, where it is known of a fit of as many rows or more, whose kernel is given.
 
     Raises:
         PlanRefusedError: it would not fit the budget.
@@ -406,7 +408,7 @@ def fit(
         on_plan(projected)
 
     guess = planned(recipe)
-    projected = project(guess, likely_outputs(guess))
+    projected = takes or project(guess, likely_outputs(guess))
     search = search_of(recipe, projected, stages.search_share)
     projected = projected if search is None else project(guess, likely_outputs(guess))
     allow(projected)
@@ -438,7 +440,6 @@ def fit(
     assert facts.encoding is not None
     if recipe.threshold is not None:
         require_two(facts.encoding)
-    basis = recipe.features or recipe.kernel
     require_range(scaled, facts, np.dtype(recipe.dtype), centred=basis is None or basis.translation_invariant)
     release()
     turned = learned is not None and learned.kind == "full"

@@ -201,8 +201,8 @@ def by_hand(classes: bool, scaled: bool, frame: pd.DataFrame, **how: Any) -> Any
 
 MODELS: dict[str, Callable[..., Any]] = {
     "streamkern": ours,
-    "one model": lambda classes, **how: ours(classes, partition=None, **how),
-    "leaves": lambda classes, **how: ours(classes, partition=sk.Partition(), **how),
+    "one model": lambda classes, **how: ours(classes, **how | {"partition": None}),
+    "leaves": lambda classes, **how: ours(classes, **{"partition": sk.Partition()} | how),
     "one bandwidth": lambda classes, **how: ours(classes, kernel="laplace", **how),
     "standardised": lambda classes, **how: by_hand(classes, True, **how),
     "as they are": lambda classes, **how: by_hand(classes, False, **how),
@@ -254,6 +254,8 @@ def main() -> None:
     parser.add_argument("--packages", type=Path, help="folder of unpacked packages")
     parser.add_argument("--models", nargs="*", choices=[*MODELS], default=[*MODELS], help="by default all")
     parser.add_argument("--centers", type=int, help="by default the library's default")
+    parser.add_argument("--leaf-rows", type=int, help="most rows of a leaf, of all models of this library in leaves")
+    parser.add_argument("--overlap", type=float, help="share of rows at a cut on both sides, of the same")
     parser.add_argument("--memory", help="by default the library's default")
     parser.add_argument("--rows", type=int, help="fit to so many of the rows at most")
     parser.add_argument("--test-rows", type=int, help="score so many of the other rows at most")
@@ -263,6 +265,9 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=1, help="so many splits, of this seed and the next")
     args = parser.parse_args()
     how = {name: value for name in ("centers", "memory") if (value := getattr(args, name)) is not None}
+    cut = {"rows": args.leaf_rows, "overlap": args.overlap}
+    if given := {name: value for name, value in cut.items() if value is not None}:
+        how["partition"] = sk.Partition(**given)
     if args.packages is not None:
         os.environ["TABLES_PACKAGES"] = str(args.packages)
     if args.threads is not None:

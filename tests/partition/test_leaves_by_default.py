@@ -13,7 +13,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.partition import choice
-from streamkern.partition.choice import LEAST_TABLE, by_default
+from streamkern.partition.choice import LEAST_TABLE, Errors, by_default
 
 N, D = 9_000, 5
 
@@ -74,6 +74,28 @@ def test_one_model_is_trained_where_it_is_as_good():
     assert "in one model on held-out rows of a sample" in model.report_["partition"]["reason"]
     assert model.model_.weights_sha256 == one.model_.weights_sha256
     assert np.array_equal(model.predict_interval(X[:9]), one.predict_interval(X[:9]))
+
+
+def test_a_model_is_better_by_more_than_the_standard_error_of_the_difference():
+    rng = np.random.default_rng(0)
+    hard, same = rng.exponential(size=1000), np.ones(1000)  # rows differ far more than models do
+    one = Errors(hard, same)
+    everywhere, somewhere = Errors(0.97 * hard, same), Errors(hard - 0.03 + rng.normal(size=1000), same)
+    somewhere = Errors(somewhere.squares - somewhere.mean + one.mean - 0.02, same)
+    apart = hard - somewhere.squares
+    assert somewhere.doubt(one) == pytest.approx(apart.std() / 1000**0.5)
+    assert somewhere.mean < 0.99 * one.mean < one.mean
+    assert apart.mean() < somewhere.doubt(one)
+    assert everywhere.beats(one)
+    assert not somewhere.beats(one)
+    assert not Errors(0.995 * hard, same).beats(one)  # sure, and too little
+    # A row of weight 3 is a row three times, but for what three rows would know.
+    w = rng.integers(1, 4, size=1000).astype(float)
+    often = Errors(np.repeat(somewhere.squares, w.astype(int)), np.ones(int(w.sum())))
+    assert Errors(somewhere.squares, w).mean == pytest.approx(often.mean)
+    assert Errors(somewhere.squares, 5 * w).doubt(Errors(hard, 5 * w)) == pytest.approx(
+        Errors(somewhere.squares, w).doubt(Errors(hard, w))
+    )
 
 
 def test_a_small_table_is_one_model_without_a_trial():
