@@ -69,7 +69,7 @@ class ThreadsExecutor:
         self._limits: threadpool_limits | None = None
 
     def __enter__(self) -> ThreadsExecutor:
-        if not _is_served():  # a task's own: BLAS has one thread there, and looking for its libraries takes milliseconds
+        if not _is_served():  # in a task BLAS has one thread already, and looking for its libraries takes milliseconds
             self._limits = threadpool_limits(1, user_api="blas")
         self._pool = ThreadPoolExecutor(self.slots, "streamkern", initializer=_serve, initargs=(self,))
         return self

@@ -300,7 +300,7 @@ def trial(
         choice: the kernel of a sample of all rows, where it was left open.
 
     Returns:
-        Those of ``one`` model, of ``leaves``, as ``Errors``, and where there is a choice, which the one model then has, of leaves that
+        Those of ``one`` model, of ``leaves``, and where there is a choice, which the one model then has, of leaves that
         are ``shared`` it out to; all others choose their own.
     """
     ids = np.sort(data.draw(min(TRIAL_ROWS, data.base_rows), _DRAW, recipe.seed))

@@ -31,7 +31,7 @@ from streamkern.storage.base import Source
 from streamkern.types import Rows, Target
 
 ENCODED_SHARE = 16
-"""Encoded rows are kept for all leaves where they take up to this part of the budget, and are encoded again elsewhere."""
+"""Encoded rows are kept for all leaves where they take up to this part of the budget; else each leaf encodes its own."""
 
 _READING = 3  # times a leaf's rows are held while they are brought together: in pieces, joined, in order
 _WRITING = 4  # times the rows of a run are: blocks, by leaf, joined, and encoded
@@ -173,7 +173,8 @@ class Projection:
         one, leaf = self.leaf(data, n, self.baseline + models + taken, leaves)
         each = max(one.stages.values()) + taken + one.baseline - self.baseline - models - taken
         scan = reading.stages["statistics"]
-        ids = 0 if not recipe.train.source.in_memory else 24 * data.base_rows + 2 * encoded_bytes(data, itemsize, self.budget)
+        kept = 2 * encoded_bytes(data, itemsize, self.budget)
+        ids = 24 * data.base_rows + kept if recipe.train.source.in_memory else 0
         scatter = ids or scan + self.slots * _WRITING * RUN_BYTES
         sample = 3 * sample_rows(data.base_rows, d * itemsize) * row
         room = self.budget - reading.baseline - models - ids

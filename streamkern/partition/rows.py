@@ -91,8 +91,8 @@ class LeafIds:
         """Return the rows of a leaf."""
         at = self.ids[leaf]
         if isinstance(self.rows, Leaf):
-            X, y, w = self.rows
-            return Leaf(X[at], y[at], None if w is None else w[at])
+            rows = self.rows
+            return Leaf(rows.X[at], rows.y[at], None if rows.w is None else rows.w[at])
         with ThreadsExecutor(1) as executor:
             X, y, w = gathered(executor, self.rows, at)
         assert y is not None
@@ -108,7 +108,10 @@ class _Routed:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         routed = list(self.tree.training(block.X))
-        return (Stack(((routed, Leaf(block.X, block.y, block.w) if self.keep else block.ids),)),)
+        if not self.keep:
+            return (Stack(((routed, block.ids),)),)
+        assert block.y is not None
+        return (Stack(((routed, Leaf(block.X, block.y, block.w)),)),)
 
 
 @serializable

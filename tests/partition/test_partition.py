@@ -304,8 +304,12 @@ def test_a_class_that_a_leaf_lacks_and_a_leaf_of_one_class():
     model = sk.KernelClassifier(centers=100, partition=sk.Partition(leaves=4, overlap=0.0)).fit(X, y)
     assert model.report_["partition"]["constant"] >= 1
     assert model.score(X, y) > 0.94
-    outputs = model.decision_function(X[X[:, 0] < -0.5])
-    assert np.array_equal(outputs, np.broadcast_to([1.0, 0.0, 0.0], outputs.shape))
+    outputs = model.decision_function(X)
+    alone = (outputs == [1.0, 0.0, 0.0]).all(axis=1)
+    assert 0.2 < alone.mean() < 0.5
+    assert (y[alone] == "a").all()
+    lacking = (outputs == 0.0).any(axis=1)  # a class that the leaf has no rows of
+    assert 0.4 < lacking.mean() < 0.7
     P = model.predict_proba(X)
     np.testing.assert_allclose(P.sum(axis=1), 1.0, rtol=1e-12)
     shares = np.unique(y, return_counts=True)[1] / len(y)
