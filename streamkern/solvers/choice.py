@@ -87,7 +87,7 @@ their rows hardly depend on the bandwidth, but more centers and rows want a smal
 NO_RIDGE = 1e-7
 """Ridges up to which a model is taken to pass through its rows."""
 
-LEAST_LOGISTIC = 1e-6
+LEAST_LOGISTIC = 3e-7
 """Ridge of ``Logistic`` at least, for the rows of the subsample: where squares want none, logits grow without bound."""
 
 FINER = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -97,11 +97,11 @@ ENOUGH = 0.01
 """Part of the squared error by which a choice has to be better than a simpler one."""
 
 CENTERS, SOME_CENTERS, MOST_CENTERS = 2_000, 5_000, 8_000
-"""Centers by default: as many rows as a preconditioner looks at, and a set-up of a few seconds; up to which there is one
-for four rows; and at most, one for eight."""
+"""Centers by default: as many rows as a preconditioner looks at, and a set-up of a few seconds; one for four rows, at
+most; and one for eight, at most."""
 
-PASS_WORK = 120 * SECOND
-"""Work of a pass over wide rows with more centers than ``CENTERS``, at most: two minutes on two slow cores."""
+PASS_WORK = 30 * SECOND
+"""Work of a pass over wide rows with more than ``CENTERS``, at most: half a minute on two slow cores."""
 
 TELLING = 20
 """Rows of the subsample for each number of a metric's diagonal, at least: what fewer say of many does not hold for all
@@ -403,9 +403,7 @@ def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
     return [*kept, *more]
 
 
-def _at_its_bandwidth(
-    rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials, smaller: bool
-) -> Round:
+def _at_its_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials, smaller: bool) -> Round:
     """The model at the best of the bandwidths near its own; or, where no ridge helps, the smallest that is as good."""
     near = (float(f"{multiple * best.ridge:.1g}") for multiple in FINER)
     finer = replace(rounds, ridges=tuple(ridge for ridge in near if ridge >= RIDGES[0]))
