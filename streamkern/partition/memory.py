@@ -31,7 +31,7 @@ from streamkern.storage.base import Source
 from streamkern.types import Rows, Target
 
 ENCODED_SHARE = 16
-"""Encoded rows are kept for all leaves where they take up to this part of the budget; else each leaf encodes its own."""
+"""Encoded rows are kept for all leaves if they take up to this part of the budget; else each leaf encodes its own."""
 
 _READING = 3  # times a leaf's rows are held while they are brought together: in pieces, joined, in order
 _WRITING = 4  # times the rows of a run are: blocks, by leaf, joined, and encoded
