@@ -1,11 +1,11 @@
-"""The attacks of which each was a broken promise once, the tests that hold them now, and what the version of then did.
+"""Attacks that broke a promise of commit 8797ecb: the tests that repeat them, and the outcome on that commit.
 
-"Then" is commit 8797ecb of 22 November 2026, on which they were tried again on 23 November with the packages of now;
-what stands in parentheses is as it was reported then, and was not tried again. Those of line 4 were run as the tests
-run them now, at the same sizes and budgets: ``python tests/benchmarks/memory_cases.py --small --library CHECKOUT``;
-the figures are the process's peak, of its budget. Two are told at another size than the test has: "predict 500 outputs"
-failed from some 500,000 rows on, which write a gigabyte (that is its size in the benchmark), and "one large chunk"
-was a refusal. The table is checked, so that no test goes without another in its place.
+The outcomes are those of 23 November 2026, with the packages of that day; an outcome in parentheses is the one that was
+first reported, and was not measured again. The attacks of line 4 ran as the tests run them, at the same sizes and
+budgets: ``python tests/benchmarks/memory_cases.py --small --library CHECKOUT``. "473 of 451 MiB" is the peak of the
+process, and its budget. Two of them differ: "predict 500 outputs" broke its promise from about 500,000 rows on, which
+write a gigabyte, so that its size is the benchmark's and not the test's; and "one large chunk" was refused, although it
+fits. A test checks the table, so that each attack keeps a test.
 """
 
 from __future__ import annotations

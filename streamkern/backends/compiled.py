@@ -56,7 +56,7 @@ class Loop:
                     self._compiled = self._compile()
         return self._compiled(*args)
 
-    def at_hand(self) -> bool:
+    def is_compiled(self) -> bool:
         """Whether a call compiles nothing: the code is in this process, or kept since the source was written."""
         if self._compiled is not None:
             return True

@@ -43,11 +43,11 @@ class Encoding(Protocol):
         """
 
 
-class Decider(Protocol):
-    """Decides by probabilities that are made from outputs."""
+class ClassProbabilities(Protocol):
+    """Makes probabilities of outputs."""
 
-    def decided(self, outputs: Array) -> IntArray:
-        """Codes of classes, shape (n,), from outputs (n, K)."""
+    def most_probable(self, outputs: Array) -> IntArray:
+        """Codes of the classes of largest probability, shape (n,), from outputs (n, K)."""
 
 
 def distinct(y: Array) -> tuple[list[Any], IntArray]:
@@ -69,20 +69,21 @@ def distinct(y: Array) -> tuple[list[Any], IntArray]:
 class Classes:
     """Classification: K independent outputs with targets in {0, 1}.
 
-    The prediction is the class of the largest probability where a ``decider`` is there, else of the largest output.
+    The prediction is the class of the largest probability where the model has ``probabilities``, else the one of the
+    largest output.
 
     Args:
         values: the labels, sorted, shape (K,).
         cut: of two classes the second is predicted where its output less the first's is greater than this.
         logits: whether outputs are logits, as of ``Logistic``, and softmax makes them comparable with the targets.
-        decider: decides by the model's probabilities; None where there are none, or a threshold was chosen.
+        probabilities: of classes, from outputs; None for a model without, or one with a chosen threshold.
     """
 
     values: Array
     kind: str = "classification"
     cut: float = 0.0
     logits: bool = False
-    decider: Decider | None = None
+    probabilities: ClassProbabilities | None = None
 
     def comparable(self, F: Array) -> Array:
         """Outputs (n, K) as the targets in {0, 1} are compared with them: F itself, or the softmax of logits."""
@@ -90,8 +91,8 @@ class Classes:
 
     def decided(self, F: Array) -> IntArray:
         """Codes of the classes that outputs (n, K) stand for, shape (n,)."""
-        if self.decider is not None:
-            return self.decider.decided(F)
+        if self.probabilities is not None:
+            return self.probabilities.most_probable(F)
         if self.cut:
             return (F[:, 1] - F[:, 0] > self.cut).astype(np.int64)
         return np.asarray(F.argmax(axis=1))
@@ -295,8 +296,8 @@ def as_values(y: Array, outputs: int) -> Array:
 def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
     """The encoding as JSON-serialisable data; None stays None."""
     if isinstance(encoding, Classes):
-        # The decider itself is among the model's answers; models that decide by outputs have another fingerprint.
-        more = {"decides": "probability"} if encoding.decider else {}
+        # They are saved with the model's answers. A model that predicts by outputs has another fingerprint.
+        more = {"decides": "probability"} if encoding.probabilities else {}
         more |= {name: value for name in ("cut", "logits") if (value := getattr(encoding, name))}
         values = encoding.values
         return {"kind": encoding.kind, "dtype": values.dtype.str, "values": values.tolist(), **more}

@@ -226,10 +226,10 @@ def _with_cuts(
 
 
 def decided_by(encoding: Encoding, answers: Answers | None) -> Encoding:
-    """The encoding that decides by the answers: their probabilities, or the threshold where one was chosen."""
+    """The encoding with what predicts classes: probabilities, or the threshold where one was chosen."""
     if isinstance(encoding, Classes):
         own = answers if isinstance(answers, ProbabilityCalibration) else None
-        return replace(encoding, cut=own.cut if own else 0.0, decider=own if own and own.decides else None)
+        return replace(encoding, cut=own.cut if own else 0.0, probabilities=own if own and own.decides else None)
     if isinstance(encoding, Indicators):
         cuts = answers.cuts if isinstance(answers, LabelCalibration) else None
         return replace(encoding, cuts=() if cuts is None else tuple(cuts.tolist()))

@@ -35,10 +35,14 @@ PASSED_ROWS = 500_000
 """Passes by default: what it takes to see this many rows, from 1 to MAX_EPOCHS."""
 
 FEW_PASSES = 8
-"""Passes by default over more rows, at most: as many as take no more than ``LONG_WORK``. One pass learns too little."""
+"""Passes by default over more rows, at most: as many as take no more than ``LONG_WORK``, or than ``SETUP_WORTH`` times
+the set-up. One pass learns too little."""
 
 LONG_WORK = 120 * SECOND
-"""Work of passes over many rows, at most."""
+"""Work of passes over many rows, at most, where the set-up takes little."""
+
+SETUP_WORTH = 2.0
+"""Work of passes for that of the set-up: it is wasted where few passes follow."""
 
 PATIENCE = 3
 """Passes without improvement before training stops, where there are validation rows."""
@@ -59,14 +63,16 @@ class Choice(NamedTuple):
     reason: str
 
 
-def default_passes(n: int, work: float = LONG_WORK) -> int:
+def default_passes(n: int, work: float = LONG_WORK, setup: float = 0.0) -> int:
     """Passes that an iterative method is given.
 
     Args:
         n: training rows.
         work: of one pass, at nominal prices.
+        setup: work before the first of them.
     """
-    return int(np.clip(max(PASSED_ROWS // n, min(LONG_WORK // work, FEW_PASSES)), 1, MAX_EPOCHS))
+    most = max(LONG_WORK, SETUP_WORTH * setup)
+    return int(np.clip(max(PASSED_ROWS // n, min(most // work, FEW_PASSES)), 1, MAX_EPOCHS))
 
 
 def choose_solver(
@@ -91,7 +97,7 @@ def choose_solver(
     size = replace(size, slots=THREADS, overlaps=True)
     direct = Direct()
     made = EigenPro1 if features else EigenPro
-    passes = passes or default_passes(size.n, _pass_work(made, size))
+    passes = passes or default_passes(size.n, *_pass_work(made, size))
     iterative: Solver = made(epochs=passes, patience=patience)
     takes = Bill(direct, size).memory
     # Where every row is a center there are no sums, and one matrix.
@@ -124,13 +130,13 @@ def choose_solver(
     )
 
 
-def _pass_work(made: type[EigenPro | EigenPro1], size: Size) -> float:
-    """Work of one pass, without the set-up; the most there is, where the method is refused."""
+def _pass_work(made: type[EigenPro | EigenPro1], size: Size) -> tuple[float, float]:
+    """Work of one pass, and of the set-up; the most there is, where the method is refused."""
     try:
         one, two = (nominal_work(made(epochs=epochs), size) for epochs in (1, 2))
     except UsageError:
-        return LONG_WORK
-    return two - one
+        return LONG_WORK, 0.0
+    return two - one, 2 * one - two
 
 
 def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False) -> tuple[R, str]:

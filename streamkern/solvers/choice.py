@@ -417,7 +417,7 @@ def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
     Of classes a metric may lower the squared error and decide worse (ADR 22): those that are right less often than the
     simpler model, by more than the standard error, are left out.
     """
-    least = _least([simpler, *(each for each in more if each.score >= simpler.score - simpler.scatter)])
+    least = _least([simpler, *(each for each in more if each.score >= simpler.score - simpler.standard_error)])
     return least if least.mse < (1 - ENOUGH) * simpler.mse else simpler
 
 

@@ -181,7 +181,7 @@ def measured(
     w: Array | None,
     P: Array | None = None,
     held: Held | None = None,
-    taken: IntArray | None = None,
+    predicted: IntArray | None = None,
 ) -> Measured:
     """Sums over rows.
 
@@ -192,10 +192,10 @@ def measured(
         w: sample weights, shape (n,), or None.
         P: probabilities of the classes, shape (n, K), or None where the model has none.
         held: which targets lie in their 90% intervals, or None where the model has none.
-        taken: codes of the predicted classes, shape (n,), where they are known already.
+        predicted: codes of the predicted classes, shape (n,), where they are known already.
     """
     if isinstance(encoding, Classes):
-        return _measured_classes(F, y, w, P, encoding.decided(F) if taken is None else taken)
+        return _measured_classes(F, y, w, P, encoding.decided(F) if predicted is None else predicted)
     if isinstance(encoding, Indicators):
         return _measured_labels(encoding, F, y > 0.5, w, P)
     miss = np.abs(np.subtract(F, y, dtype=np.float64))
@@ -208,17 +208,17 @@ def measured(
     return Measured(sums, Ranks.of_hits(np.log(held.scale), held.inside, w) if ranked else None)
 
 
-def _measured_classes(F: Array, y: Array, w: Array | None, P: Array | None, taken: IntArray) -> Measured:
+def _measured_classes(F: Array, y: Array, w: Array | None, P: Array | None, predicted: IntArray) -> Measured:
     n, k = F.shape
     weight = np.ones(n) if w is None else np.asarray(w, dtype=np.float64)
     known = y >= 0
     code = np.where(known, y, k)
-    right = known & (taken == y)
+    right = known & (predicted == y)
     sums: dict[str, Any] = {
         "mass": float(weight.sum()),
         "actual": _counts(code, weight, k + 1)[:k],
-        "predicted": _counts(taken, weight, k),
-        "right": _counts(taken, weight * right, k),
+        "predicted": _counts(predicted, weight, k),
+        "right": _counts(predicted, weight * right, k),
     }
     if P is not None:
         P = P.astype(np.float64, copy=False)
@@ -246,14 +246,14 @@ def _measured_classes(F: Array, y: Array, w: Array | None, P: Array | None, take
 def _measured_labels(encoding: Indicators, F: Array, y: Array, w: Array | None, P: Array | None) -> Measured:
     n, k = F.shape
     weight = np.ones(n) if w is None else np.asarray(w, dtype=np.float64)
-    taken = encoding.decided(F) > 0
+    predicted = encoding.decided(F) > 0
     sums: dict[str, Any] = {
         "mass": float(weight.sum()),
-        "all_right": float(weight @ (taken == y).all(axis=1)),
-        "wrong": weight @ (taken != y),
+        "all_right": float(weight @ (predicted == y).all(axis=1)),
+        "wrong": weight @ (predicted != y),
         "actual": weight @ y,
-        "predicted": weight @ taken,
-        "right": weight @ (taken & y),
+        "predicted": weight @ predicted,
+        "right": weight @ (predicted & y),
     }
     if P is not None:
         eps = float(np.finfo(P.dtype).eps)

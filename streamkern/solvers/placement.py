@@ -10,11 +10,9 @@ from streamkern.backends.device import TURNS, Device
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ahead_bytes
-from streamkern.solvers.eigenpro import EigenPro, exact_bytes
+from streamkern.solvers.eigenpro import exact_bytes
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.metered import SCAN_ROWS, Bill
-
-INEXACT = EigenPro(projection="inexact")
 
 
 def device_for(recipe: Any, name: str) -> Device | None:
@@ -70,12 +68,17 @@ def require_room(device: Device | None, projected: Footprint, p: int, d: int, it
     room = room_for_solver(device, projected, p, d, itemsize)
     needed = device_bytes(projected.bill, p, d, itemsize, room)
     if needed > device.budget:
-        held = device_bytes(replace(projected.bill, solver=INEXACT), p, d, itemsize, 0) < needed
+        bill = projected.bill
+        remedies = [
+            remedy
+            for solver, remedy in bill.solver.smaller(p, room)
+            if device_bytes(replace(bill, solver=solver), p, d, itemsize, room) < needed
+        ]
         raise PlanRefusedError(
             f"The run needs {format_bytes(needed)} of the device and may use {format_bytes(device.budget)}.",
             where=f"{device.name}, centers={p}",
             expected=f"{format_bytes(needed)} of memory on the device",
-            remedy=('use projection="inexact", or ' if held else "") + "use fewer centers, or --device cpu",
+            remedy=", or ".join([*remedies, "use fewer centers, or --device cpu"]),
         )
     return needed
 

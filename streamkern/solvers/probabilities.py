@@ -119,7 +119,7 @@ class ProbabilityCalibration:
         """Their logarithms, which stay finite where a probability rounds to 0."""
         return np.asarray(log_softmax(self._scores(outputs), axis=1))
 
-    def decided(self, outputs: Array) -> IntArray:
+    def most_probable(self, outputs: Array) -> IntArray:
         """Codes of the classes of the largest probability, shape (n,)."""
         return np.asarray(self._scores(outputs).argmax(axis=1))
 

@@ -83,11 +83,11 @@ class SquaredError:
             held = covered(self.answers, F, found, y)
         elif self.answers is not None:
             P = self.answers.probabilities(F)
-        taken = self._decided(F) if self.classify else None
-        correct, details = 0.0, self._details(block, y, F, taken)
-        more = measured(self.encoding, F, y, w, P, held, taken) if self.every and self.encoding is not None else 0
+        predicted = self._decided(F) if self.classify else None
+        correct, details = 0.0, self._details(block, y, F, predicted)
+        more = measured(self.encoding, F, y, w, P, held, predicted) if self.every and self.encoding is not None else 0
         if self.classify:
-            right = taken == y
+            right = predicted == y
             correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
         if isinstance(self.encoding, Classes):
             F = self.encoding.comparable(F)
@@ -102,12 +102,12 @@ class SquaredError:
         encoding = self.encoding
         return encoding.decided(F) if isinstance(encoding, Classes) else np.asarray(F.argmax(axis=1))
 
-    def _details(self, block: Block, y: Array, F: Array, taken: IntArray | None) -> Any:
+    def _details(self, block: Block, y: Array, F: Array, predicted: IntArray | None) -> Any:
         if self.sample is None:
             return 0
-        if taken is not None:
+        if predicted is not None:
             K = F.shape[1]
-            return np.bincount(y * K + taken, minlength=K * K).reshape(K, K) if K <= CONFUSED else 0
+            return np.bincount(y * K + predicted, minlength=K * K).reshape(K, K) if K <= CONFUSED else 0
         keep = self.sample.keep(block.ids)
         return Stack(((y[keep], np.asarray(F[keep], dtype=np.float64)),))
 

@@ -55,8 +55,12 @@ def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection
     """``auto`` does without K(Z, Z) there; what cannot be is refused before a row is read."""
     pipeline = digits(sk.EigenPro(projection="exact"))
     device.budget = 1 << 20
-    with pytest.raises(PlanRefusedError, match="device"):
+    with pytest.raises(PlanRefusedError, match="of the device") as refused:
         sk.run(pipeline, tmp_path, threads=1, device="auto")
+    assert 'use projection="packed", or use projection="inexact"' in refused.value.remedy
+    with pytest.raises(PlanRefusedError, match="of the device") as refused:
+        sk.run(digits(sk.SGD(epochs=1)), tmp_path, threads=1, device="auto")
+    assert refused.value.remedy.startswith("use fewer centers")
     needed, device_bytes = [], placement.device_bytes
     monkeypatch.setattr(placement, "device_bytes", lambda *args: needed.append(device_bytes(*args)) or needed[-1])
     for less, projection in ((0, "exact"), (0, "exact"), (1, "packed")):

@@ -93,12 +93,14 @@ def test_a_table_without_a_kernel_gets_normal_equations():
     assert resolved(wide, 8 << 30)[0].centers == sk.Uniform(2000)
 
 
-def test_passes_see_half_a_million_rows_or_take_two_minutes():
+def test_passes_see_half_a_million_rows_or_take_two_minutes_or_twice_the_set_up():
     assert [default_passes(n) for n in (1, 1000, 60_000, 250_000, 500_001, 10**9)] == [20, 20, 8, 2, 1, 1]
     assert [default_passes(250_000, LONG_WORK / passes) for passes in (0.5, 1, 5, 8, 50)] == [2, 2, 5, 8, 8]
     assert [default_passes(10**7, LONG_WORK / passes) for passes in (0.5, 3, 50)] == [1, 3, 8]
-    of_tables = [choose_solver(Size(n, 8000, 54, 7, memory=8 << 30)).solver for n in (60_000, 464_809, 10**7)]
-    assert [solver.epochs for solver in of_tables if isinstance(solver, sk.EigenPro)] == [8, 7, 1]
+    assert [default_passes(10**7, LONG_WORK, setup * LONG_WORK) for setup in (0.4, 1, 3, 50)] == [1, 2, 6, 8]
+    sizes = [(60_000, 8000), (464_809, 8000), (10**7, 8000), (464_809, 20_000)]
+    of_tables = [choose_solver(Size(n, p, 54, 7, memory=8 << 30)).solver for n, p in sizes]
+    assert [solver.epochs for solver in of_tables if isinstance(solver, sk.EigenPro)] == [8, 7, 1, 8]
 
 
 def test_prices_follow_the_width_of_the_rows():

@@ -8,26 +8,21 @@ import pytest
 
 import streamkern as sk
 from streamkern.centers import Uniform
-from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers import Problem, train
 from streamkern.solvers.left_out import ROWS
 from streamkern.solvers.metered import Bill, Size
+from tests.problems import drawn
 
 N = 70
 
 
 def _problem(executor, task="regression", weighted=False, dtype=np.float64, repeated=0, n=N, kernel=None):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((n, 3)).astype(dtype)
+    X, y, w, encoding = drawn(task, weighted, n)
+    X = X.astype(dtype)
     if repeated:
         X[-repeated:] = X[:repeated]
         X[1] = X[0]
-    w = rng.random(n) + 0.2 if weighted else None
-    y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2]) + 0.1 * rng.standard_normal((n, 2))
-    encoding = Continuous(y.mean(axis=0), flat=False)
-    if task == "classification":
-        y, encoding = (y[:, 0] > 0).astype(int) + (y[:, 1] > 1), Classes(np.arange(3))
     data = sk.from_arrays(X, y, sample_weight=w)
     centers = Uniform(n, 3).choose(data, executor, np.dtype(dtype))
     return Problem(

@@ -7,20 +7,15 @@ import pytest
 
 import streamkern as sk
 from streamkern.centers import CenterSet
-from streamkern.data.targets import Classes, Continuous
+from streamkern.data.targets import Continuous
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers import Problem, train
 from streamkern.solvers.left_out import ROWS, leave_one_out, on_validation, rows_left_out
+from tests.problems import drawn
 
 
 def _problem(executor, task="regression", weighted=False, n=60, p=12, features=None, **changes):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((n, 3))
-    w = rng.random(n) + 0.2 if weighted else None
-    y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2]) + 0.1 * rng.standard_normal((n, 2))
-    encoding = Continuous(y.mean(axis=0), flat=False)
-    if task == "classification":
-        y, encoding = (y[:, 0] > 0).astype(int) + (y[:, 1] > 1), Classes(np.arange(3))
+    X, y, w, encoding = drawn(task, weighted, n)
     data = sk.from_arrays(X, y, sample_weight=w)
     return Problem(
         data, encoding, sk.Gaussian(1.5), CenterSet(X[:p].copy(), None), executor, np.dtype(np.float64),
