@@ -8,6 +8,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.centers import Uniform
+from streamkern.data.targets import Continuous
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers import Problem, train
 from streamkern.solvers.left_out import ROWS
