@@ -43,7 +43,7 @@ class Pipeline:
             error on held-out rows of a subsample, within half of the time of the fit; where that is too little, with
             the root mean square distance of two rows as bandwidth. The plan says what is tried.
         centers: where centers come from; None for features that need none, and for the default number of them: 2,000,
-            or of more than 8,000 rows of at most 200 columns a quarter, up to 5,000, or an eighth, up to 8,000.
+            or of more than 8,000 rows a quarter, up to 5,000, or an eighth, up to 8,000; fewer of many wide rows.
         solver: how weights are found; ``"auto"`` chooses by the size of the problem, and the plan says why.
         features: a feature map, for the solvers that work on one; None for kernel values at centers.
         test: rows for the final metrics, or None.

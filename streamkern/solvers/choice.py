@@ -87,6 +87,9 @@ their rows hardly depend on the bandwidth, but more centers and rows want a smal
 NO_RIDGE = 1e-7
 """Ridges up to which a model is taken to pass through its rows."""
 
+LEAST_LOGISTIC = 3e-7
+"""Ridge of ``Logistic`` at least, for the rows of the subsample: where squares want none, logits grow without bound."""
+
 FINER = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridges of these, in multiples of the best so far."""
 
@@ -94,8 +97,11 @@ ENOUGH = 0.01
 """Part of the squared error by which a choice has to be better than a simpler one."""
 
 CENTERS, SOME_CENTERS, MOST_CENTERS = 2_000, 5_000, 8_000
-"""Centers by default: as many rows as a preconditioner looks at, and a set-up of a few seconds; up to which narrow rows
-get one for four of them; and at most, one for eight."""
+"""Centers by default: as many rows as a preconditioner looks at, and a set-up of a few seconds; one for four rows, at
+most; and one for eight, at most."""
+
+PASS_WORK = 30 * SECOND
+"""Work of a pass over wide rows with more than ``CENTERS``, at most: half a minute on two slow cores."""
 
 TELLING = 20
 """Rows of the subsample for each number of a metric's diagonal, at least: what fewer say of many does not hold for all
@@ -120,6 +126,7 @@ class Search:
         norms: norms of distances.
         kinds: kinds of metrics.
         seed: of the subsample.
+        smaller: whether a bandwidth may be smaller than the best, where least squares is as good: see ``WITHIN``.
     """
 
     rows: int
@@ -127,6 +134,7 @@ class Search:
     norms: tuple[int, ...]
     kinds: tuple[str, ...]
     seed: int = 0
+    smaller: bool = True
 
     @property
     def agop(self) -> AGOP:
@@ -234,8 +242,9 @@ class KernelChoice:
         }
 
     def solver(self, given: Solver, n: int) -> Solver:
-        """The solver with the ridge for n rows, where it has one that is not its default: noise asks for λ n."""
-        return with_ridge(given, self.ridge * min(1.0, self.rows / n))
+        """The solver with the ridge for n rows, where it has none but its default: noise asks for λ n."""
+        least = LEAST_LOGISTIC if isinstance(given, Logistic) else 0.0
+        return with_ridge(given, max(self.ridge, least) * min(1.0, self.rows / n))
 
 
 def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
@@ -267,12 +276,11 @@ def ridge_under_weights(given: Solver, rows: int) -> Solver:
 
 
 def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
-    """The centers of a fit without: 2,000, or more where rows are up to ``WIDEST_L1`` wide.
+    """The centers of a fit without: 2,000, or a quarter of the rows, up to 5,000, or an eighth, up to 8,000.
 
-    These get a quarter of their number, up to 5,000, or an eighth, up to 8,000: a table needs more centers than images
-    do, and each takes less. There are fewer where p² numbers in float64, three times over, would take more than a
-    quarter of the budget; and no quarter of the rows where normal equations would not fit, since passes without a ridge
-    are worse with so many.
+    There are fewer where p² numbers in float64, three times over, would take more than a quarter of the budget, or the
+    centers of wide rows a sixteenth, or a pass over many wide rows more than ``PASS_WORK``; and no quarter of the rows
+    where normal equations would not fit, since passes without a ridge are worse with so many.
 
     Args:
         rows: training rows.
@@ -282,7 +290,9 @@ def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
     """
     room = int((budget / (4 * 3 * 8)) ** 0.5)
     solved = int((budget / (2 * _EQUATIONS)) ** 0.5)
-    more = min(max(min(rows // 4, SOME_CENTERS, solved), rows // 8), MOST_CENTERS, room) if d <= WIDEST_L1 else 0
+    if d > WIDEST_L1:
+        room = min(room, budget // (16 * 4 * d), int(PASS_WORK / (rows * nominal(d).values)))
+    more = min(max(min(rows // 4, SOME_CENTERS, solved), rows // 8), MOST_CENTERS, room)
     return Uniform(min(max(CENTERS, more), rows), seed)
 
 
@@ -319,7 +329,7 @@ def search_for(
         if metric_bill(search.agop, replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
             continue
         if search.work(size).priced(nominal(d)) <= allowed:
-            return search
+            return replace(search, smaller=not isinstance(bill.solver, Logistic))
     return None
 
 
@@ -364,7 +374,8 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
         plain = _least(trials.noted(few.on(_laplace(m * median, norm)).plain() for m in MULTIPLES))
         here = few.on(plain.problem.kernel)
         learned = [_least(each) for kind in search.kinds if (each := trials.noted(here.learned(plain, kind)))]
-        first.append([plain, *(_at_its_bandwidth(here, each, SMALLER, trials) for each in learned)])
+        near = [_at_its_bandwidth(here, each, SMALLER, trials, search.smaller) for each in learned]
+        first.append([plain, *near])
     simple = rounds.plain()
     trials.noted([simple])
     finalists = _finalists(first) if first else []
@@ -372,7 +383,7 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     best = _simplest(simple, last)
     if best.kind != "none":
         best = _least([best, *trials.noted(rounds.on(best.problem.kernel).learned(best, best.kind, FURTHER))])
-    found = _at_its_bandwidth(rounds, best, ABOUT, trials) if first else best
+    found = _at_its_bandwidth(rounds, best, ABOUT, trials, search.smaller) if first else best
     if best is simple:
         found = _preferred(simple, [found])
     metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
@@ -392,14 +403,14 @@ def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
     return [*kept, *more]
 
 
-def _at_its_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials) -> Round:
-    """The model at the best of the bandwidths near its own; where no ridge helps, at the smallest that is as good."""
+def _at_its_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials, smaller: bool) -> Round:
+    """The model at the best of the bandwidths near its own; or, where no ridge helps, the smallest that is as good."""
     near = (float(f"{multiple * best.ridge:.1g}") for multiple in FINER)
     finer = replace(rounds, ridges=tuple(ridge for ridge in near if ridge >= RIDGES[0]))
     kernel: Any = best.problem.kernel
     made = trials.noted(finer.on(_laplace(each * kernel.sigma, kernel.norm)).through(best) for each in multiples)
     least = _least([best, *made])
-    if least.ridge > NO_RIDGE:
+    if least.ridge > NO_RIDGE or not smaller:
         return least
     return next(each for each in [*made, best] if each.mse <= (1 + WITHIN) * least.mse)
 

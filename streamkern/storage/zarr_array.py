@@ -22,7 +22,7 @@ from zarr.storage import LocalStore
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.memory import check
 from streamkern.storage.base import digest
-from streamkern.storage.files import changed, stamp, tail
+from streamkern.storage.files import changed, require_regular, stamp, tail
 from streamkern.storage.frames import WholeChunks
 from streamkern.storage.remote import reread
 from streamkern.storage.zarr_store import CheckedStore, RemoteStore, WholeBlosc
@@ -208,10 +208,25 @@ class StoredArray:
         index, begin = divmod(a, self.array.chunks[0])
         if self._whole is not None and not begin and b == min(a + self.array.chunks[0], self.array.shape[0]):
             key = self._key((index, *(0 for _ in self.array.shape[1:])))
-            stored = sync(self.array.store.get(key, default_buffer_prototype()))
+            stored = self._bytes(key)
             if stored is not None:
-                return self._whole.decoded(stored.as_numpy_array())[: b - a]
+                return self._whole.decoded(stored)[: b - a]
         return np.asarray(self.array[a:b])
+
+    def _bytes(self, key: str) -> Any:
+        """A stored chunk as it is; None where there is none.
+
+        A file is read in this thread: zarr hands it to two others in turn, and each waits for a core that computes.
+        """
+        if type(self._store) is LocalStore:
+            path = self._store.root / key
+            try:
+                require_regular(path)
+                return path.read_bytes()
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                return None
+        found = sync(self.array.store.get(key, default_buffer_prototype()))
+        return None if found is None else found.as_numpy_array()
 
     def _stored_chunks(self, a: int, b: int) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
         """Coordinates of the (inner) chunks that hold rows a to b, and the region of each, cut to these rows."""

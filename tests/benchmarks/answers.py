@@ -8,9 +8,10 @@ loss at 5% and 95%, and its fifths those of their width.
 
 ``--data NAME=FILE:TARGET`` adds a table from a CSV or parquet file, such as ``--data adult=adult.csv:income``;
 ``--packages FOLDER`` adds the real tables of ``tables.py``. ``--centers 0`` is all defaults, ``--logistic`` adds
-those with the logistic loss, with ``--centers N`` on as many centers. ``--models`` leaves some of the models out,
-``--seed`` takes another split. ``fashion`` has the test images that Fashion-MNIST comes with, on which models are right
-less often than on images drawn from all 70,000, as ``fashion drawn`` does and tables do.
+those with the logistic loss, with ``--centers N`` on as many centers; ``--auto`` leaves all but their number to the
+library. ``--models`` leaves some of the models out, ``--seed`` takes another split. ``fashion`` has the test images
+that Fashion-MNIST comes with, on which models are right less often than on images drawn from all 70,000, as ``fashion
+drawn`` does and tables do.
 """
 
 from __future__ import annotations
@@ -105,8 +106,19 @@ def _coded(X: pd.DataFrame) -> pd.DataFrame:
     return X.astype({name: "category" for name in text})
 
 
+def given(centers: int, rows: int, ridge: float, auto: bool) -> dict[str, Any]:
+    """Options of a model: none of all defaults, else so many centers and, unless the solver is left open, a ridge."""
+    how: dict[str, Any] = {"centers": min(centers, rows)} if centers else {}
+    return how | ({"solver": sk.Direct(ridge=ridge)} if centers and not auto else {})
+
+
 def classes(
-    name: str, parts: tuple[Any, ...], centers: int, more: dict[str, dict[str, Any]], models: Sequence[str]
+    name: str,
+    parts: tuple[Any, ...],
+    centers: int,
+    more: dict[str, dict[str, Any]],
+    models: Sequence[str],
+    auto: bool = False,
 ) -> None:
     """One line for each of the models: the defaults, those with ``more`` options by name, LightGBM."""
     X, y, X_test, y_test = parts
@@ -126,7 +138,7 @@ def classes(
         if who not in models:
             continue
         start = time.process_time()
-        how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-6)} if centers else {}
+        how = given(centers, len(y), 1e-6, auto)
         model = sk.KernelClassifier(threads=THREADS, **{**how, **options}).fit(X, y)
         P, took = model.predict_proba(X_test), time.process_time() - start
         largest = model.model_.decision_function(X_test).argmax(axis=1)
@@ -143,8 +155,7 @@ def values(name: str, parts: list[tuple[Any, ...]], centers: int, models: Sequen
     lines: dict[str, list[list[float]]] = {}
     for X, y, X_test, y_test in parts:
         start = time.process_time()
-        how = {"centers": min(centers, len(y)), "solver": sk.Direct(ridge=1e-3)} if centers else {}
-        model = sk.KernelRegressor(threads=THREADS, **how).fit(X, y)
+        model = sk.KernelRegressor(threads=THREADS, **given(centers, len(y), 1e-3, False)).fit(X, y)
         found = model.predict_interval(X_test, coverage=0.9)
         took = time.process_time() - start
         inside, width = (found[:, 0] <= y_test) & (y_test <= found[:, 1]), np.diff(found, axis=1)[:, 0]
@@ -172,6 +183,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="of the sets; all by default")
     parser.add_argument("--data", action="append", default=[], metavar="NAME=FILE:TARGET")
     parser.add_argument("--centers", type=int, default=1000, help="0: all defaults, of the solver too")
+    parser.add_argument("--auto", action="store_true", help="with --centers: leave the solver of classes open")
     parser.add_argument("--packages", help="folder of unpacked packages: the real tables of tables.py, all but fars")
     parser.add_argument("--rows", type=int, default=60_000, help="most rows of a table from a file")
     parser.add_argument("--splits", type=int, default=5, help="splits that intervals are measured on")
@@ -188,25 +200,26 @@ def main() -> None:
     print(f"{'set':<16}{'model':<12}" + "".join(title.rjust(width) for title, width in titles.items()))
     for name, load in CLASSES.items():
         if wanted(name):
-            classes(name, split(*load(), args.seed), args.centers, more, args.models)
+            classes(name, split(*load(), args.seed), args.centers, more, args.models, args.auto)
     if FASHION.is_dir() and wanted("fashion"):
         one = {name: how for name, how in more.items() if name == "logistic"}
-        classes("fashion", fewer(fashion_parts(), args.rows), args.centers, one, args.models)
+        classes("fashion", fewer(fashion_parts(), args.rows), args.centers, one, args.models, args.auto)
     if FASHION.is_dir() and wanted("fashion drawn"):
         drawn = fewer(split(*fashion()[:2], args.seed), args.rows)
-        classes("fashion drawn", drawn, args.centers, {}, args.models)
-    for given in args.data:
-        name, _, rest = given.partition("=")
+        classes("fashion drawn", drawn, args.centers, {}, args.models, args.auto)
+    for table in args.data:
+        name, _, rest = table.partition("=")
         file, _, target = rest.rpartition(":")
         frame = pd.read_parquet(file) if file.endswith(".parquet") else pd.read_csv(file, skipinitialspace=True)
         frame = frame.sample(min(len(frame), args.rows), random_state=0)
-        classes(name, split(frame.drop(columns=target), frame[target], args.seed), args.centers, more, args.models)
+        parts = split(frame.drop(columns=target), frame[target], args.seed)
+        classes(name, parts, args.centers, more, args.models, args.auto)
     tables = [name for name in TABLES if args.packages and name != "fars" and wanted(name)]  # LightGBM fails on fars
     os.environ["TABLES_PACKAGES"] = args.packages or ""
     loaded = {name: (_coded(X), y, is_classes) for name in tables for X, y, is_classes in [TABLES[name]()]}
     for name, (X, y, is_classes) in loaded.items():
         if is_classes:
-            classes(name, fewer(split(X, y, args.seed), args.rows), args.centers, more, args.models)
+            classes(name, fewer(split(X, y, args.seed), args.rows), args.centers, more, args.models, args.auto)
     print(f"\n{'set':<16}{'model':<12}{'inside':>10}{'least':>9}{'most':>9}{'width':>10}{'seconds':>9}")
     for name, load in VALUES.items():
         if wanted(name):

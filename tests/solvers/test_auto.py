@@ -90,7 +90,7 @@ def test_a_table_without_a_kernel_gets_normal_equations():
     wide = replace(job, train=sk.from_arrays(np.ones((20_000, 300), np.float32), X[:, 0]))
     passes = replace(job, kernel=sk.Laplace(2.0), centers=sk.Uniform(5000))
     assert [type(resolved(each, 8 << 30)[0].solver).__name__ for each in (job, passes)] == ["Direct", "EigenPro"]
-    assert resolved(wide, 8 << 30)[0].centers == sk.Uniform(2000)
+    assert resolved(wide, 12 << 30)[0].centers == sk.Uniform(5000)
 
 
 def test_passes_see_half_a_million_rows_or_take_two_minutes_or_twice_the_set_up():

@@ -15,7 +15,15 @@ import streamkern as sk
 from streamkern.report import read_run
 from streamkern.solvers import choice
 from streamkern.solvers.auto import choose_solver
-from streamkern.solvers.choice import LEAST_WORK, MOST_WORK, SHARE, KernelChoice, default_centers, search_for
+from streamkern.solvers.choice import (
+    LEAST_WORK,
+    MOST_WORK,
+    PASS_WORK,
+    SHARE,
+    KernelChoice,
+    default_centers,
+    search_for,
+)
 from streamkern.solvers.footprint import solver_memory
 from streamkern.solvers.metered import THREADS, Bill, Size, nominal, nominal_work
 from streamkern.solvers.metric import Metric, Round
@@ -94,6 +102,14 @@ def test_a_ridge_that_is_given_stays():
     assert chosen.solver(sk.Direct(1e-5), 20_000) == sk.Direct(1e-5)
     assert chosen.solver(sk.Falkon(), 4000) == replace(sk.Falkon(), ridge=5e-4)
     assert chosen.solver(sk.EigenPro(), 4000) == sk.EigenPro()
+    assert chosen.solver(sk.Logistic(), 4000) == sk.Logistic(5e-4)
+
+
+def test_where_squares_want_no_ridge_the_logistic_loss_has_one():
+    chosen = KernelChoice({"name": "Laplace", "bandwidth": 1.0}, 1e-8, 2000, _nothing(), (), 1.0, 0.5)
+    assert chosen.solver(sk.Direct(), 20_000) == sk.Direct(1e-9)
+    assert chosen.solver(sk.Logistic(), 20_000) == sk.Logistic(3e-8)
+    assert chosen.solver(sk.Logistic(1e-8), 20_000) == sk.Logistic(1e-8)
 
 
 def _nothing() -> Metric:
@@ -174,7 +190,18 @@ def test_a_table_gets_more_centers_and_little_memory_fewer():
         assert p == 2500 or isinstance(choose_solver(size, ridge=True).solver, sk.Direct)
     assert default_centers(10**7, 10, 8 << 30, 0) == sk.Uniform(8000)
     assert default_centers(10**7, 10, 1 << 30, 0).p < 4000
-    assert default_centers(60_000, 784, 8 << 30, 0) == sk.Uniform(2000)
+
+
+def test_wide_rows_get_as_many_centers_while_a_pass_is_short():
+    assert [default_centers(n, 784, 8 << 30, 0).p for n in (900, 2000, 8000, 10_000)] == [900, 2000, 2000, 2500]
+    assert default_centers(20_000, 784, 9 << 30, 1) == default_centers(20_000, 10, 9 << 30, 1) == sk.Uniform(5000, 1)
+    assert default_centers(60_000, 784, 8 << 30, 0) == sk.Uniform(7500)
+    assert 2000 < default_centers(60_000, 3072, 8 << 30, 0).p < 5000
+    assert default_centers(60_000, 20_000, 8 << 30, 0) == default_centers(10**6, 784, 8 << 30, 0) == sk.Uniform(2000)
+    assert default_centers(4000, 10**6, 1 << 30, 0) == sk.Uniform(2000)
+    for n in (30_000, 100_000, 400_000):
+        p = default_centers(n, 1000, 8 << 30, 0).p
+        assert p == 2000 or n * p * nominal(1000).values <= PASS_WORK
 
 
 @pytest.mark.usefixtures("generous")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
 import streamkern as sk
-from streamkern.solvers import logistic
+from streamkern.solvers import choice, logistic
 from streamkern.solvers.choice import search_for, with_ridge
 from streamkern.solvers.metered import Bill, Size
 
@@ -167,9 +168,32 @@ def test_runs_resume_to_the_same_bits_and_are_planned(tmp_path: Path):
 def test_a_search_for_the_kernel_is_that_of_least_squares_and_gives_it_the_ridge():
     size = Size(20_000, 5000, 14, 2, lanes=4, slots=2, blocks=80)
     found = [search_for(Bill(solver, size), 20_000, 14, 4 << 30) for solver in (sk.Logistic(), sk.Direct())]
-    assert found[0] == found[1] is not None
+    assert None not in found
+    assert [each.smaller for each in found] == [False, True]
+    assert replace(found[0], smaller=True) == found[1]
     assert with_ridge(sk.Logistic(), 1e-3) == sk.Logistic(ridge=1e-3)
     assert with_ridge(sk.Logistic(ridge=1e-2), 1e-3) == sk.Logistic(ridge=1e-2)
+
+
+def test_where_squares_want_no_ridge_it_has_one_and_keeps_the_best_bandwidth(monkeypatch: pytest.MonkeyPatch):
+    """Borders without noise, as on covtype: with a smaller bandwidth and no ridge, logits are far too sure."""
+
+    def made(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        X = np.random.default_rng(seed).random((n, 5)).astype(np.float32)
+        return X, (np.floor(2 * X[:, 0]) + np.floor(3 * X[:, 1])).astype(int) % 3
+
+    def fit() -> tuple[float, float]:
+        model = sk.KernelClassifier(solver=sk.Logistic(), memory="4GiB").fit(*made(1200, 0))
+        X, y = made(4000, 1)
+        return log_loss(y, model.predict_proba(X)), model.model_.kernel.bandwidth
+
+    found, bandwidth = fit()
+    at = choice._at_its_bandwidth
+    monkeypatch.setattr(choice, "_at_its_bandwidth", lambda *given: at(*given[:-1], True))
+    monkeypatch.setattr(choice, "LEAST_LOGISTIC", 0.0)
+    before, smaller = fit()
+    assert smaller < 0.5 * bandwidth
+    assert found < 0.95 * before
 
 
 def test_what_it_cannot_do_is_said(tmp_path: Path):
