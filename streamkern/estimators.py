@@ -37,7 +37,7 @@ from streamkern.progress import showing
 from streamkern.solvers import Solver
 from streamkern.solvers.auto import AUTO
 from streamkern.solvers.estimator_answers import ClassifierAnswers, RegressorAnswers, has_probabilities
-from streamkern.solvers.estimator_inputs import is_count, require_given_target, require_no_target
+from streamkern.solvers.estimator_inputs import given_target, is_count, require_no_target
 from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
@@ -175,13 +175,13 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         if isinstance(X, Dataset) or is_dask_array(X):
             data, dtype = self._streamed(X, y, sample_weight), "float32"
         elif is_mixed(X):
-            require_given_target(y)
+            y = given_target(y)
             data = self._tabled(X, y, sample_weight)
             schema = data.source.schema
             plain = schema is not None and schema.plain and data.source.dtype == np.float64
             dtype = "float64" if plain else "float32"
         else:
-            require_given_target(y)
+            y = given_target(y)
             data, dtype = self._validated(X, y, sample_weight)
         if classes is not None:
             data = replace(data, labels=tuple(np.unique(classes).tolist()))

@@ -69,6 +69,7 @@ from streamkern.solvers.precision import relative
 from streamkern.solvers.recipe import Recipe
 from streamkern.solvers.saved import Answers
 from streamkern.solvers.score import score
+from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.base import digest
 from streamkern.types import Array
 from streamkern.user_code import described
@@ -274,7 +275,7 @@ def _grown(
     kernel = recipe.kernel or Laplace("median")
     grown = Ground(partition, assembly, kernel, executor, recipe.seed).grow(keep)
     least, most = int(grown.counts.min()), int(grown.counts.max())
-    doubled = int(grown.counts.sum()) / data.base_rows - 1
+    doubled = max(0.0, int(grown.counts.sum()) / data.base_rows - 1)  # some rows may have no weight
     stages.choice(
         f"partition: {grown.tree.leaves:,} leaves of {least:,} to {most:,} rows; "
         f"{doubled:.1%} of the rows lie at a border and are trained on both sides",
@@ -293,8 +294,19 @@ def _prints(assembly: Assembly, tree: CutTree, executor: Executor, stages: Stage
 
 
 def _as_cut(tree: CutTree, assembly: Assembly, executor: Executor, stages: Stages) -> Grown:
-    """The champion's tree, with these rows in its leaves."""
-    counts = np.maximum(_prints(assembly, tree, executor, stages).counts, 1)
+    """The champion's tree, with these rows in its leaves.
+
+    Raises:
+        UnlikeChampionError: a leaf has no rows.
+    """
+    counts = _prints(assembly, tree, executor, stages).counts
+    if not counts.all():
+        raise UnlikeChampionError(
+            f"{np.count_nonzero(counts == 0):,} of the champion's {tree.leaves:,} leaves have no rows.",
+            where="the training rows",
+            expected="rows in every leaf",
+            remedy="begin anew: --cold",
+        )
     stages.choice(f"partition: the champion's {tree.leaves:,} leaves, of {counts.min():,} to {counts.max():,} rows")
     return Grown(tree, counts, np.ones(tree.leaves, dtype=bool))
 
@@ -414,8 +426,6 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
     """
     began = time.perf_counter()
     X, y, w = rows.read(leaf)
-    if w is not None and not w.all():
-        X, y, w = X[w > 0], y[w > 0], w[w > 0]
     mass = float(len(X) if w is None else w.sum())
     facts: dict[str, Any] = {
         "rows": len(X), "mass": mass, "solver": "", "loss": 0.0, "passes": 0, "seen": 0, "warnings": []

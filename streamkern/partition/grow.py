@@ -125,7 +125,7 @@ class Counting:
         """Counts over one block."""
         rows = np.zeros(self.tree.leaves, dtype=np.int64)
         counts = {leaf: np.zeros(len(line.edges) + 1, dtype=np.int64) for leaf, line in self.lines.items()}
-        for leaf, at in self.tree.training(block.X):
+        for leaf, at in self.tree.training(block.X, block.w):
             rows[leaf] = len(at)
             if leaf in counts:
                 counts[leaf] = self.lines[leaf].counts(block.X[at])
@@ -144,7 +144,8 @@ class Values:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         """Counts over one block."""
-        values, counts = np.unique(np.round(project(block.X, self.direction), 3), return_counts=True)
+        X = block.X if block.w is None else block.X[block.w > 0]
+        values, counts = np.unique(np.round(project(X, self.direction), 3), return_counts=True)
         return (Counter(dict(zip(values.tolist(), counts.tolist(), strict=True))),)
 
 
@@ -228,14 +229,14 @@ class Ground:
 
     def _from_sample(self, grown: Grown) -> Grown:
         """The tree as far as the sample cuts it, and the rows of its leaves."""
-        X, n = self.sample[0], self.assembly.dataset.base_rows
+        (X, _, w), n = self.sample, self.assembly.dataset.base_rows
         whole = len(X) == n
 
         def expected(rows: int) -> int:
             """Rows of a leaf that the sample has so many of: no fewer than there probably are."""
             return rows if whole else int((rows + 2 * rows**0.5) * n / len(X))
 
-        at = dict(grown.tree.training(X))
+        at = dict(grown.tree.training(X, w))
         while True:
             chosen = [leaf for leaf in self._chosen(grown) if whole or len(at.get(leaf, ())) >= SURE]
             if not chosen:
@@ -253,7 +254,8 @@ class Ground:
 
     def _level(self, grown: Grown, chosen: list[int]) -> Grown:
         """The tree with these leaves cut, by counts of all rows."""
-        at = dict(grown.tree.training(self.sample[0]))
+        X, _, w = self.sample
+        at = dict(grown.tree.training(X, w))
         lines, bins = self._lines(chosen, at), []
         if lines:
             (totals,) = sweep(self.executor, ScanWork(Scan(self.assembly), Counting(grown.tree, lines)))

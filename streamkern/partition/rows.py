@@ -107,7 +107,7 @@ class _Routed:
     keep: bool
 
     def __call__(self, block: Block, state: Any) -> Parts:
-        routed = list(self.tree.training(block.X))
+        routed = list(self.tree.training(block.X, block.w))
         if not self.keep:
             return (Stack(((routed, block.ids),)),)
         assert block.y is not None
@@ -146,7 +146,7 @@ class _Printed:
 
     def __call__(self, block: Block, state: Any) -> Parts:
         made = []
-        for leaf, at in self.tree.training(block.X):
+        for leaf, at in self.tree.training(block.X, block.w):
             rows = hashlib.sha256()
             for values in (block.X, block.y, block.w):
                 if values is not None:
@@ -232,7 +232,7 @@ def write_run(run: int, folder: Path, scan: Scan, tree: CutTree, blocks: int) ->
     found = [scan.block((i,)) for i in range(run * blocks, min((run + 1) * blocks, len(scan)))]
     pieces: list[list[tuple[int, IntArray]]] = [[] for _ in range(tree.leaves)]
     for number, block in enumerate(found):
-        for leaf, at in tree.training(block.X):
+        for leaf, at in tree.training(block.X, block.w):
             pieces[leaf].append((number, at))
     sizes = [sum(len(at) for _, at in some) for some in pieces]
     with staged(folder / _name(run), folder=True) as staging:

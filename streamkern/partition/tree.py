@@ -220,13 +220,15 @@ class CutTree:
             np.concatenate([children, np.array([[-1 - leaf, -1 - self.leaves]], dtype=np.int64)]),
         )
 
-    def training(self, X: Array) -> Iterator[tuple[int, IntArray]]:
+    def training(self, X: Array, w: Array | None = None) -> Iterator[tuple[int, IntArray]]:
         """The leaves that rows are trained in: (leaf, positions of rows, ascending), for leaves that get any.
 
         Args:
             X: encoded rows, shape (n, d).
+            w: their weights, shape (n,): rows of weight 0 are trained nowhere; or None.
         """
-        waiting = [(0 if len(self.cuts) else -1, np.arange(len(X), dtype=np.int64))]
+        rows = np.arange(len(X)) if w is None else np.flatnonzero(w)
+        waiting = [(0 if len(self.cuts) else -1, rows.astype(np.int64, copy=False))]
         while waiting:
             node, at = waiting.pop()
             if not len(at):

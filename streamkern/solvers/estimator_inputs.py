@@ -12,8 +12,13 @@ from streamkern.errors import DataError, UsageError
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 
 
-def require_given_target(y: Any) -> None:
-    """Refuse targets that are missing (None, NaN among texts, NA or NaT), the name of a column, dates or times."""
+def given_target(y: Any) -> Any:
+    """Targets as they are; pandas' nullable whole numbers and booleans as NumPy's, for scikit-learn makes them floats.
+
+    Raises:
+        UsageError: there is none, or it is the name of a column.
+        DataError: a value is missing (None, NaN among texts, NA or NaT), a date or a time.
+    """
     if y is None:
         raise UsageError(
             "There is no target: this estimator requires y to be passed, but the target y is None.",
@@ -28,9 +33,9 @@ def require_given_target(y: Any) -> None:
             remedy=f"model.fit(table.drop(columns={y!r}), table[{y!r}]); or of a file: "
             f"model.fit(sk.open_dataset(path, {y!r}))",
         )
-    dtype = getattr(y, "dtype", None)
+    dtype: Any = getattr(y, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind != "O":
-        return
+        return y
     array = np.asarray(y, dtype=object)
     values = array.tolist() if array.ndim == 1 else []
     for row, value in enumerate(values):
@@ -50,6 +55,10 @@ def require_given_target(y: Any) -> None:
                 expected="a label or a number for every row",
                 remedy="give numbers: pd.to_datetime(y).astype('int64'); or labels: [str(value) for value in y]",
             )
+    nullable = (
+        not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biu" and hasattr(dtype, "numpy_dtype")
+    )
+    return np.asarray(y, dtype=dtype.numpy_dtype) if nullable else y
 
 
 def require_no_target(y: Any, sample_weight: Any = None) -> None:

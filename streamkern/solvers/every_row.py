@@ -4,12 +4,14 @@ With weights W of the rows, of mean 1, and S = W^½ the normal equations (K W K/
 (S K S + λ n I) b = S y, w = S b: n³/3 operations where the sums alone take n³, and none of the digits are lost that
 products of kernel values lose. So the factor may be in the arithmetic's float32, with its residual measured.
 
-A row that is left out is left out as a center, too: y_i − f₋ᵢ(x_i) = b_i / (s_i (A⁻¹)_ii) for A = S K S + λ n I.
+Rows of equal features are given the mean of their targets: that is the same function, and of what is left no
+coefficients are large and cancel. A row that is left out is left out as a center, too, with all that equal it:
+f₋ᵢ(x_i) = ȳ_i − b_i / (s_i vᵀA⁻¹v) for A = S K S + λ n I and v = s/‖s‖ on the rows that equal it, 0 elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -78,18 +80,24 @@ def solve_every_row(problem: Problem, basis: Expansion, ridge: float) -> tuple[A
     assert ids is not None
     X, y, w = problem.full_rows(ids)
     Y, n = as_values(y, problem.encoding.outputs), len(X)
+    means, _, codes = problem.by_features(X, Y, w)
     root = None if w is None else np.sqrt(w)[:, None]
-    B = Y if root is None else Y * root
+    s = np.ones(n) if root is None else root[:, 0]
+    v = s / np.sqrt(np.maximum(np.bincount(codes, np.square(s)), np.finfo(np.float64).tiny))[codes]
+    B = means if root is None else means * root
     L, b, facts = _factored(engine, basis, B, ridge * n, root)
+    if codes.max() + 1 < n:  # rounding made coefficients of equal rows differ
+        b = v[:, None] * np.stack([np.bincount(codes, v * column) for column in b.T], axis=1)[codes]
     left_out = None
     if problem.leave_out:
-        *_, codes = problem.by_features(X, Y, w)
         drawn = problem.draw(rows_left_out(n, Y.shape[1], problem.leave_out), DRAW)
         order = np.argsort(ids)
         at = order[np.searchsorted(ids, drawn, sorter=order)]
-        missed = _missed(engine, L, b, codes, at)
+        if w is not None:  # a row of weight 0 has no equation to leave out
+            drawn, at = drawn[w[at] > 0], at[w[at] > 0]
+        missed = b[at] / _inverses(engine, L, v, codes, at)
         missed = missed if root is None else missed / root[at]
-        left_out = LeftOut(Y[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
+        left_out = LeftOut(means[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
     return b if root is None else b * root, left_out, facts
 
 
@@ -153,41 +161,23 @@ def _solved(
     return b, reached
 
 
-def _missed(engine: Engine, L: Array, b: Array, codes: IntArray, at: IntArray) -> Array:
-    """(A⁻¹)_gg⁻¹ b_g at rows of groups g that are left out together, shape (m, c): those of equal features.
+def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray) -> Array:
+    """vᵀA⁻¹v of the groups that rows are in, shape (m, 1).
 
     Args:
         engine: solves.
         L: the lower factor of A.
-        b: A⁻¹ S y, shape (n, c).
+        v: unit vectors of all groups, side by side: shape (n,).
         codes: number of each row's group, shape (n,).
         at: places of rows, shape (m,).
     """
-    order = np.argsort(codes, kind="stable")
-    first = np.searchsorted(codes[order], codes[at], side="left")
-    last = np.searchsorted(codes[order], codes[at], side="right")
-    out = engine.zeros((len(at), b.shape[1]))
-    alone = last - first == 1
-    for part in cuts(int(np.count_nonzero(alone)), _COLUMNS):
-        rows = np.flatnonzero(alone)[part]
-        squares = engine.row_squares(_columns(engine, L, at[rows]).T)
-        out[rows] = b[at[rows]] / squares[:, None]
-    for rows, members in _groups(order, first, last, np.flatnonzero(~alone)):
-        own = _columns(engine, L, members).astype(np.float64)
-        found = np.linalg.solve(own.T @ own, b[members])
-        out[rows] = found[np.searchsorted(members, at[rows])]
-    return out
-
-
-def _columns(engine: Engine, L: Array, places: IntArray) -> Array:
-    """L⁻¹ of columns of the identity, shape (n, k)."""
-    E = engine.zeros((len(L), len(places)), L.dtype)
-    E[places, np.arange(len(places))] = 1.0
-    return engine.triangular_solve(L, E, lower=True)
-
-
-def _groups(order: IntArray, first: IntArray, last: IntArray, rows: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
-    """Rows that are left out, by group, and the places of all rows of the group, ascending."""
-    for start in np.unique(first[rows]).tolist():
-        own = rows[first[rows] == start]
-        yield own, np.sort(order[start : last[own[0]]])
+    groups, place = np.unique(codes[at], return_inverse=True)
+    found = engine.zeros((len(groups), 1))
+    for part in cuts(len(groups), _COLUMNS):
+        column = np.full(len(codes), -1)
+        column[groups[part]] = np.arange(part.stop - part.start)
+        own = np.flatnonzero(column[codes] >= 0)
+        E = engine.zeros((len(codes), part.stop - part.start), L.dtype)
+        E[own, column[codes[own]]] = v[own]
+        found[part, 0] = engine.row_squares(engine.triangular_solve(L, E, lower=True).T)
+    return found[place]

@@ -86,7 +86,7 @@ def kind_of_type(kind: pa.DataType) -> tuple[str, bool] | None:
     if is_text(kind):
         return "category", True
     if is_type.is_dictionary(kind):
-        return ("category", False) if is_number(kind) else None
+        return ("category", False) if is_number(kind) else kind_of_type(kind.value_type)
     if is_type.is_boolean(kind):
         return "boolean", False
     if is_type.is_timestamp(kind) or is_type.is_date(kind):
@@ -393,6 +393,8 @@ def _column(values: Any) -> Any:
     """Values of one column as Arrow holds them; texts where they are of several types."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "UST":
         values = values.astype(object)
+    if type(getattr(values, "dtype", None)).__name__ == "SparseDtype":  # of pandas, which Arrow does not know
+        values = np.asarray(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     try:
@@ -405,8 +407,10 @@ def _word(value: Any) -> str | None:
     """One of several types of values as text, or None where it is missing."""
     if value is None or value != value or type(value).__name__ == "NAType":
         return None
-    if isinstance(value, dict | list | tuple | set):
+    if isinstance(value, dict | list | tuple | set | complex | np.complexfloating):
         raise TypeError(f"a value is a {type(value).__name__}")
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()  # as Arrow writes those of a column
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value)

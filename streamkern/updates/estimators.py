@@ -17,7 +17,7 @@ from streamkern.execute import Scheduler, open_executor
 from streamkern.memory import limited
 from streamkern.model import KernelMachine
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.estimator_inputs import require_given_target, require_no_target
+from streamkern.solvers.estimator_inputs import given_target, require_no_target
 from streamkern.storage.convert import is_mixed
 from streamkern.storage.dask import is_dask_array
 from streamkern.types import Array
@@ -94,7 +94,7 @@ class _Updates:
             require_no_target(y, sample_weight)
             rows: Any = X
         else:
-            require_given_target(y)
+            y = given_target(y)
             if not is_dask_array(X):
                 X, y, sample_weight = self._checked(X, y, sample_weight)
             rows = (X, y, sample_weight)

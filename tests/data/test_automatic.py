@@ -309,3 +309,41 @@ def test_a_row_group_of_all_rows_is_what_a_refusal_names_first(tmp_path: Path) -
     with pytest.raises(sk.PlanRefusedError) as error:
         sk.plan(pipe, memory=needed - (60 << 20), threads=1)
     assert error.value.remedy.startswith("store the rows in chunks of 4.0 MiB with streamkern ingest")
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value"),
+    [
+        (pd.arrays.SparseArray(np.tile([0.0, 1.5, 0.0, 2.5], 50)), "number", 1.5),
+        (pd.Categorical(pd.to_datetime(["2026-01-02", "2026-02-03"] * 100)), "datetime", pd.Timestamp("2026-01-02")),
+        (np.array([True, "north", 1, False] * 50, dtype=object), "category", True),
+    ],
+    ids=["sparse", "categories of dates", "words and booleans"],
+)
+def test_columns_of_unusual_types_are_what_they_say_and_a_row_by_itself_is_the_same(column, kind, value) -> None:
+    frame = pd.DataFrame({"a": np.random.default_rng(0).normal(size=200), "b": column})
+    model = sk.KernelRegressor("laplace", centers=50).fit(frame, frame.a)
+    schema = model.model_.schema
+    assert schema is None or schema.columns[1].kind == kind
+    at = next(row for row, each in enumerate(frame.b) if each is value or each == value)
+    row = {"a": float(frame.a[at]), "b": value}
+    assert (
+        model.predict(frame)[at]
+        == model.predict(frame[at : at + 1])[0]
+        == sk.Predictor(model.model_)(row).predictions[0]
+    )
+
+
+def test_complex_numbers_are_refused() -> None:
+    frame = pd.DataFrame({"a": np.arange(20.0), "b": np.arange(20) * 1j})
+    with pytest.raises(sk.DataError, match="complex"):
+        sk.KernelRegressor().fit(frame, frame.a)
+
+
+@pytest.mark.parametrize("dtype", ["boolean", "Int64", "int64[pyarrow]"])
+def test_nullable_labels_stay_what_they_are(dtype: str) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = pd.Series(pd.array(X[:, 0] > 0).astype(int)).astype(dtype)
+    model = sk.KernelClassifier("laplace").fit(X, y)
+    assert model.classes_.dtype == model.predict(X).dtype == (np.dtype(bool) if dtype == "boolean" else np.int64)
+    assert (model.predict(X) == y.to_numpy()).all()

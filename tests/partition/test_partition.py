@@ -410,6 +410,20 @@ def test_weights_of_rows_reach_the_leaves():
     assert np.array_equal(weighted.predict(X), alone.predict(X))
 
 
+def test_no_leaf_is_cut_for_stored_rows_of_weight_0(tmp_path: Path):
+    X, y = table(4000)
+    kept = np.isin(np.arange(len(X)), np.argsort(X[:, 0])[:1000])
+    rows = pd.DataFrame(X, columns=list("abcde")).assign(y=y, w=np.where(kept, 1.0, 0.0))
+    rows.to_parquet(tmp_path / "rows.parquet", row_group_size=1000)
+    data = sk.open_dataset(tmp_path / "rows.parquet", target="y", weight="w")
+    model = sk.KernelRegressor("laplace", partition=sk.Partition(leaves=8)).fit(data)
+    found = [leaf["rows"] for leaf in model.report_["partition"]["by_leaf"]]
+    assert len(found) == 8
+    assert min(found) > 100
+    assert 1000 <= sum(found) < 1200
+    assert model.score(rows.loc[kept, list("abcde")], y[kept]) > 0.9
+
+
 def test_a_table_with_a_metric_and_validation_rows():
     X, y = table(3000)
     frame = pd.DataFrame(X, columns=list("abcde")).assign(shop=np.where(X[:, 3] > 0, "north", "south"))
@@ -583,6 +597,21 @@ def test_leaves_are_retrained_promoted_and_reported(tmp_path: Path):
     assert status(run)["state"] == "done"
     assert run.steps[-1]["step"] == run.steps[-1]["steps"] == 4
     assert "4 leaves" in page([run])
+
+
+def test_a_night_whose_rows_leave_a_leaf_empty_is_cut_anew(tmp_path: Path):
+    def pipeline(window: slice) -> sk.Pipeline:
+        (X, y), test = table(4000), table(500, 9)
+        order = np.argsort(X[:, 0])[window]
+        return sk.Pipeline(
+            sk.from_arrays(X[order], y[order]), "laplace", sk.Uniform(50), test=sk.from_arrays(*test), solver="auto",
+            task="regression", partition=sk.Partition(leaves=4), preprocess=(),
+        )  # fmt: skip
+
+    first, second = (sk.retrain(pipeline(w), tmp_path, gate="n_test > 1") for w in (slice(4000), slice(1000)))
+    assert (first["status"], second["status"]) == ("promoted", "promoted")
+    assert second["start"] == "cold"
+    assert "have no rows" in second["why_cold"]
 
 
 def test_the_one_model_in_place_of_leaves_is_the_default_s():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import streamkern as sk
 from streamkern.centers import Uniform
+from streamkern.data.targets import Continuous
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.solvers import Problem, train
 from streamkern.solvers.left_out import ROWS
@@ -74,6 +76,43 @@ def test_rows_are_left_out_with_their_equals_as_rows_and_as_centers(task, weight
             A = _kernel(problem, X[rest], X[rest]) + 1e-3 * N * np.diag(1 / w[rest])
             expected = _kernel(problem, x[None], X[rest]) @ np.linalg.solve(A, Y[rest])
             np.testing.assert_allclose(output, expected[0], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("ridge", [1e-6, 1e-8])
+def test_many_equal_rows_of_unlike_targets_lose_no_digits_in_float32(ridge):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1200, 3)).astype(np.float32)
+    X[:500] = X[0]
+    y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(1200)
+    data, dtype = sk.from_arrays(X, y), np.dtype(np.float32)
+    with ThreadsExecutor() as executor:
+        centers = Uniform(1200, 3).choose(data, executor, dtype)
+        problem = Problem(
+            data, Continuous(np.array([y.mean()])), sk.Laplace(2.0), centers, executor, dtype, leave_out=ROWS,
+            every_row=True,
+        )  # fmt: skip
+        iteration = sk.Direct(ridge=ridge).setup(problem)
+        outcome = train(problem, iteration)
+        assert "jitter" not in iteration.report
+    Z, t = X.astype(np.float64), y - y.mean()
+    K = _kernel(problem, Z, Z)
+    A = K + ridge * 1200 * np.eye(1200)
+    outputs = K[:, centers.ids] @ outcome.weights[:, 0]
+    np.testing.assert_allclose(outputs, K @ np.linalg.solve(A, t), atol=2e-3)
+    expected = K[0, 500:] @ np.linalg.solve(A[500:, 500:], t[500:])
+    left_out = outcome.left_out
+    np.testing.assert_allclose(left_out.outputs[left_out.ids < 500], expected, atol=2e-3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_stored_rows_of_weight_0_are_not_left_out(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.standard_normal((300, 3)), columns=list("abc")).assign(w=np.arange(300) % 3)
+    rows.assign(y=rows.a + rows.b**2).to_parquet(tmp_path / "rows.parquet")
+    data = sk.open_dataset(tmp_path / "rows.parquet", target="y", weight="w")
+    model = sk.KernelRegressor("laplace").fit(data)
+    assert model.model_.answers.facts["rows"] < 150  # half of the 200 rows of some weight
+    assert np.isfinite(model.predict_interval(rows[["a", "b", "c"]])).all()
 
 
 def test_a_factor_in_float32_gives_the_same_predictions():
