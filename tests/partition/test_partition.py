@@ -600,15 +600,22 @@ def test_leaves_are_retrained_promoted_and_reported(tmp_path: Path):
 
 
 def test_a_night_whose_rows_leave_a_leaf_empty_is_cut_anew(tmp_path: Path):
-    def pipeline(window: slice) -> sk.Pipeline:
-        (X, y), test = table(4000), table(500, 9)
-        order = np.argsort(X[:, 0])[window]
-        return sk.Pipeline(
-            sk.from_arrays(X[order], y[order]), "laplace", sk.Uniform(50), test=sk.from_arrays(*test), solver="auto",
+    X, y = table(4000)
+
+    def night(rows: np.ndarray) -> Any:
+        test = table(500, 9)
+        made = sk.Pipeline(
+            sk.from_arrays(X[rows], y[rows]), "laplace", sk.Uniform(50), test=sk.from_arrays(*test), solver="auto",
             task="regression", partition=sk.Partition(leaves=4), preprocess=(),
         )  # fmt: skip
+        return sk.retrain(made, tmp_path, gate="n_test > 1")
 
-    first, second = (sk.retrain(pipeline(w), tmp_path, gate="n_test > 1") for w in (slice(4000), slice(1000)))
+    first = night(np.arange(len(X)))
+    champion: Any = sk.Registry(tmp_path).load()
+    scan, _ = champion.blocks(X)
+    seen = np.concatenate([scan.block((i,)).X for i in range(len(scan))])
+    leaves = dict(champion.tree.training(seen))
+    second = night(np.setdiff1d(leaves.pop(0), np.concatenate([*leaves.values()])))  # no overlap with another
     assert (first["status"], second["status"]) == ("promoted", "promoted")
     assert second["start"] == "cold"
     assert "have no rows" in second["why_cold"]
