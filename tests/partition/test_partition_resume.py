@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.partition import rows
+from streamkern.partition import grow, rows
 from streamkern.serving.predict import predict
 
 ROOT = Path(__file__).parents[2]
@@ -104,8 +104,8 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(
     if moment == "scatter":
         assert len(list((tmp_path / "run" / "scattered").glob("*/run-*"))) >= 1
     monkeypatch.chdir(tmp_path)
-    for name in ("_BLOCK_ROWS", "RUN_BYTES"):
-        monkeypatch.setattr(rows, name, 0)  # which the program sets: until the test ends
+    for module, name in ((rows, "_BLOCK_ROWS"), (rows, "RUN_BYTES"), (grow, "SAMPLE_ROWS"), (grow, "SURE")):
+        monkeypatch.setattr(module, name, 0)  # which the program sets: until the test ends
     monkeypatch.setattr(sys, "argv", ["program.py", "never", "0"])
     assert runpy.run_path("program.py")["result"].weights_sha256 == expected
     result = json.loads((tmp_path / "run" / "result.json").read_text())
