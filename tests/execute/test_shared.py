@@ -123,7 +123,8 @@ def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster, ahead):
         result = placement.step((0, 1), updated(state, wanted[0]))
         timer.join()
         np.testing.assert_array_equal(result.parts[1], wanted[1][1])
-        assert (result.retries, result.losses, len(result.shares)) == (1, 1, 1)
+        assert (result.losses, len(result.shares)) == (1, 1)
+        assert result.retries in (1, 2)  # two where the scheduler still names the worker as the step is first repeated
         placement.close()
 
 

@@ -63,7 +63,10 @@ def test_the_index_is_symmetric_nonnegative_and_zero_for_equal_shares(p: list[in
     assert 0 <= ks(a, b) <= 1
 
 
-@given(st.lists(st.one_of(st.floats(), st.sampled_from([0.0, 1.0])), min_size=1, max_size=60), st.data())
+@given(
+    st.lists(st.one_of(st.floats(), st.sampled_from([0.0, 1.0, -np.finfo(float).max])), min_size=1, max_size=60),
+    st.data(),
+)
 def test_every_value_is_counted_once_whatever_it_is(values: list[float], data: st.DataObject):
     other = data.draw(st.lists(st.floats(), max_size=60))
     edges = edges_of(np.array(values)[:, None])
