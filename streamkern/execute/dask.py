@@ -551,6 +551,7 @@ class SharedLanes(Lanes):
                         threads[address], self.executor.step_timeout, platform.node(),
                     ),
                     dumps([self.part(state, leaf) for leaf in mine]),
+                    self._number + 1,
                     actor=True,
                     workers=[address],
                     key=f"{name}-{rank}",
@@ -572,7 +573,7 @@ class SharedLanes(Lanes):
 
     def _ask(self, position: Position, ahead: tuple[Position, ...]) -> Any:
         self._number += 1
-        return _ask(self._actors[0], dumps((self._number, position, ahead)))
+        return _ask(self._actors[0], self._number, dumps((self._number, position, ahead)))
 
     def _require_others(self) -> None:
         if any(placed.address not in self.executor.workers or placed.future.status in _GONE for placed in self._actors):
@@ -597,9 +598,9 @@ class _Placed(NamedTuple):
     actor: Any
 
 
-def _ask(placed: _Placed, message: bytes) -> Any:
+def _ask(placed: _Placed, *message: Any) -> Any:
     try:
-        return placed.actor.step(message)
+        return placed.actor.step(*message)
     except RuntimeError as error:
         raise LostError from error
 

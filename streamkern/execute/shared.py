@@ -90,9 +90,10 @@ class ShareActor:
         shared: the work.
         route: which tiles.
         parts: pickled: what of the state belongs to each of them.
+        first: number of the first step.
     """
 
-    def __init__(self, shared: Shared, route: Route, parts: bytes) -> None:
+    def __init__(self, shared: Shared, route: Route, parts: bytes, first: int) -> None:
         keep_heap()
         self._shared, self._route = shared, route
         self._work: SharedWork = shared.value
@@ -107,6 +108,7 @@ class ShareActor:
         self._came = threading.Condition()
         self._prefetch = Prefetch(self._work.build)
         self._blocks: dict[Position, Future[dict[int, Any]]] = {}
+        self._next, self._turns = first, dict[int, asyncio.Event]()
         self._rows = ThreadPoolExecutor(1, thread_name_prefix="streamkern-rows")
         self._steps = ThreadPoolExecutor(1, thread_name_prefix="streamkern-share")
         self._threads = ThreadPoolExecutor(
@@ -127,10 +129,24 @@ class ShareActor:
         self._give_up()
         self._held, self._parts, self._values = [], [], {}
         self._blocks.clear()
+        for turn in self._turns.values():  # those whose turn had not come end, too
+            turn.set()
 
-    def step(self, message: bytes) -> bytes:
-        """The root's: the sums of a step, and what each worker did; or what was raised."""
-        return self._step(message)
+    async def step(self, number: int, message: bytes) -> bytes:
+        """The root's: the sums of a step, and what each worker did; or what was raised.
+
+        Requests are sent before earlier ones are answered, each through a connection of its own, and may overtake one
+        another: steps run in the order of their numbers.
+        """
+        turn = self._turns.setdefault(number, asyncio.Event())
+        if number == self._next:
+            turn.set()
+        await turn.wait()
+        running = self._steps.submit(self._context.copy().run, self._step, message)
+        self._next = number + 1
+        self._turns.pop(number)
+        self._turns.setdefault(self._next, asyncio.Event()).set()
+        return await asyncio.wrap_future(running)
 
     def close(self) -> None:
         """Release what is held."""
