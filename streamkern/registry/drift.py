@@ -5,6 +5,8 @@ lowest and above its highest value, and where a value is missing. Two counts ove
 population stability index Σ (p − q) ln(p/q), and by the largest difference of the two distribution functions, which is
 the Kolmogorov-Smirnov distance at the bins' edges. By convention an index below 0.1 is no change, one above 0.25 a
 change of population.
+
+Of a model in leaves, rows are counted by leaf as well, and the targets within each.
 """
 
 from __future__ import annotations
@@ -16,14 +18,20 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.data.statistics import RawScan
 from streamkern.data.stream import Raw
+from streamkern.partition.tree import CutTree
 from streamkern.types import Array, IntArray
 
 SHIFTED = 0.25
 """A population stability index above which a warning is given."""
 
-NAMES = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.target_psi", "drift.score_psi")
+NAMES = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.target_psi", "drift.score_psi",
+         "drift.leaf_psi", "drift.max_leaf_target_psi")  # fmt: skip
 """What a gate may name."""
+
+LEAST_LEAF = 200
+"""Rows of a leaf, then and now, from which on its targets are compared: of fewer, chance alone shifts them."""
 
 SAMPLE_ROWS = 4096
 """Rows, at most, that the edges of the bins are taken from."""
@@ -118,14 +126,68 @@ class Tally:
     def __call__(self, block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
         """Counts over one block."""
         raw = block[0]
-        labels: Counter[str] = Counter()
-        targets = np.zeros((0, _BINS), dtype=np.int64)
-        if raw.y is not None and self.target_edges is not None:
-            targets = count(raw.y.reshape(len(raw.y), -1), self.target_edges)
-        elif raw.y is not None:
-            values, counts = np.unique(raw.y, return_counts=True)
-            labels.update({str(v): int(n) for v, n in zip(values.tolist(), counts, strict=True)})
-        return len(raw.X), count(raw.X, self.edges), targets, labels
+        return len(raw.X), count(raw.X, self.edges), *_targets(raw.y, self.target_edges)
+
+
+def _targets(y: Array | None, edges: Array | None) -> tuple[IntArray, Counter[str]]:
+    """Counts of targets in their bins, or those of labels where there are no edges."""
+    labels: Counter[str] = Counter()
+    targets = np.zeros((0, _BINS), dtype=np.int64)
+    if y is not None and edges is not None:
+        targets = count(y.reshape(len(y), -1), edges)
+    elif y is not None:
+        values, counts = np.unique(y, return_counts=True)
+        labels.update({str(v): int(n) for v, n in zip(values.tolist(), counts, strict=True)})
+    return targets, labels
+
+
+@dataclass(eq=False)
+class RoutedScan(RawScan):
+    """The blocks of a scan as stored, each with the leaf that its rows lie in.
+
+    Args:
+        scan: of rows as the tree's model sees them.
+        tree: of the model.
+    """
+
+    tree: CutTree
+
+    def block(self, key: tuple[int, ...]) -> Any:
+        """Stored targets of block (index,), and leaves of its rows, shape (n,)."""
+        return self.scan.raw(key)[0].y, self.tree.routes(self.scan.block(key).X, 0.0)[0][:, 0]
+
+
+@dataclass(eq=False)
+class LeafTally:
+    """Contributes the rows of each leaf, and counts of their targets, or labels by (leaf, label).
+
+    Args:
+        leaves: how many.
+        target_edges: as for ``Tally``.
+    """
+
+    leaves: int
+    target_edges: Array | None
+
+    def __call__(self, block: tuple[Array | None, IntArray], state: Any) -> tuple[Any, ...]:
+        """Counts over one block of a ``RoutedScan``."""
+        y, at = block
+        outputs = 0 if self.target_edges is None else len(self.target_edges)
+        targets = np.zeros((self.leaves, outputs, _BINS), dtype=np.int64)
+        labels: Counter[tuple[int, str]] = Counter()
+        for leaf in np.unique(at).tolist():
+            targets[leaf], found = _targets(None if y is None else y[at == leaf], self.target_edges)
+            labels.update({(leaf, label): rows for label, rows in found.items()})
+        return np.bincount(at, minlength=self.leaves), targets, labels
+
+
+def by_leaf(tally: tuple[Any, ...]) -> dict[str, Any]:
+    """The fields of a ``DataProfile`` that the sums of ``LeafTally`` come to."""
+    counts, targets, labels = tally
+    found: tuple[dict[str, int], ...] = tuple({} for _ in counts)
+    for (leaf, label), rows in sorted(labels.items()):
+        found[leaf][label] = rows
+    return {"leaf_counts": np.asarray(counts), "leaf_target_counts": np.asarray(targets), "leaf_labels": found}
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +204,9 @@ class DataProfile:
         score_edges: of the model's outputs on test rows, shape (1, 11).
         score_counts: shape (1, 13).
         columns: names of the features.
+        leaf_counts: rows of each leaf of the model, shape (L,); L = 0 for one model.
+        leaf_target_counts: of their targets, shape (L, c, 13).
+        leaf_labels: rows of each class, by leaf.
     """
 
     n: int
@@ -153,17 +218,93 @@ class DataProfile:
     score_edges: Array = field(default_factory=lambda: np.full((1, _EDGES), np.nan))
     score_counts: IntArray = field(default_factory=lambda: np.zeros((1, _BINS), dtype=np.int64))
     columns: tuple[str, ...] = ()
+    leaf_counts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    leaf_target_counts: IntArray = field(default_factory=lambda: np.zeros((0, 0, _BINS), dtype=np.int64))
+    leaf_labels: tuple[dict[str, int], ...] = ()
 
     def dump(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Arrays by name, and the rest as JSON."""
-        names = ("edges", "counts", "target_edges", "target_counts", "score_edges", "score_counts")
-        arrays: dict[str, Array] = {name: getattr(self, name) for name in names}
-        return arrays, {"n": self.n, "labels": dict(self.labels), "columns": list(self.columns)}
+        names = ["edges", "counts", "target_edges", "target_counts", "score_edges", "score_counts"]
+        facts = {"n": self.n, "labels": dict(self.labels), "columns": list(self.columns)}
+        if len(self.leaf_counts):
+            names += ["leaf_counts", "leaf_target_counts"]
+            facts["leaf_labels"] = [dict(labels) for labels in self.leaf_labels]
+        return {name: getattr(self, name) for name in names}, facts
 
     @classmethod
     def load(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> DataProfile:
         """What ``dump`` described."""
-        return cls(**arrays, n=facts["n"], labels=facts["labels"], columns=tuple(facts["columns"]))
+        leaves = tuple(facts.get("leaf_labels", ()))
+        return cls(
+            **arrays, n=facts["n"], labels=facts["labels"], columns=tuple(facts["columns"]), leaf_labels=leaves
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class LeafDrift:
+    """How far rows have moved between the leaves of a model, and targets within them.
+
+    Attributes:
+        before: share of the training rows in each leaf, shape (L,).
+        after: that of the new rows.
+        psi: population stability index of the two.
+        target_psi: of the classes in each leaf, or the largest of its targets; 0 with fewer than ``LEAST_LEAF`` rows.
+    """
+
+    before: Array
+    after: Array
+    psi: float
+    target_psi: Array
+
+    @property
+    def order(self) -> list[int]:
+        """Leaves, those first that add most to the index, or whose targets have shifted more than that."""
+        p, q = np.maximum(self.before, _FLOOR), np.maximum(self.after, _FLOOR)
+        order: IntArray = np.argsort(-np.maximum((q - p) * np.log(q / p), self.target_psi), kind="stable")
+        return [int(leaf) for leaf in order]
+
+    def summary(self) -> list[dict[str, Any]]:
+        """The ten leaves that moved most, as JSON."""
+        return [
+            {
+                "leaf": leaf, "before": float(self.before[leaf]), "after": float(self.after[leaf]),
+                "target_psi": float(self.target_psi[leaf]),
+            }
+            for leaf in self.order[:10]
+        ]  # fmt: skip
+
+    def warnings(self, threshold: float) -> list[str]:
+        """What has shifted, in words."""
+        said = []
+        if self.psi > threshold:
+            leaf = int(np.argmax(np.abs(self.after - self.before)))
+            said.append(
+                f"rows have moved between leaves: PSI {self.psi:.3g}; leaf {leaf} has {self.after[leaf]:.1%} of them, "
+                f"{self.before[leaf]:.1%} before"
+            )
+        worst = [leaf for leaf in self.order if self.target_psi[leaf] > threshold]
+        said += [f"the target has shifted in leaf {leaf}: PSI {self.target_psi[leaf]:.3g}" for leaf in worst[:5]]
+        if len(worst) > 5:
+            said.append(f"the target has shifted in {len(worst) - 5} more leaves")
+        return said
+
+
+def leaf_drift(before: DataProfile, tally: tuple[Any, ...]) -> LeafDrift:
+    """The drift between the leaves of a profile.
+
+    Args:
+        before: of the training rows, with leaves.
+        tally: the sums of ``LeafTally`` over the rows, in the profile's bins.
+    """
+    now = by_leaf(tally)
+    counts, targets, labels = (now[name] for name in ("leaf_counts", "leaf_target_counts", "leaf_labels"))
+    shifted = np.zeros(len(counts))
+    for leaf in np.flatnonzero(np.minimum(counts, before.leaf_counts) >= LEAST_LEAF).tolist():
+        if targets.shape[1]:
+            shifted[leaf] = psi(before.leaf_target_counts[leaf], targets[leaf]).max()
+        else:
+            shifted[leaf] = label_psi(before.leaf_labels[leaf], labels[leaf])
+    return LeafDrift(_shares(before.leaf_counts), _shares(counts), float(psi(before.leaf_counts, counts)), shifted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +317,7 @@ class Drift:
         ks: Kolmogorov-Smirnov distance of each at the bins' edges, shape (d,).
         target_psi: of the classes, or the largest of the targets.
         score_psi: of the model's outputs on test rows, or None.
+        leaves: of a champion in leaves, or None.
     """
 
     columns: tuple[str, ...]
@@ -183,6 +325,7 @@ class Drift:
     ks: Array
     target_psi: float
     score_psi: float | None = None
+    leaves: LeafDrift | None = None
 
     def metrics(self) -> dict[str, float | None]:
         """By the names that a gate knows them by."""
@@ -192,6 +335,8 @@ class Drift:
             "drift.max_ks": float(self.ks.max(initial=0.0)),
             "drift.target_psi": self.target_psi,
             "drift.score_psi": self.score_psi,
+            "drift.leaf_psi": None if self.leaves is None else self.leaves.psi,
+            "drift.max_leaf_target_psi": None if self.leaves is None else float(self.leaves.target_psi.max()),
         }
 
     def warnings(self, threshold: float = SHIFTED) -> list[str]:
@@ -207,7 +352,7 @@ class Drift:
             said.append(f"the target has shifted: PSI {self.target_psi:.3g}")
         if self.score_psi is not None and self.score_psi > threshold:
             said.append(f"the champion's outputs on test rows have shifted: PSI {self.score_psi:.3g}")
-        return said
+        return said if self.leaves is None else said + self.leaves.warnings(threshold)
 
 
 def measure_drift(before: DataProfile, tally: tuple[Any, ...], scores: Array | None = None) -> Drift:

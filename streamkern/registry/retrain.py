@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from streamkern.execute import Scheduler, open_executor
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.model import KernelMachine
-from streamkern.partition.model import load_model
+from streamkern.partition.model import PartitionedMachine, load_model
 from streamkern.pipeline.pipeline import Pipeline
 from streamkern.pipeline.run import run
 from streamkern.redaction import redacted
@@ -42,6 +43,7 @@ from streamkern.storage.artifact import load_artifact, save_artifact
 from streamkern.storage.base import digest
 from streamkern.storage.writer import discard
 from streamkern.sweep import ScanWork, sweep
+from streamkern.types import Array
 from streamkern.user_code import described
 
 GROWN = 1.5
@@ -233,8 +235,8 @@ def _decide(
         if night is not None:
             made, moved = night.profile(paired)
         else:
-            made = profile(pipeline, executor, paired.challenger_scores)
-            moved = _drift(models, standing.champion, made, pipeline, executor, paired)
+            made = profile(pipeline, executor, paired.challenger_scores, challenger)
+            moved = _drift(models, standing.champion, champion, made, pipeline, executor, paired)
     metrics: dict[str, float | None] = dict(paired.challenger)
     metrics |= {
         "n_train": float(len(pipeline.train)),
@@ -364,13 +366,14 @@ def _paired(
         return alone, f"the champion cannot be scored on these rows: {error.what}"
 
 
-def profile(pipeline: Pipeline, executor: Executor, scores: Any) -> drift.DataProfile:
+def profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMachine) -> drift.DataProfile:
     """How the training rows of a pipeline are distributed, and a model's scores: a draw for the bins, and one sweep.
 
     Args:
         pipeline: its training rows are taken as stored.
         executor: where they are read.
         scores: shape (k,).
+        model: what was trained; of one in leaves these are counted as well.
     """
     rows = stored(pipeline.train)
     k = int(np.clip(drift.SAMPLE_BYTES // (8 * rows.n_features), 1, drift.SAMPLE_ROWS))
@@ -396,7 +399,15 @@ def profile(pipeline: Pipeline, executor: Executor, scores: Any) -> drift.DataPr
         score_edges,
         drift.count(scores[:, None], score_edges),
         rows.source.columns or tuple(f"f{i}" for i in range(rows.n_features)),
+        **drift.by_leaf(_leaves(model, rows, target_edges, executor)) if isinstance(model, PartitionedMachine) else {},
     )
+
+
+def _leaves(model: PartitionedMachine, rows: Dataset, target_edges: Array | None, executor: Executor) -> Parts:
+    """Rows and targets by leaf: a sweep."""
+    scan, _ = model.blocks(rows)
+    tally = drift.LeafTally(model.tree.leaves, target_edges)
+    return sweep(executor, ScanWork(drift.RoutedScan(scan, model.tree), tally))
 
 
 def _take(block: tuple[Raw, str], state: Any) -> Parts:
@@ -406,6 +417,7 @@ def _take(block: tuple[Raw, str], state: Any) -> Parts:
 def _drift(
     models: Registry,
     champion: int | None,
+    model: KernelMachine | None,
     now: drift.DataProfile,
     pipeline: Pipeline,
     executor: Executor,
@@ -420,14 +432,18 @@ def _drift(
     rows = stored(pipeline.train)
     targets = before.target_edges if len(before.target_edges) else None
     tally = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.Tally(before.edges, targets)))
-    return drift.measure_drift(before, tally, paired.champion_scores)
+    found = drift.measure_drift(before, tally, paired.champion_scores)
+    if isinstance(model, PartitionedMachine) and len(before.leaf_counts) == model.tree.leaves:
+        found = replace(found, leaves=drift.leaf_drift(before, _leaves(model, rows, targets, executor)))
+    return found
 
 
 def _worst(moved: drift.Drift) -> dict[str, Any]:
     """The drift in short: the indices, and the ten columns that moved most."""
     order = np.argsort(-moved.psi, kind="stable")[:10]
     columns = {moved.columns[i]: {"psi": float(moved.psi[i]), "ks": float(moved.ks[i])} for i in order}
-    return {name.removeprefix("drift."): value for name, value in moved.metrics().items()} | {"columns": columns}
+    leaves = {} if moved.leaves is None else {"leaves": moved.leaves.summary()}
+    return {name.removeprefix("drift."): n for name, n in moved.metrics().items()} | {"columns": columns} | leaves
 
 
 def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:

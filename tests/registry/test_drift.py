@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,11 +15,14 @@ from streamkern.registry.drift import (
     NAMES,
     DataProfile,
     Drift,
+    LeafTally,
     Tally,
+    by_leaf,
     count,
     edges_of,
     ks,
     label_psi,
+    leaf_drift,
     measure_drift,
     psi,
 )
@@ -144,3 +149,32 @@ def test_a_profile_comes_back_as_it_was():
     again = DataProfile.load(*before.dump())
     for name, value in vars(before).items():
         np.testing.assert_array_equal(getattr(again, name), value)
+
+
+def test_leaves_are_counted_and_compared_one_by_one():
+    labels, leaves = np.array(["a", "b"] * 500), np.repeat([0, 1], [600, 400])
+    before = replace(profile(rows(10)), **by_leaf(LeafTally(3, None)((labels, leaves), None)))
+    kept = DataProfile.load(*before.dump())
+    assert kept.leaf_counts.tolist() == [600, 400, 0]
+    assert kept.leaf_labels == ({"a": 300, "b": 300}, {"a": 200, "b": 200}, {})
+    now = np.where(leaves == 1, "a", labels)
+    found = leaf_drift(kept, LeafTally(3, None)((now, leaves), None))
+    assert found.psi == 0
+    assert found.target_psi.tolist() == [0, label_psi({"a": 1, "b": 1}, {"a": 1}), 0]
+    assert found.summary()[0]["leaf"] == 1
+    assert [word for word in found.warnings(0.25) if "leaf 1" in word]
+    found = leaf_drift(kept, LeafTally(3, None)((labels, leaves[::-1] + 1), None))
+    assert found.psi == pytest.approx(psi(np.array([600, 400, 0]), np.array([0, 600, 400])))
+    assert "moved" in found.warnings(0.25)[0]
+    assert found.target_psi.tolist() == [0, 0, 0]
+
+
+def test_targets_of_leaves_are_counted_in_their_bins():
+    y, leaves = rows(3000)[:, :2], np.repeat([0, 1], 1500)
+    edges = edges_of(y)
+    before = replace(profile(rows(10)), **by_leaf(LeafTally(2, edges)((y, leaves), None)))
+    moved = y.copy()
+    moved[1500:, 1] += 2
+    found = leaf_drift(before, LeafTally(2, edges)((moved, leaves), None))
+    expected = psi(count(y[1500:, 1:], edges[1:]), count(moved[1500:, 1:], edges[1:]))[0]
+    assert found.target_psi.tolist() == [0.0, pytest.approx(expected)]

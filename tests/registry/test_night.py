@@ -102,7 +102,7 @@ def test_the_profile_of_a_night_is_that_of_all_its_rows(place: Path):
     assert np.array_equal(before[0]["edges"], after[0]["edges"])
     assert (after[0]["counts"].sum(axis=1) == 1600).all()
     with ThreadsExecutor(1) as executor:
-        whole = profile(pipeline(place), executor, np.zeros(1))
+        whole = profile(pipeline(place), executor, np.zeros(1), models.load())
     assert sum(whole.labels.values()) == sum(after[1]["labels"].values())
     assert whole.labels == after[1]["labels"]
 

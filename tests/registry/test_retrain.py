@@ -302,22 +302,21 @@ def test_models_are_listed_shown_promoted_rolled_back_and_pruned(folder: Path, c
 
 
 @pytest.mark.parametrize("sign", ["manifest.json", "model.zarr/zarr.json"])
-def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, sign: str):
+def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, sign: str, forked: Callable[..., Any]):
     """kill -9 as soon as a file of the run is another one; the champion is there, whole, and the night is made good."""
     first = sk.retrain(sk.load_pipeline("nightly.py"), "models")
     models, seen = Registry("models"), Path("models/run") / sign
-    words = [sys.executable, "-m", "streamkern", "retrain", "nightly.py", "--registry", "models", "--quiet"]
-    words += ["--set", "seed=1", "--gate", "accuracy > 0"]
+    words = ["retrain", "nightly.py", "--registry", "models", "--quiet", "--set", "seed=1", "--gate", "accuracy > 0"]
     before = seen.stat().st_ino
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = forked("streamkern", words, folder / "killed")
     while process.poll() is None and (not seen.exists() or seen.stat().st_ino == before):
         time.sleep(0.001)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     assert models.champion == first["champion"] == 1
     assert models.load().score(sk.open_dataset("rows.zarr", target="label"))["accuracy"] > 0.7
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
-    assert json.loads(done.stdout.splitlines()[-1])["champion"] == models.champion == 2
+    said, _ = forked("streamkern", words, folder / "done").communicate()
+    assert json.loads(said.splitlines()[-1])["champion"] == models.champion == 2
     assert [name for name in os.listdir("models/versions") if name.startswith(".")] == []
 
 
@@ -503,6 +502,14 @@ def test_only_leaves_whose_rows_have_changed_are_trained_again(tmp_path: Path):
     same = [new.leaves.facts[leaf]["weights_sha256"] == old.leaves.facts[leaf]["weights_sha256"] for leaf in range(4)]
     assert same == [True, True, False, True]
     assert np.array_equal(new.factor, old.factor)
+    drift = night["drift"]
+    worst, *others = drift["leaves"]
+    assert worst["leaf"] == 2
+    assert worst["target_psi"] == drift["max_leaf_target_psi"] > 0.25
+    assert max(each["target_psi"] for each in others) < 0.05
+    assert sum(each["before"] for each in drift["leaves"]) == pytest.approx(1.0)
+    assert drift["leaf_psi"] < 0.01  # no row has moved
+    assert any("in leaf 2" in each for each in night["warnings"])
     assert new.score(in_leaves(after).test)["r2"] > old.score(in_leaves(after).test)["r2"] + 0.05
 
 
