@@ -15,6 +15,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,13 +209,10 @@ def test_the_exit_status_tells_how_a_run_ended(
 # ------------------------------------------------------------------------------------------- signals, locks, pipes
 
 
-def started(*words: str) -> subprocess.Popen[str]:
+def started(command: Callable[..., Any]) -> Any:
     """A long run, past its first step."""
     size = Path("runs/digits/events.jsonl").stat().st_size
-    process = subprocess.Popen(
-        [*MODULE, "run", DIGITS, "--set", "rows=1e9", "centers=200", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = command("run", DIGITS, "--set", "rows=1e9", "centers=200")
     end = time.monotonic() + 60
     while '"event": "step"' not in Path("runs/digits/events.jsonl").read_text()[size:]:
         assert process.poll() is None, process.communicate()
@@ -229,11 +227,15 @@ def started(*words: str) -> subprocess.Popen[str]:
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_a_run_that_is_stopped_loses_nothing_and_frees_its_directory(
-    number: signal.Signals, status: int, state: str, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals,
+    status: int,
+    state: str,
+    command: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
 ):
     assert main(["run", DIGITS, *SMALL, "--quiet"]) == 0
     before, model = result_of(), model_bytes()
-    process = started()
+    process = started(command)
     try:
         assert main(["run", DIGITS, *SMALL]) == 75
         assert str(process.pid) in capsys.readouterr().err

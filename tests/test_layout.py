@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -73,6 +74,7 @@ GRAB_BAGS = {"util", "utils", "helper", "helpers", "common", "misc"}
 LONGEST = 650
 
 
+@functools.cache
 def imported(source: str) -> set[str]:
     """Return the top-level packages that a module imports, wherever in the file it does so."""
     found: set[str] = set()

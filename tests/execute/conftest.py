@@ -24,25 +24,33 @@ class Cluster:
     """``dask scheduler`` and ``dask worker`` on this machine, at ports of their choosing.
 
     Args:
+        forked: starts a program whose imports are done.
         folder: where it runs and logs.
         protocol: ``tcp`` or ``tls``.
-        environment: further variables of its processes: Dask's own settings.
+        environment: further variables of its processes: what is read by imports, so that they are new processes.
     """
 
     def __init__(
-        self, folder: Path, protocol: str = "tcp", environment: Mapping[str, str] = MappingProxyType({})
+        self,
+        forked: Callable[..., Any],
+        folder: Path,
+        protocol: str = "tcp",
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self.forked = forked
         self.folder = folder
         self.environment = environment
         self.file = folder / "scheduler.json"
-        self.log = (folder / "log").open("wb")
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.log = (folder / "log2").open("ab")
+        self.workers: list[Any] = []
         self.scheduler = self._start(
             "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file),
             "--idle-timeout", "10 minutes", "--protocol", protocol,
         )  # fmt: skip
 
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str) -> Any:
+        if not self.environment:
+            return self.forked("dask", arguments, self.folder / "log", cwd=str(self.folder))
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         return subprocess.Popen(
             [sys.executable, "-m", "dask", *arguments],
@@ -60,10 +68,10 @@ class Cluster:
             try:
                 return json.loads(self.file.read_text())["address"]
             except (FileNotFoundError, ValueError):
-                assert time.monotonic() < start + 30, (self.folder / "log").read_text()
+                assert time.monotonic() < start + 30, (self.folder / "log2").read_text()
                 time.sleep(0.05)
 
-    def add(self, threads: int = 1, memory: str | None = None) -> subprocess.Popen[bytes]:
+    def add(self, threads: int = 1, memory: str | None = None) -> Any:
         """Start a worker: without a nanny, so that what is killed stays dead; with one where its memory is limited."""
         guard = ["--no-nanny", "--memory-limit", "0"] if memory is None else ["--nanny", "--memory-limit", memory]
         worker = self._start(
@@ -89,7 +97,7 @@ class Cluster:
             while len(self.workers) < number:
                 self.add()
             while set(client.run(os.getpid, on_error="ignore").values()) != {worker.pid for worker in self.workers}:
-                assert all(worker.poll() is None for worker in self.workers), (self.folder / "log").read_text()
+                assert all(worker.poll() is None for worker in self.workers), (self.folder / "log2").read_text()
                 time.sleep(0.05)
 
     def kill(self) -> None:
@@ -105,12 +113,14 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Cluster]]:
+def new_cluster(
+    forked: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Cluster]]:
     """Starts clusters without workers, which end with the module."""
     clusters = []
 
     def start(*arguments: Any) -> Cluster:
-        clusters.append(Cluster(tmp_path_factory.mktemp("cluster"), *arguments))
+        clusters.append(Cluster(forked, tmp_path_factory.mktemp("cluster"), *arguments))
         return clusters[-1]
 
     yield start

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
 from streamkern.execute import open_executor
 from streamkern.execute.dask import DaskExecutor
+from streamkern.execute.threads import ThreadsExecutor
 from streamkern.testing.executor import ExecutorSuite
 
 
@@ -33,3 +35,20 @@ def executor(request):
 
 class TestExecutors(ExecutorSuite):
     pass
+
+
+def _threads_within(item: int) -> tuple[set[int], int]:
+    """The threads that tasks of an executor of one thread run in, and the one that opened it, within a task."""
+    with ThreadsExecutor(1) as inner:
+        found = {*inner.imap(lambda _: threading.get_ident(), range(3))}
+        found |= set(inner.host_map(lambda _: threading.get_ident(), range(3)))
+    return found, threading.get_ident()
+
+
+def test_an_executor_of_one_thread_within_a_task_uses_the_task_s():
+    with ThreadsExecutor(2) as outer:
+        for found, here in outer.imap(_threads_within, range(4)):
+            assert found == {here}
+        # Its own executor is known again after the inner one is closed: the task evaluates by itself.
+        both = outer.imap(lambda item: (_threads_within(item), list(outer.imap(abs, [-1, -2]))), range(2))
+        assert [after for _, after in both] == [[1, 2]] * 2

@@ -18,6 +18,7 @@ from streamkern.execute.dask import DaskExecutor, SharedLanes
 from streamkern.execute.shared import Route
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.execute.wire import dumps
+from streamkern.pipeline import load_pipeline
 from streamkern.solvers import Problem, train
 from streamkern.testing.executor import SharedSums
 
@@ -25,12 +26,17 @@ N = 9_000  # five tiles
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
+def place(tmp_path_factory):
     rng = np.random.default_rng(2)
     X = rng.normal(size=(N, 6)).astype(np.float32)
     place = tmp_path_factory.mktemp("data") / "rows.zarr"
     y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
     sk.write_zarr(place, ((X[a : a + 1000], y[a : a + 1000]) for a in range(0, N, 1000)), n_rows=N)
+    return place
+
+
+@pytest.fixture(scope="module")
+def rows(place):
     return sk.open_dataset(place, target="target")
 
 
@@ -151,9 +157,9 @@ def test_a_step_that_overtakes_an_earlier_one_on_its_way_waits_for_it(cluster):
         placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
         placement._place([np.float32(1)] * 7)
         root = placement._actors[0]
-        second = root.actor.step(2, dumps((2, (0, 1), ())))
+        second = root.actor.step(dumps((2, (0, 1), ())))
         time.sleep(0.5)
-        first = root.actor.step(1, dumps((1, (0, 0), ((0, 1),))))
+        first = root.actor.step(dumps((1, (0, 0), ((0, 1),))))
         for call, wanted in zip((first, second), SharedSums().expected(2), strict=True):
             done = executor.opened(call.result(timeout=30), root.address)
             np.testing.assert_array_equal(done.parts[1], wanted[1])
@@ -243,3 +249,35 @@ def test_a_run_shares_out_and_evaluates(cluster, rows, tmp_path):
     assert "each of 2 workers" in made.text()
     assert "its share of the centers" in made.text()
     assert made.footprint.share
+
+
+def test_a_driver_killed_within_a_pass_goes_on_from_its_checkpoint(cluster, place, tmp_path, command):
+    """On other workers than before: kill -9 leaves them with centers of a run that nobody ends."""
+    file, folder = tmp_path / "p.py", tmp_path / "run"
+    file.write_text(
+        f"""
+import streamkern as sk
+
+
+def pipeline() -> sk.Pipeline:
+    rows = sk.open_dataset({str(place)!r}, target="target")
+    solver = sk.EigenPro2(epochs=12, s=300, batch=1500)
+    return sk.Pipeline(rows, sk.Laplace(3.0), sk.AllRows(), solver, task="regression")
+"""
+    )
+    cluster.keep(2)
+    process = command(
+        "run", file, "--run-dir", folder, "--scheduler", cluster.address, "--threads", 1, "--checkpoint-seconds", 0
+    )
+    start = time.monotonic()
+    while not any(kept.name > "000002" for kept in folder.glob("checkpoints/*/0*")):  # in its third pass
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < start + 100
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    cluster.keep(3)
+    pipeline = load_pipeline(file)
+    resumed = sk.run(pipeline, folder, scheduler=cluster.address, threads=1)
+    assert 2 * N <= resumed["resumed_rows"] < 12 * N
+    assert resumed["weights_sha256"] == sk.run(pipeline, tmp_path / "threads", threads=1)["weights_sha256"]

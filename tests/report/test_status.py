@@ -7,11 +7,11 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,11 +67,11 @@ def test_a_finished_run_is_told_with_its_metrics(finished: Path):
 
 
 def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told_to_be_dead(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, forked: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "slow.py").write_text(SLOW)
-    command = [sys.executable, "-m", "streamkern", "run", "slow.py", "--run-dir", "run", "--memory", "1GiB", "--quiet"]
-    run = subprocess.Popen(command, cwd=tmp_path)
+    given = ["run", "slow.py", "--run-dir", "run", "--memory", "1GiB", "--quiet"]
+    run = forked("streamkern", given, tmp_path / "out", cwd=str(tmp_path))
     try:
         deadline = time.monotonic() + 60
         while True:

@@ -155,7 +155,9 @@ def test_data_that_vanish_in_an_ingest_are_one_error_and_nothing_is_put_in_place
 
 def test_data_that_vanish_before_a_command_are_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     KINDS["rows.zarr"](tmp_path / "rows.zarr", 0)
-    model = sk.KernelRegressor(centers=20).fit(sk.open_dataset(tmp_path / "rows.zarr", target="y"))
+    model = sk.KernelRegressor("laplace", centers=20, solver=sk.Direct(1e-3)).fit(
+        sk.open_dataset(tmp_path / "rows.zarr", target="y")
+    )
     model.save(tmp_path / "m")
     shutil.rmtree(tmp_path / "rows.zarr")
     for words in (["inspect"], ["evaluate", str(tmp_path / "m"), "--target", "y"]):

@@ -1,0 +1,10 @@
+"""What a process has that has fitted a model: imports, and compiled code read from the disk. Its forks have it too."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import streamkern as sk
+
+_X = np.arange(80.0, dtype=np.float32).reshape(40, 2)
+sk.KernelClassifier("laplace", centers=5, solver=sk.EigenPro(), threads=1).fit(_X, np.arange(40) % 2).predict(_X)
