@@ -1,6 +1,6 @@
 """A kernel block against its own floor, against plain NumPy and against PyTorch, one interleaved run a case.
 
-    python tests/benchmarks/ceiling.py [--d 18 100 784 3072] [--c 1 10 100] [--threads 1 2] [--rounds 5] [--rows 4096]
+    python -m tests.benchmarks.ceiling [--d 18 100 784 3072] [--c 1 10 100] [--threads 1 2] [--rounds 5] [--rows 4096]
 
 The block is f(X) = exp(−‖x − z‖/σ) W for 4,096 rows against p = 10,000 centers, float32; with ``--gradient`` also what
 training does with it, k(X, Z)ᵀ (f(X) − Y). Rows are dealt to the threads, and each computes its own with BLAS on one
@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
-from workers import watched
 
 import streamkern as sk
 from streamkern.backends import product
@@ -40,6 +39,7 @@ from streamkern.engine.parallel import default_threads
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.solvers.gradient import Gradient
+from tests.benchmarks.workers import watched
 
 try:
     import torch

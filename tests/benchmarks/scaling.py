@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-from step_overhead import Idle
-from workers import lane_seconds, watched
 
 import streamkern as sk
 from streamkern.data import from_arrays
@@ -34,6 +32,8 @@ from streamkern.solvers.gradient import Gradient
 from streamkern.solvers.metered import SCAN_ROWS
 from streamkern.solvers.projection import ExactProjection
 from streamkern.sweep import StepWork, task_level
+from tests.benchmarks.step_overhead import Idle
+from tests.benchmarks.workers import lane_seconds, watched
 from tests.simulate import Costs, Machines, ideal, simulate
 
 P, D, OUTPUTS, LANES, ROWS = 5000, 784, 10, 8, 256

@@ -4,8 +4,9 @@
 
 EigenPro 2 on rows of noise in zarr, every row a center. For each number of workers, a digest of the weights after the
 steps, the most that a worker held beyond what it held before, and a step's seconds of the processor of the busiest
-worker, of the driver's and of the clock. In turns with them one plain process that goes over all tiles of the same
-step, and two plain processes at a time that go over half of them each: what two workers could gain at best.
+worker (and of its threads that compute; the others read rows and pass messages), of the driver's and of the clock. In
+turns with them one plain process that goes over all tiles of the same step, and two plain processes at a time that go
+over half of them each: what two workers could gain at best.
 
 Then what the discrete-event model (``tests/simulate.py``) makes of constants measured apart: a tile's arithmetic in the
 plain process, and messages of workers that compute nothing. It never sees the times that it predicts; and it is asked
@@ -18,6 +19,7 @@ import argparse
 import multiprocessing
 import os
 import tempfile
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -48,9 +50,10 @@ GPU = 10e12
 
 
 class Use(NamedTuple):
-    """What a process has taken: seconds of its processor, most bytes resident, bytes resident."""
+    """What a process has taken: seconds of its processor, of threads for tiles; most bytes resident, bytes resident."""
 
     seconds: float
+    tiles: float
     peak: int
     held: int
 
@@ -59,7 +62,9 @@ def use() -> Use:
     """Of this process."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     peak, held = (int(status[name].split()[0]) << 10 for name in ("VmHWM", "VmRSS"))
-    return Use(time.process_time(), peak, held)
+    computing = [thread.native_id for thread in threading.enumerate() if thread.name.startswith("streamkern_")]
+    taken = sum(int(Path(f"/proc/self/task/{number}/schedstat").read_text().split()[0]) for number in computing)
+    return Use(time.process_time(), taken / 1e9, peak, held)
 
 
 def begin() -> Use:
@@ -88,7 +93,8 @@ class Side:
     """A number of workers, whose rounds of steps are taken in turn with those of others.
 
     Attributes:
-        found: of each round, a step's seconds: of the busiest worker's processor, of the driver's, and of the clock.
+        found: of each round, a step's seconds: of the busiest worker's processor, of the driver's, of the clock, and of
+            that worker's threads that compute.
     """
 
     def __init__(self, executor: Any, given: Problem, prepared: Any, batch: int) -> None:
@@ -98,19 +104,22 @@ class Side:
             self.iteration.init(),
             executor.share(self.iteration.shared_work, self.iteration.part),
         )
-        self.found: list[tuple[float, float, float]] = []
+        self.found: list[tuple[float, float, float, float]] = []
 
     def steps(self, first: int, count: int) -> None:
         """A round of steps. Those that workers run ahead are of the round, too."""
         before, driver, clock = self.executor.client.run(use), time.process_time(), time.perf_counter()
-        for step in range(first, first + count):
-            ahead = [(0, later) for later in range(step + 1, min(step + 3, first + count))]
-            result = self.placement.step((0, step), self.state, ahead)
-            self.state = self.iteration.update(self.state, result.parts, (0, step))
+        pass_ = first // count  # a round is the beginning of a pass of its own
+        for step in range(count):
+            ahead = [(pass_, later) for later in range(step + 1, min(step + 3, count))]
+            result = self.placement.step((pass_, step), self.state, ahead)
+            self.state = self.iteration.update(self.state, result.parts, (pass_, step))
         clock, driver = time.perf_counter() - clock, time.process_time() - driver
         after = self.executor.client.run(use)
-        busiest = max(after[name].seconds - before[name].seconds for name in after)
-        self.found.append((busiest / count, driver / count, clock / count))
+        busiest, tiles = max(
+            (after[name].seconds - before[name].seconds, after[name].tiles - before[name].tiles) for name in after
+        )
+        self.found.append((busiest / count, driver / count, clock / count, tiles / count))
 
     def close(self) -> tuple[str, float]:
         """Digest of the weights, and the most MiB that a worker held beyond what it held before."""
@@ -312,11 +321,12 @@ def main() -> None:
         )
         one = np.median(sides[0].found[1:], axis=0)
         for workers, side in zip(args.workers, sides, strict=True):
-            busy, driver, clock = np.median(side.found[1:], axis=0)
+            busy, driver, clock, computing = np.median(side.found[1:], axis=0)
             digest, held = side.close()
             print(
                 f"{workers} worker(s): weights {digest}; {held:.0f} MiB; processor {busy:.3f} s ({one[0] / busy:.2f} "
-                f"times), driver {driver:.3f} s; clock {clock:.3f} s ({one[2] / clock:.2f} times)"
+                f"times), of which tiles {computing:.3f} s; driver {driver:.3f} s; clock {clock:.3f} s "
+                f"({one[2] / clock:.2f} times)"
             )
         (whole, clock, *_), (half, clocks, *_) = (np.median(side.found[1:], axis=0) for side in both)
         print(

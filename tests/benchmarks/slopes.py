@@ -1,6 +1,6 @@
 """What a gradient over a block costs against rows, centers, features, outputs and threads: slopes on a log-log plot.
 
-    python tests/benchmarks/slopes.py [--only n p d c threads] [--rounds 5] [--clock wall]
+    python -m tests.benchmarks.slopes [--only n p d c threads] [--rounds 5] [--clock wall]
 
 One number changes at a time, from 2,048 rows, p = 4,000, d = 100, c = 10 on one thread; sizes take turns. A slope is
 that of the least-squares line through logarithms of medians, beside it that of the last two sizes. Cost is proportional
@@ -17,13 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from threadpoolctl import threadpool_limits
-from workers import watched
 
 import streamkern as sk
 from streamkern.data.stream import Block
 from streamkern.engine.parallel import default_threads
 from streamkern.kernels import Expansion
 from streamkern.solvers.gradient import Gradient
+from tests.benchmarks.workers import watched
 
 BASE = {"n": 2048, "p": 4000, "d": 100, "c": 10, "threads": 1}
 SIZES = {

@@ -1,6 +1,6 @@
 """Training on worker processes: against one another, against threads of one process, and against what the machine has.
 
-    python tests/benchmarks/workers.py [--steps 6] [--rounds 5] [--centers 5000]
+    python -m tests.benchmarks.workers [--steps 6] [--rounds 5] [--centers 5000]
 
 Ceiling: the arithmetic of one lane, and the matrix product in it alone, in one plain process and in two at the same
 time: what two workers could gain at best. Training: EigenPro on Fashion-MNIST (d = 784) as it chooses its batch, whole
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
-from step_overhead import Idle, compare
 from threadpoolctl import threadpool_limits
 
 import streamkern as sk
@@ -38,6 +37,7 @@ from streamkern.pipeline import load_pipeline
 from streamkern.solvers import Problem
 from streamkern.solvers.gradient import Gradient
 from streamkern.sweep import StepWork
+from tests.benchmarks.step_overhead import Idle, compare
 
 LANES = 4
 
