@@ -241,6 +241,15 @@ class HostBackend(Backend, Protocol):
             Leaves, the second -1 where there is one alone; and weights, which sum to 1.
         """
 
+    def project(self, X: Array, at: IntArray, direction: Array) -> Array:
+        """Return X · direction in float64 of some rows, the same bits for a row whatever rows are around it.
+
+        Args:
+            X: rows, shape (n, d).
+            at: positions of rows, shape (m,).
+            direction: shape (d,), float64.
+        """
+
 
 def wide(dtype: np.dtype[Any]) -> bool:
     """Whether float32 does not hold every value of a dtype of stored rows, as of float64 and integers of 32 bits."""

@@ -119,6 +119,14 @@ class NumbaBackend:
         routes.routed(X, directions, cuts, children, float(width), leaves, weights)
         return leaves, weights
 
+    def project(self, X: Array, at: IntArray, direction: Array) -> Array:
+        """Return the projections of some rows; see ``HostBackend.project``."""
+        if X.dtype not in (np.float32, np.float64):
+            X = X.astype(np.float64)
+        out = np.empty(len(at))
+        routes.projected(X, _contiguous(at, np.int64), _contiguous(direction, np.float64), out)
+        return out
+
     def row_norms(self, X: Array) -> Array:
         """Return the squared norm of each row; see ``Backend.row_norms``."""
         if X.dtype not in (np.float32, np.float64):

@@ -80,6 +80,11 @@ class NumpyBackend:
         bad = ~np.isfinite(X).all(axis=1)
         return int(bad.argmax()) if bad.any() else -1
 
+    def project(self, X: Array, at: IntArray, direction: Array) -> Array:
+        """Return the projections of some rows; see ``HostBackend.project``."""
+        t: Array = np.multiply(X[at], direction, dtype=np.float64).sum(axis=1)
+        return t
+
     def route(
         self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
     ) -> tuple[IntArray, Array]:

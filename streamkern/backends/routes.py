@@ -6,7 +6,7 @@ from typing import Any
 
 from numba.core import types
 
-from streamkern.backends.compiled import loop, rows
+from streamkern.backends.compiled import loop, rows, vector
 
 
 def _table(dtype: Any) -> types.Array:
@@ -47,3 +47,19 @@ def routed(X: Any, directions: Any, cuts: Any, children: Any, width: Any, leaves
             if other < 0:
                 break
             node = children[other, 1]
+
+
+@loop(
+    lambda dtype: types.void(
+        rows(dtype, readonly=True), vector(types.int64), vector(types.float64), types.Array(types.float64, 1, "C")
+    ),
+    types.float32,
+    types.float64,
+)
+def projected(X: Any, at: Any, direction: Any, out: Any) -> None:
+    """The projection of some rows on a direction, as ``routed`` sums it; see ``HostBackend.project``."""
+    for i in range(at.shape[0]):
+        t = 0.0
+        for k in range(X.shape[1]):
+            t += X[at[i], k] * direction[k]
+        out[i] = t

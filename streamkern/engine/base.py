@@ -232,8 +232,8 @@ class Engine(Protocol):
     def kernel_matrix(self, expansion: Centered, s: int) -> Array:
         """k(Z_s, Z_s) of the first s centers in float64, symmetric to the bit, with an exact diagonal."""
 
-    def kernel_rows(self, expansion: Centered, s: int) -> Iterator[tuple[slice, Array]]:
-        """Tiles of rows of ``kernel_matrix``, each up to its last row's column."""
+    def kernel_rows(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Iterator[tuple[slice, Array]]:
+        """Tiles of rows of ``kernel_matrix``, each up to its last row's column; values computed in ``dtype``."""
 
     def kernel_product(self, expansion: Centered, V: Array) -> Array:
         """K(Z, Z) V with an exact diagonal, shape (p, c), float64; kernel values in the dtype of the centers."""

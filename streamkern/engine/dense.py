@@ -17,6 +17,10 @@ from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
 from streamkern.engine.numpy import not_positive
 from streamkern.types import Array
 
+# Of few rows the factors of diagonal tiles, by LAPACK, are much of the work. In float32 alone: what is taken in float64
+# may be singular but for rounding, and dividing by the inverses of more tiles rounds more.
+_FEW, _NARROW = 2048, 128
+
 
 def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
     """W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: lower triangular, shape (p, p), in ``dtype``, in the memory of A.
@@ -42,19 +46,20 @@ def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TI
     return A.view(dtype)[: p * p].reshape(p, p)
 
 
-def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
+def cholesky(A: Array, parallel: Map, tile: int | None = None) -> Array:
     """Lower factor L of A = L Lᵀ, in place; above the diagonal 0.
 
     Args:
         A: symmetric positive definite, shape (p, p), float32 or float64, its lower tiles alone are read; overwritten.
         parallel: runs tiles.
-        tile: rows of a tile.
+        tile: rows of a tile; by default as ``_FEW`` says.
 
     Raises:
         NumericalError: a pivot is not positive.
     """
+    tile = tile or (_NARROW if A.dtype == np.float32 and len(A) <= _FEW else TILE)
     cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
-    _cholesky(A, cuts, parallel)
+    _cholesky(A, cuts, parallel, last=False)
     for K in cuts:
         A[K, K.stop :] = 0.0
     return A
@@ -71,13 +76,16 @@ def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
     Raises:
         NumericalError: a pivot is not positive.
     """
-    _cholesky(A, [slice(a, min(a + TILE, len(A))) for a in range(0, len(A), TILE)], parallel)
+    _cholesky(A, [slice(a, min(a + TILE, len(A))) for a in range(0, len(A), TILE)], parallel, last=False)
     half = scipy.linalg.solve_triangular(A, B, lower=True, check_finite=False)
     return np.asarray(scipy.linalg.solve_triangular(A, half, lower=True, trans="T", check_finite=False))
 
 
-def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> list[Array]:
-    """Lower factor into the lower tiles of A, and the inverses of its diagonal tiles; no upper tile is touched."""
+def _cholesky(A: Array, cuts: list[slice], parallel: Map, last: bool = True) -> list[Array]:
+    """Lower factor into the lower tiles of A, and the inverses of its diagonal tiles; no upper tile is touched.
+
+    Without the ``last`` of these, below which there is nothing to divide.
+    """
     inverses: list[Array] = []
     for k, K in enumerate(cuts):
         left = Factor(-A[K, : K.start]) if k else None
@@ -91,6 +99,8 @@ def _cholesky(A: Array, cuts: list[slice], parallel: Map) -> list[Array]:
             A[K, K] = scipy.linalg.cholesky(A[K, K], lower=True, check_finite=False)
         except np.linalg.LinAlgError as error:
             raise not_positive() from error
+        if not last and k == len(cuts) - 1:
+            break
         identity = np.eye(K.stop - K.start, dtype=A.dtype)
         inverses.append(scipy.linalg.solve_triangular(A[K, K], identity, lower=True, check_finite=False))
         right = Factor(inverses[-1])

@@ -221,13 +221,14 @@ class MeterEngine:
         self.meter.count("numbers", s * s)
         return K
 
-    def kernel_rows(self, expansion: Centered, s: int) -> Iterator[tuple[slice, Array]]:
+    def kernel_rows(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Iterator[tuple[slice, Array]]:
         """The last tile, which stands for all, with those that threads have in flight."""
-        d, tile = expansion.Z.shape[1], min(s, KERNEL_TILE)
-        self.meter.count("values64", triangle(s))
-        centers = s * d * 8 + self.real.held_bytes(s, d, np.dtype(np.float64))
-        with self.meter.scratch(centers + 2 * self.slots * tile * s * 8), self.meter.scaled((s / tile + 1) / 2):
-            yield slice(s - tile, s), self._new((tile, s))
+        d, tile, dtype = expansion.Z.shape[1], min(s, KERNEL_TILE), np.dtype(dtype)
+        self.meter.count("values64" if dtype == np.float64 else "values", triangle(s))
+        centers = 0 if dtype == expansion.dtype else s * d * dtype.itemsize + self.real.held_bytes(s, d, dtype)
+        flying = 2 * self.slots * tile * s * dtype.itemsize
+        with self.meter.scratch(centers + flying), self.meter.scaled((s / tile + 1) / 2):
+            yield slice(s - tile, s), self._new((tile, s), dtype)
 
     def kernel_product(self, expansion: Centered, V: Array) -> Array:
         """K(Z, Z) V in float64, as tiles that are joined."""

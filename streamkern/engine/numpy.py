@@ -267,12 +267,12 @@ class NumpyEngine:
             K[rows, : rows.stop] = below
         return self.mirror(K)
 
-    def kernel_rows(self, expansion: Centered, s: int) -> Iterator[tuple[slice, Array]]:
+    def kernel_rows(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Iterator[tuple[slice, Array]]:
         """Tiles of rows of k(Z_s, Z_s); see ``Engine.kernel_rows``."""
-        Z = expansion.Z[:s].astype(np.float64)
-        wide, tiles = expansion.at(Z), cuts(s, KERNEL_TILE)
-        for rows, below in zip(tiles, self.imap(_below, tiles, (wide,)), strict=True):
-            np.fill_diagonal(below[:, rows], wide.kernel.diag(Z[rows]))
+        same, tiles = expansion.dtype == dtype, cuts(s, KERNEL_TILE)
+        held = expansion if same else expansion.at(expansion.Z[:s].astype(dtype))
+        for rows, below in zip(tiles, self.imap(_below, tiles, (held,)), strict=True):
+            np.fill_diagonal(below[:, rows], held.kernel.diag(held.Z[rows]))
             yield rows, below
 
     def kernel_product(self, expansion: Centered, V: Array) -> Array:

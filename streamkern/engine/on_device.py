@@ -138,8 +138,8 @@ class OnDevice:
     def kernel_matrix(self, expansion: Centered, s: int) -> Array:
         return self.host.kernel_matrix(expansion.at(expansion.Z, self.host), s)
 
-    def kernel_rows(self, expansion: Centered, s: int) -> Iterator[tuple[slice, Array]]:
-        return self.host.kernel_rows(expansion.at(expansion.Z, self.host), s)
+    def kernel_rows(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Iterator[tuple[slice, Array]]:
+        return self.host.kernel_rows(expansion.at(expansion.Z, self.host), s, dtype)
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
         """Inverse factor of K(Z, Z) + shift I, which is made and factored on the device; see ``Engine.kernel_factor``.

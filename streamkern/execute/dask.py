@@ -573,7 +573,7 @@ class SharedLanes(Lanes):
 
     def _ask(self, position: Position, ahead: tuple[Position, ...]) -> Any:
         self._number += 1
-        return _ask(self._actors[0], self._number, dumps((self._number, position, ahead)))
+        return _ask(self._actors[0], dumps((self._number, position, ahead)))
 
     def _require_others(self) -> None:
         if any(placed.address not in self.executor.workers or placed.future.status in _GONE for placed in self._actors):
@@ -598,9 +598,9 @@ class _Placed(NamedTuple):
     actor: Any
 
 
-def _ask(placed: _Placed, *message: Any) -> Any:
+def _ask(placed: _Placed, message: bytes) -> Any:
     try:
-        return placed.actor.step(*message)
+        return placed.actor.step(message)
     except RuntimeError as error:
         raise LostError from error
 

@@ -132,12 +132,13 @@ class ShareActor:
         for turn in self._turns.values():  # those whose turn had not come end, too
             turn.set()
 
-    async def step(self, number: int, message: bytes) -> bytes:
+    async def step(self, message: bytes) -> bytes:
         """The root's: the sums of a step, and what each worker did; or what was raised.
 
         Requests are sent before earlier ones are answered, each through a connection of its own, and may overtake one
         another: steps run in the order of their numbers.
         """
+        number, _, _ = loads(message)
         turn = self._turns.setdefault(number, asyncio.Event())
         if number == self._next:
             turn.set()

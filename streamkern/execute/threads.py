@@ -37,11 +37,6 @@ def _serve(executor: object) -> None:
     _thread.executor = executor
 
 
-def _is_served() -> bool:
-    """Whether this thread is an executor's."""
-    return getattr(_thread, "executor", None) is not None
-
-
 def _is_served_by(executor: object) -> bool:
     """Whether this thread is one of the executor's own: waiting there for its other threads could wait for ever.
 
@@ -67,10 +62,15 @@ class ThreadsExecutor:
         self.request_counts = WorkerCounts()
         self._pool: ThreadPoolExecutor | None = None
         self._limits: threadpool_limits | None = None
+        self._within: object = None  # the executor in whose task this one is open
 
     def __enter__(self) -> ThreadsExecutor:
-        if not _is_served():  # in a task BLAS has one thread already, and looking for its libraries takes milliseconds
+        # In a task BLAS has one thread already, and looking for its libraries takes milliseconds.
+        self._within = getattr(_thread, "executor", None)
+        if self._within is None:
             self._limits = threadpool_limits(1, user_api="blas")
+        elif self.slots == 1:  # the task's thread is the one: another would take turns with it at Python's lock
+            _serve(self)
         self._pool = ThreadPoolExecutor(self.slots, "streamkern", initializer=_serve, initargs=(self,))
         return self
 
@@ -79,6 +79,8 @@ class ThreadsExecutor:
     ) -> None:
         assert self._pool is not None
         self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._within is not None:
+            _serve(self._within)
         if self._limits is not None:
             self._limits.restore_original_limits()
         self._pool = self._limits = None

@@ -321,9 +321,10 @@ def trial(
         else:
             cut = _Trial(**vars(made), partition=Partition(leaves=TRIAL_LEAVES, overlap=partition.overlap))
             model = fit_partition(cut, executor, budget, LeafStages(), lambda projected: None, None).model
-        F = model.decision_function(X[own], executor=executor).astype(np.float64)
-        truth = y[own]
-        residual(F, np.searchsorted(model.encoding.values, truth) if isinstance(model.encoding, Classes) else truth)
+        F, truth = model.decision_function(X[own], executor=executor).astype(np.float64), y[own]
+        if isinstance(model.encoding, Classes):
+            F, truth = model.encoding.comparable(F), np.searchsorted(model.encoding.values, truth)
+        residual(F, truth)
         return Errors(np.square(F).mean(axis=1), np.ones(len(F)) if w is None else w[own])
 
     tried = [("one", data, leaf_recipe), ("leaves", data, leaf_recipe)]

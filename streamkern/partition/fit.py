@@ -35,7 +35,7 @@ from streamkern.errors import NumericalError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Kernel, Laplace, kernel_from_json
-from streamkern.memory import release
+from streamkern.memory import keeping, release
 from streamkern.model import KernelMachine, from_artifact
 from streamkern.partition.answers import classes_answers, of_constant, of_leaf, values_answers
 from streamkern.partition.grow import Ground, Grown
@@ -436,7 +436,7 @@ def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budge
         return facts | {"constant": constant, "left_out": left_out, "seconds": time.perf_counter() - began}
     stages = LeafStages(recipe.left_out)
     try:
-        with ThreadsExecutor(1) as executor:
+        with ThreadsExecutor(1) as executor, keeping():
             chosen, _ = resolved(recipe.on(from_arrays(X, y, sample_weight=w)), budget, 1, recipe.ridge is not None)
             chosen = replace(chosen, solver=recipe.with_ridge(chosen.solver, len(X)))
             try:

@@ -41,6 +41,9 @@ LEAST_SAMPLE, SAMPLE_ROWS = 10_000, 200_000
 DIRECTION = AGOP(rounds=1, kind="auto", rows=1_000, centers=125)
 """What a direction is taken from, at most. Five times the rows and four times the centers gain nothing (ADR 30)."""
 
+DIRECTION_RIDGES = (1e-6, 1e-4, 1e-2)
+"""Ridges of the model that a direction is taken from."""
+
 LEAST_DIRECTION = 200
 """Rows of the sample below which a direction is that of the largest variance."""
 
@@ -473,7 +476,7 @@ def outer(X: Array, y: Array, w: Array | None, kernel: Kernel, encoding: Encodin
     with ThreadsExecutor(1) as executor:
         problem = Problem(data, here, kernel, nothing, executor, X.dtype)
         try:
-            return gradient_outer(replace(DIRECTION, seed=seed), kernel, problem)
+            return gradient_outer(replace(DIRECTION, seed=seed), kernel, problem, DIRECTION_RIDGES)
         except (DataError, NumericalError, UsageError):  # rows all alike, or too few with a weight
             return None
 

@@ -22,7 +22,6 @@ from streamkern.solvers.answers import AnswersFrom, source_of
 from streamkern.solvers.auto import resolved
 from streamkern.solvers.choice import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
-from streamkern.solvers.every_row import takes_a_factor
 from streamkern.solvers.fit import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.metric import metric_bill
@@ -137,7 +136,7 @@ class Projection:
         project = partial(
             footprint, shapes, width(leaf, shapes), outputs, leaf.solver, budget=self.budget, baseline=baseline,
             slots=1, lanes=leaf.lanes, itemsize=itemsize, centers_bytes=centers_bytes(leaf, 1, shapes), overlaps=False,
-            answers=answers, every_row=takes_a_factor(leaf.kernel) and every_row(leaf, shapes),
+            answers=answers, every_row=every_row(leaf, shapes),
         )  # fmt: skip
         fits = project(agop=leaf.metric)
         search = search_of(leaf, fits, SEARCH_SHARE)

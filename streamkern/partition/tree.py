@@ -17,7 +17,6 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.centers import Uniform
-from streamkern.engine.triangle import cuts
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
 from streamkern.solvers.metered import SECOND
@@ -64,9 +63,6 @@ def rows_of_leaf(rows: int) -> int:
 def leaf_centers(n: int, every: int, seed: int) -> Uniform:
     """The centers of a leaf of n rows, where none are given: all of up to ``every`` rows, or ``CENTERS``."""
     return Uniform(n if n <= every else min(CENTERS, n), seed)
-
-
-_PROJECTED = 1024  # rows at a time, whose products with a direction stay in the caches
 
 
 @dataclass(frozen=True)
@@ -146,10 +142,7 @@ class Partition:
 
 def project(X: Array, direction: Array) -> Array:
     """X · direction, shape (n,), float64: the same bits for a row whatever rows are around it."""
-    t = np.empty(len(X))
-    for rows in cuts(len(X), _PROJECTED):
-        np.multiply(X[rows], direction, dtype=np.float64).sum(axis=1, out=t[rows])
-    return t
+    return get_backend().project(X, np.arange(len(X)), direction)
 
 
 @serializable
@@ -247,7 +240,7 @@ class CutTree:
             X: encoded rows, shape (n, d).
             at: positions of rows, ascending.
         """
-        t = project(X[at], self.directions[node])
+        t = get_backend().project(X, at, self.directions[node])
         low, _, high = self.cuts[node]
         return at[t < high], at[t >= low]
 

@@ -42,7 +42,7 @@ LIKELY_CLASSES = 10
 
 _LOOKED_AT = 1024  # rows that are looked at before a run
 _HASHED = 4e-8  # seconds in which the draw hashes and sorts a row id
-_LOADED = 0.4  # seconds in which compiled code and libraries load on first use, and threads start
+_LOADED = 0.6  # seconds in which compiled code and libraries load on first use, and threads start
 
 
 @dataclass(frozen=True)

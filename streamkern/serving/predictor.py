@@ -133,8 +133,9 @@ class Predictor:
                 expected=", ".join(self.columns[:8]) + ", ..." * (len(self.columns) > 8),
                 remedy="send the columns of training, in their order",
             )
-        if hasattr(X, "__len__") and not isinstance(X, Mapping) and len(X) > self.max_rows:
-            raise DataError(f"There are {len(X):,} rows.", where="the rows", expected=expected, remedy="ask in parts")
+        many = max(map(_length, X.values()), default=0) if isinstance(X, Mapping) else _length(X)
+        if many > self.max_rows:
+            raise DataError(f"There are {many:,} rows.", where="the rows", expected=expected, remedy="ask in parts")
         schema = self.model.schema
         if is_table(X) or (schema is not None and not schema.plain and len(X)):
             return self.model.rows_of(X)
@@ -164,6 +165,14 @@ class Predictor:
                 )
             rows = np.empty((0, self.n_features))  # an empty list
         return np.ascontiguousarray(rows)
+
+
+def _length(values: Any) -> int:
+    """How many values a column has, or rows a table; 1 for a value alone."""
+    try:
+        return 1 if isinstance(values, str | bytes) else len(values)
+    except TypeError:
+        return 1
 
 
 def _no_numbers(expected: str) -> DataError:

@@ -226,7 +226,7 @@ def _with_cuts(
 
 
 def decided_by(encoding: Encoding, answers: Answers | None) -> Encoding:
-    """The encoding with what predicts classes: probabilities, or the threshold where one was chosen."""
+    """The encoding, which predicts classes by the probabilities of the answers or by a chosen threshold."""
     if isinstance(encoding, Classes):
         own = answers if isinstance(answers, ProbabilityCalibration) else None
         return replace(encoding, cut=own.cut if own else 0.0, probabilities=own if own and own.decides else None)

@@ -23,7 +23,6 @@ from streamkern.solvers.direct import Direct
 from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
-from streamkern.solvers.every_row import takes_a_factor
 from streamkern.solvers.fit import OUTPUTS_GUESS, every_row, planned, width
 from streamkern.solvers.footprint import solver_memory
 from streamkern.solvers.metered import SECOND, THREADS, Bill, Size, nominal_work, sums_held
@@ -178,7 +177,7 @@ def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False
             THREADS,
             memory,
             features=given.features,
-            every_row=takes_a_factor(given.kernel) and every_row(given, data),
+            every_row=every_row(given, data),
         ),
         features=given.features is not None,
         patience=patience,
@@ -193,4 +192,4 @@ def _every_row(recipe: Any) -> bool:
     data, centers = recipe.train, recipe.centers
     if recipe.features is not None or centers is None or data.augmentations or len(data) != data.base_rows:
         return False
-    return bool(centers.stored) or every_row(recipe, data)
+    return bool(centers.stored) or every_row(recipe, data, any_kernel=True)

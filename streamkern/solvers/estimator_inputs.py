@@ -13,10 +13,10 @@ _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.ti
 
 
 def given_target(y: Any) -> Any:
-    """Targets as they are; pandas' nullable whole numbers and booleans as NumPy's, for scikit-learn makes them floats.
+    """Targets as they are, but pandas' nullable integers and booleans as NumPy's: scikit-learn makes floats of them.
 
     Raises:
-        UsageError: there is none, or it is the name of a column.
+        UsageError: y is None, or the name of a column.
         DataError: a value is missing (None, NaN among texts, NA or NaT), a date or a time.
     """
     if y is None:

@@ -11,7 +11,8 @@ f₋ᵢ(x_i) = ȳ_i − b_i / (s_i vᵀA⁻¹v) for A = S K S + λ n I and v = s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,35 +114,49 @@ def _factored(
     ways += [(wide, basis.p * eps * 10.0**power) for power in range(_JITTERS)]
     *_, last = ways
     L: Any = None
+    times: Any = None
     for way in ways:
         dtype, jitter = way
         try:
-            L = engine.cholesky(_matrix(engine, basis, shift + jitter, root, dtype))
+            L, times = _factor(engine, basis, shift + jitter, root, dtype)
         except NumericalError:
             if way == last:
                 raise
             continue
-        b, facts["residual"] = _solved(engine, basis, L, B, shift + jitter, root)
+        b, facts["residual"] = _solved(engine, times, L, B, shift + jitter, root)
         facts |= {"factor": dtype.name, **({"jitter": jitter} if jitter else {})}
         enough = way == last or facts["residual"] <= (_CLOSE if jitter else FAR)
         if engine.decide(enough, bound=bool(dtype == wide), likely=True):
             break
-        L = None  # before the next one is made
+        L, times = None, None  # before the next are made
     return L, b, facts
 
 
-def _matrix(engine: Engine, basis: Expansion, shift: float, root: Array | None, dtype: np.dtype[Any]) -> Array:
-    """S K S + shift I on the diagonal and below it, in ``dtype``; of K in float64 a few tiles are held."""
+def _factor(
+    engine: Engine, basis: Expansion, shift: float, root: Array | None, dtype: np.dtype[Any]
+) -> tuple[Array, Callable[[Array], Array]]:
+    """The factor of S K S + shift I in ``dtype``, and K times weights with the values that predictions have.
+
+    In the arithmetic's float32 these values are the ones that are factored, and they are kept for the products. Of K in
+    float64 a few tiles are held, and products evaluate it anew.
+    """
     n = basis.p
     A = engine.zeros((n, n), dtype)
-    for rows, below in engine.kernel_rows(basis, n):
-        A[rows, : rows.stop] = below if root is None else root[rows] * below * root[: rows.stop].T
+    for rows, below in engine.kernel_rows(basis, n, dtype):
+        A[rows, : rows.stop] = below
+    times: Callable[[Array], Array] = partial(engine.kernel_product, basis)
+    if dtype != np.float64:
+        K = engine.mirror(A.copy())
+        times = lambda W: engine.product(K, W.astype(dtype))  # noqa: E731
+    if root is not None:
+        for rows in cuts(n):
+            A[rows, : rows.stop] *= (root[rows] * root[: rows.stop].T).astype(dtype)
     A[np.diag_indices(n)] += shift
-    return A
+    return engine.cholesky(A), times
 
 
 def _solved(
-    engine: Engine, basis: Expansion, L: Array, B: Array, shift: float, root: Array | None
+    engine: Engine, times: Callable[[Array], Array], L: Array, B: Array, shift: float, root: Array | None
 ) -> tuple[Array, float]:
     """Return b = A⁻¹ B in float64, by a factor in the arithmetic's dtype or a wider one; and its relative residual."""
 
@@ -151,8 +166,7 @@ def _solved(
 
     b, best = inverse(B), np.inf
     for step in range(_REFINED + 1):
-        weights = b if root is None else b * root
-        values = engine.kernel_product(basis, weights)
+        values = times(b if root is None else b * root)
         rest = B - (values if root is None else values * root) - shift * b
         reached = relative_residual(rest, B)
         if engine.decide(reached <= _CLOSE or not reached < best / 2 or step == _REFINED, bound=True):

@@ -371,7 +371,7 @@ def fit(
         NumericalError: training diverged or stagnated.
     """
     stages = stages or Stages()
-    data, baseline = recipe.train, loaded()
+    data, baseline = recipe.train, 0 if takes else loaded()
     data.require_rows()
     measured = {"validation": recipe.validation, "test": recipe.test}
     for name, rows in measured.items():
@@ -394,7 +394,7 @@ def fit(
             agop=recipe.metric if search is None else search.agop,
             answers=None if source is None else AnswersFrom(source, recipe.task, stages.left_out),
             processes=executor.processes,
-            every_row=takes_a_factor(recipe.kernel) and every_row(recipe, rows),
+            every_row=every_row(recipe, rows),
         )  # fmt: skip
 
     source = source_of(recipe.solver, data, recipe.validation) if stages.left_out else None
@@ -481,7 +481,7 @@ def fit(
         engine=engine_on(device),
         leave_out=stages.left_out if source == "leave-one-out" else 0,
         share=projected.share,
-        every_row=takes_a_factor(recipe.kernel) and every_row(recipe, scaled),
+        every_row=every_row(recipe, scaled),
     )
 
     def key() -> tuple[Any, ...]:
@@ -625,11 +625,11 @@ def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
     return recipe.features.width(dataset.n_features, p)
 
 
-def every_row(recipe: Recipe, dataset: Dataset) -> bool:
-    """Whether every one of these rows is a center, and a row as it is stored: they are drawn, and held in memory."""
-    whole = not dataset.augmentations and len(dataset) == dataset.base_rows
-    drawn = recipe.features is None and isinstance(recipe.centers, Uniform)
-    return whole and drawn and width(recipe, dataset) == dataset.base_rows
+def every_row(recipe: Recipe, dataset: Dataset, any_kernel: bool = False) -> bool:
+    """Whether every one of these rows, as it is stored, is a center drawn, of a kernel whose matrices take a factor."""
+    if dataset.augmentations or len(dataset) != dataset.base_rows or not (any_kernel or takes_a_factor(recipe.kernel)):
+        return False
+    return recipe.features is None and isinstance(recipe.centers, Uniform) and width(recipe, dataset) == len(dataset)
 
 
 def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) -> int:

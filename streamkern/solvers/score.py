@@ -203,7 +203,8 @@ def score_in_detail(
 def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: Array, block_rows: int) -> Parts:
     if isinstance(error.answers, Intervals):
         weights = error.answers.widened(weights)
-    return sweep(executor, ScanWork(Scan(assembly, block_rows), error), weights)
+    *sums, more = sweep(executor, ScanWork(Scan(assembly, block_rows), error), weights)
+    return (*sums, more.compact() if more else more)
 
 
 def _metrics(encoding: Encoding | None, sums: Parts) -> dict[str, Any]:

@@ -214,7 +214,7 @@ class StoredArray:
         return np.asarray(self.array[a:b])
 
     def _bytes(self, key: str) -> Any:
-        """A stored chunk as it is; None where there is none.
+        """The bytes of a chunk's key in the store; None where the key is absent.
 
         A file is read in this thread: zarr hands it to two others in turn, and each waits for a core that computes.
         """

@@ -68,6 +68,7 @@ VERBS: dict[str, Any] = {
     "covariance": lambda e, k, t: e.covariance(k, X.astype(t), V),
     "kernel_matrix": lambda e, k, t: e.kernel_matrix(k, 200),
     "kernel_rows": lambda e, k, t: np.concatenate([below[:, 0] for _, below in e.kernel_rows(k, 200)]),
+    "kernel_rows of the dtype": lambda e, k, t: np.concatenate([below[:, 0] for _, below in e.kernel_rows(k, 200, t)]),
     "kernel_product": lambda e, k, t: e.kernel_product(k, V),
     "right_factor": lambda e, k, t: e.right_factor(V.astype(t)).times(W.T.astype(t) @ V.astype(t)),
     "product": lambda e, k, t: e.product(SPD.astype(t), V.astype(t)),

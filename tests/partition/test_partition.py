@@ -65,6 +65,19 @@ def test_rows_are_trained_on_both_sides_of_a_border():
     assert found == {leaf: set(np.flatnonzero(rows).tolist()) for leaf, rows in expected.items()}
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+def test_projections_are_those_of_numpy_and_of_routes(dtype: Any):
+    X = (10 * np.random.default_rng(0).normal(size=(500, 7))).astype(dtype)
+    direction, at = np.random.default_rng(1).normal(size=7), np.arange(3, 500, 7)
+    t = get_backend().project(X, at, direction)
+    np.testing.assert_allclose(t, X[at].astype(np.float64) @ direction, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(NumpyBackend().project(X, at, direction), t, rtol=1e-12, atol=1e-12)
+    # Cut at a row's own projection, it is on the right, and routed there: to the bit.
+    cut = CutTree.of(7).grown(0, direction, (t[5], t[5], t[5]))
+    assert cut.routes(X[at[5:6]], 0.0)[0][0, 0] == 1
+    assert dict(cut.training(X[at]))[1].tolist() == np.flatnonzero(t >= t[5]).tolist()
+
+
 @pytest.mark.parametrize("width", [0.0, 0.5, 1.0])
 def test_weights_of_a_row_sum_to_one_over_two_leaves_at_most(width: float):
     X = np.random.default_rng(0).normal(size=(2000, 2))
@@ -668,12 +681,12 @@ def test_a_partition_out_of_range_is_refused(parameters: dict[str, Any], words: 
 
 def test_a_run_holds_no_more_than_was_projected(tmp_path: Path):
     """In a process of its own: the peak of this one is that of any test before."""
-    X, y = table(20_000)
+    X, y = table(10_000)
     sk.write_zarr(tmp_path / "rows.zarr", X, labels(y), target="label", chunk_rows=500)
     (tmp_path / "leaves.py").write_text(
         "import streamkern as sk\n\n\ndef pipeline():\n"
         '    rows = sk.open_dataset("rows.zarr", target="label")\n'
-        "    return sk.Pipeline(rows, centers=sk.Uniform(300), partition=sk.Partition(rows=6000))\n"
+        "    return sk.Pipeline(rows, centers=sk.Uniform(300), partition=sk.Partition(rows=3000))\n"
     )
     command = [sys.executable, "-m", "streamkern", "run", "leaves.py", "--run-dir", "run", "--memory", "1GiB"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
 import signal
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +16,6 @@ import pytest
 import streamkern as sk
 from streamkern.partition import grow, rows
 from streamkern.serving.predict import predict
-
-ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import os, signal, sys
@@ -64,7 +62,7 @@ print(result.weights_sha256)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def place(forked: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with rows, and the digest of a run that nobody disturbs."""
     folder = tmp_path_factory.mktemp("partition")
     rng = np.random.default_rng(0)
@@ -72,14 +70,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     y = np.sign(X[:, 0]) * np.sin(3 * X[:, 1])
     sk.write_parquet(folder / "rows.parquet", X, y, target="y", row_group_rows=250)
     (folder / "program.py").write_text(PROGRAM)
-    return folder, ran(folder, "never").stdout.strip()
+    process = ran(forked, folder, "never")
+    out, said = process.communicate()
+    assert process.returncode == 0, said
+    return folder, out.strip()
 
 
-def ran(folder: Path, moment: str, after: int = 0) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "program.py", moment, str(after)], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+def ran(forked: Callable[..., Any], folder: Path, moment: str, after: int = 0) -> Any:
+    return forked("python", ("program.py", moment, after), folder / "out", cwd=str(folder))
 
 
 @pytest.mark.parametrize(
@@ -94,13 +92,19 @@ def ran(folder: Path, moment: str, after: int = 0) -> subprocess.CompletedProces
     ],
 )
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(
-    place: tuple[Path, str], moment: str, after: int, kept: list[str], tmp_path: Path, monkeypatch
+    forked: Callable[..., Any],
+    place: tuple[Path, str],
+    moment: str,
+    after: int,
+    kept: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     folder, expected = place
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "rows.parquet").symlink_to(folder / "rows.parquet")
     assert len(expected) == 64
-    assert ran(tmp_path, moment, after).returncode == -signal.SIGKILL
+    assert ran(forked, tmp_path, moment, after).wait() == -signal.SIGKILL
     if moment == "scatter":
         assert len(list((tmp_path / "run" / "scattered").glob("*/run-*"))) >= 1
     monkeypatch.chdir(tmp_path)

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.errors import DataError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 X = np.random.default_rng(0).normal(size=(300, 4))
@@ -47,6 +48,12 @@ def test_answers_are_those_of_the_model(predictor: sk.Predictor, saved: Path):
         assert predictions.tolist() == model.predict(np.asarray(rows)).tolist()
     assert [len(part) for part in predictor([])] == [0, 0]
     assert (predictor.labels, predictor.columns, predictor.n_features) == (["down", "up"], tuple("abcd"), 4)
+
+
+@pytest.mark.parametrize("given", [np.ones((201, 4)), dict.fromkeys("abcd", np.ones(201)), [[1.0] * 4] * 201])
+def test_more_rows_than_allowed_are_refused_before_they_are_read(predictor: sk.Predictor, given: Any):
+    with pytest.raises(DataError, match="There are 201 rows"):
+        predictor(given)
 
 
 def test_values_are_answered_as_they_were_given():
