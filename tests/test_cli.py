@@ -499,3 +499,24 @@ def test_a_stream_that_fails_ends_the_display_and_not_the_run(clock: Clock):
         display("warning", {"message": "x"})
     display.close()
     assert Broken.writes == 1
+
+
+def test_a_library_that_fails_while_python_ends_changes_no_status():
+    """A thread of Arrow's aborts a process now and then whose interpreter is being taken down."""
+    Path("mine.py").write_text(
+        """import atexit
+import os
+
+class Last:
+    def __del__(self):
+        os._exit(7)
+
+last = Last()
+atexit.register(print, "closed")
+"""
+        + PIPELINE
+    )
+    done = subprocess.run([*MODULE, "plan", "mine.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("closed\n")
+    assert len(done.stdout.splitlines()) > 3
