@@ -212,7 +212,10 @@ class ParquetPredictions(Predictions):
                     if field.type == pa.string() or (field.name == "prediction" and pa.types.is_integer(field.type))
                 ],
             )
-        with open(self._files(self._encoded)[0], "rb") as stream, pa.ipc.open_file(stream) as reader:
+        # Arrow's own file and no threads: one of them that lets go of a Python object as the process ends aborts it.
+        options = pa.ipc.IpcReadOptions(use_threads=False)
+        part = str(self._files(self._encoded)[0])
+        with pa.OSFile(part) as stream, pa.ipc.open_file(stream, options=options) as reader:
             table = reader.read_all()
         if table.num_rows:
             self._whole.write_table(table, row_group_size=table.num_rows)
