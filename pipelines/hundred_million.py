@@ -55,6 +55,7 @@ def pipeline(
     bandwidth: float = 1.5,
     epochs: int = 1,
     seed: int = 0,
+    leaf_rows: int = 0,
 ) -> sk.Pipeline:
     """Settings.
 
@@ -66,6 +67,7 @@ def pipeline(
         bandwidth: bandwidth of the Gaussian kernel, in the same units.
         epochs: passes.
         seed: seed of centers and order.
+        leaf_rows: rows of a leaf of a partition, each with its own centers; one model by default.
     """
     train, test = store(rows)
     augmentations = [sk.GaussianNoise(noise)] if noise else []
@@ -76,4 +78,5 @@ def pipeline(
         centers=sk.Uniform(centers, seed=seed),
         solver=sk.EigenPro(epochs=epochs),
         seed=seed,
+        partition=sk.Partition(rows=leaf_rows) if leaf_rows else None,
     )

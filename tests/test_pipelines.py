@@ -170,6 +170,9 @@ def test_rows_that_are_made_on_disk():
     path = FOLDER / "hundred_million.py"
     result = sk.run(sk.load_pipeline(path, {"rows": "70_000", "centers": "200"}))
     assert 0.8 < result["metrics"]["test"]["accuracy"] < 0.95
+    leaves = sk.run(sk.load_pipeline(path, {"rows": "70_000", "centers": "200", "leaf_rows": "20_000"}))
+    assert leaves["n_centers"] == 4 * 200
+    assert 0.8 < leaves["metrics"]["test"]["accuracy"] < 0.95
     small = sk.load_pipeline(path, {"rows": "10_000"}).train.source.read(0)
     assert np.array_equal(sk.open_dataset("data/hundred_million/train-70000.zarr").source.read(0).X[:10_000], small.X)
     assert {file.name for file in Path("data/hundred_million").iterdir()} == {
