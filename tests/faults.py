@@ -20,6 +20,7 @@ class Fault:
 
     Args:
         delay: seconds before anything is answered.
+        until: nothing is answered before this is set, for a minute at most.
         status: answered instead of the truth, if not 0.
         hang: say nothing until the server is closed.
         drop: close the connection without an answer.
@@ -29,6 +30,7 @@ class Fault:
     """
 
     delay: float = 0.0
+    until: threading.Event | None = None
     status: int = 0
     hang: bool = False
     drop: bool = False
@@ -142,6 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.owner.fault(self.command, self.path, self.headers.get("Range", "")) or Fault()
+        if fault.until is not None:
+            fault.until.wait(60)
         if fault.delay:
             self.owner.closing.wait(fault.delay)
         if fault.hang:

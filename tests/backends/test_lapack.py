@@ -37,16 +37,17 @@ def test_what_is_not_finite_has_no_eigenpairs_or_they_are_not_finite():
 
 def test_other_threads_go_on_meanwhile():
     K = matrix(1200, "float64")
-    begun, seen = threading.Event(), []
+    spent = []
 
     def decompose() -> None:
-        begun.set()
+        begun = time.thread_time()
         top_eigenpairs(K, 300)
+        spent.append(time.thread_time() - begun)
 
     thread = threading.Thread(target=decompose)
     thread.start()
-    begun.wait()
+    begun = time.thread_time()
     while thread.is_alive():
-        time.sleep(0.002)
-        seen.append(time.perf_counter())
-    assert len(seen) > 10  # one or two, where the lock is held
+        pass
+    # Both compute as much, on whatever machine; this one next to nothing where the lock is held.
+    assert time.thread_time() - begun > 0.2 * spent[0]

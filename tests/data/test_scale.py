@@ -37,9 +37,9 @@ class Virtual(Source):
 
 
 def seconds(function, *args) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     function(*args)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,13 +56,13 @@ MANY = {
 @pytest.mark.parametrize("describe", MANY.values(), ids=MANY)
 @pytest.mark.parametrize("run_rows", [None, 1, 64])
 def test_seeking_far_into_a_pass_takes_milliseconds(describe, run_rows):
-    # The bounds leave room for a loaded machine: quiet, it is 0.1 ms, then 0.8 and 0.3 ms.
-    start = time.perf_counter()
+    # The bounds leave room for a slow machine: 0.1 ms, then 0.8 and 0.3 ms, of the processor.
+    start = time.process_time()
     stream = Stream(Assembly(describe()), lanes=4, block_rows=256, run_rows=run_rows, mix_chunks=12)
     assert stream.rows >= 100_000_000
     last = stream.steps - 1
     assert max(map(stream.lane_rows, range(stream.lanes))) > 256 * last
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     assert min(seconds(stream.block, (pass_, 3, last)) for pass_ in range(5)) < 0.02
     assert min(seconds(stream.block, (9, 2, last - 64 * i)) for i in range(8)) < 0.01
 
@@ -70,10 +70,10 @@ def test_seeking_far_into_a_pass_takes_milliseconds(describe, run_rows):
 @pytest.mark.parametrize("part", ["split", "sample"])
 def test_a_choice_among_a_hundred_million_rows_is_counted_in_seconds(part):
     data = Dataset(Virtual(100_000_000, 4_000))
-    start = time.perf_counter()
+    start = time.process_time()
     chosen = data.split(0.2)[0] if part == "split" else data.sample(50_000_000)
     stream = Stream(Assembly(chosen), lanes=4, block_rows=256)
-    assert time.perf_counter() - start < 10  # quiet: 0.7 and 1.3 s
+    assert time.process_time() - start < 10  # 0.7 and 1.3 s
     assert min(seconds(stream.block, (0, 1, 64 * i + 3000)) for i in range(8)) < 0.02
     if part == "sample":
         assert stream.rows == 50_000_000

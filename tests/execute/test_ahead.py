@@ -9,6 +9,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -34,6 +36,17 @@ class Counting(OrderSensitive):
 
     def contribute(self, block, state, begun=None):
         return (*super().contribute(block, state, begun), Stack((block.tobytes() in self.begun,)))
+
+
+@dataclass
+class Marking(Counting):
+    """Leaves a file for each block that was begun."""
+
+    folder: str = ""
+
+    def begin(self, block):
+        super().begin(block)
+        Path(self.folder, uuid4().hex).touch()
 
 
 @dataclass
@@ -83,16 +96,16 @@ def test_a_panel_begun_ahead_is_the_panel_and_is_not_evaluated_again():
 
 
 @pytest.mark.parametrize("scheduler", ["processes:1", "processes:2"])
-def test_workers_begin_two_blocks_of_the_next_step_each(scheduler):
-    lanes = 4
+def test_workers_begin_two_blocks_of_the_next_step_each(scheduler, tmp_path):
+    lanes, first = 4, [0, 1, 2, 3] if scheduler == "processes:2" else [0, 1]
     with open_executor(scheduler, 1) as executor:
-        placement = executor.place(Counting(), lanes)
+        placement = executor.place(Marking(folder=str(tmp_path)), lanes)
         for step, ahead in ((0, [(0, 1)]), (1, []), (2, [(0, 3)]), (3, [])):
             result = placement.step((0, step), 1.5, ahead)
             np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), lanes, (0, step), 1.5)[0])
-            first = [0, 1, 2, 3] if scheduler == "processes:2" else [0, 1]
             assert [i for i, begun in enumerate(result.parts[3]) if begun] == (first if step % 2 else [])
-            time.sleep(0.5)  # of the host's update: what has not begun when the step comes is not
+            while len(list(tmp_path.iterdir())) < len(first) * (step // 2 + 1):  # what has not begun in time is not
+                time.sleep(0.01)
         placement.close()
 
 

@@ -90,7 +90,7 @@ def test_an_address_where_nothing_answers_is_an_error_within_seconds():
         start = time.monotonic()
         with pytest.raises(StorageError, match=r"(?s)No Dask scheduler answered.*127.0.0.1"), open_executor(address):
             pass
-        assert time.monotonic() - start < 15
+        assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize("address", ["tls://127.0.0.1:1", "nothing://127.0.0.1:1"])

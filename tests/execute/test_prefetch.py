@@ -83,19 +83,20 @@ def test_waiting_is_measured(builds, prefetch):
     prefetch.announce([(1,)])
     timer = threading.Timer(0.2, builds.go.set)
     timer.start()
-    assert 0.1 < prefetch.take((1,))[1] < 10
+    waited = prefetch.take((1,))[1]
+    assert waited > 0.1
     timer.join()
     prefetch.announce([(2,), (3,)])
     prefetch.take((3,))
-    assert prefetch.take((2,))[1] < 0.1
+    assert prefetch.take((2,))[1] < waited
 
 
 def test_closing_builds_nothing_more(builds):
     prefetch = Prefetch(builds)
     prefetch.announce([(1,), (2,), (3,)])
     assert builds.busy.wait(10)
-    timer = threading.Timer(0.1, builds.go.set)
-    timer.start()
+    last = prefetch._ready[3,]
+    last.add_done_callback(lambda _: builds.go.set())  # once it is cancelled
     prefetch.close()
-    timer.join()
+    assert last.cancelled()
     assert builds.started == [(1,)]

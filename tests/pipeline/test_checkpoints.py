@@ -6,10 +6,12 @@ import json
 import random
 import signal
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -189,23 +191,31 @@ def test_the_last_few_are_kept_and_a_damaged_one_costs_itself_only(tmp_path: Pat
 
 
 def test_a_step_never_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checkpoints, "save_value", lambda place, kind, value: time.sleep(0.3))
+    disk = threading.Event()
+    monkeypatch.setattr(checkpoints, "save_value", lambda place, kind, value: disk.wait(60))
     with EventLog() as events, Checkpoints(tmp_path / "kept", events, seconds=0.0) as kept:
-        begun = time.perf_counter()
         for step in range(50):
             kept.offer(some(step))
-        assert time.perf_counter() - begun < 0.1
+        assert kept.written == 0  # who had waited would be here a minute later, with one written
+        disk.set()
 
 
 def test_a_sweep_waits_for_its_sums_to_be_written_and_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """They are held once; and what waits is at most a fiftieth of the time."""
-    monkeypatch.setattr(checkpoints, "save_value", lambda place, kind, value: time.sleep(0.1))
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(checkpoints, "time", clock)
+
+    def save(place: Path, kind: str, value: Any) -> None:
+        time.sleep(0.1)
+        clock.now += 0.1
+
+    monkeypatch.setattr(checkpoints, "save_value", save)
     with EventLog() as events, Checkpoints(tmp_path / "kept", events, seconds=0.0) as kept:
-        for step in range(50):
-            begun = time.perf_counter()
+        for step, (seconds, written) in enumerate([(0.0, 1), (0.0, 1), (4.9, 1), (0.2, 2), (4.9, 2), (0.2, 3)]):
+            clock.now += seconds
             kept.offer(some(step), wait=True)
-            assert (time.perf_counter() - begun >= 0.1) == (step == 0)
-        assert kept.written == 1
+            assert kept.written == written
 
 
 def test_intervals_of_time_and_of_steps(tmp_path: Path):
@@ -304,7 +314,7 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 def test_a_signal_loses_no_step(file: Path, tmp_path: Path, start: Callable[..., Any], number: signal.Signals):
     expected = run(load_pipeline(file), tmp_path / "whole")
     folder = tmp_path / "run"
-    process = start("run", file, "--run-dir", folder, "--threads", "1", pause=0.02)
+    process = start("run", file, "--run-dir", folder, "--threads", "1", pause=0.1)
     wait_for(folder, '"event": "step"')
     time.sleep(0.3)
     for _ in range(3):  # as a wrapper does that passes on what its group was sent already
@@ -333,9 +343,23 @@ def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path
     file.write_text(
         textwrap.dedent(
             """
+            import os
+            import time
+
             import numpy as np
 
             import streamkern as sk
+            from streamkern.data.stream import Scan
+
+            block, pause = Scan.block, float(os.environ.get("PAUSE", "0"))
+
+
+            def slow(*given):
+                time.sleep(pause)
+                return block(*given)
+
+
+            Scan.block = slow
 
 
             def pipeline() -> sk.Pipeline:
@@ -348,7 +372,7 @@ def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path
     )
     expected = run(load_pipeline(file), tmp_path / "whole")
     folder = tmp_path / "run"
-    process = command("run", file, "--run-dir", folder, "--threads", "1")
+    process = command("run", file, "--run-dir", folder, "--threads", "1", PAUSE="0.1")
     wait_for(folder, '"event": "step"')
     process.terminate()
     _, said = process.communicate(timeout=60)

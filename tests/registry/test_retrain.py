@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -301,17 +300,30 @@ def test_models_are_listed_shown_promoted_rolled_back_and_pruned(folder: Path, c
         main(["models", "models", "prune", "--keep", "x"])
 
 
+KILLED = """
+import os, signal, sys
+from streamkern.cli import main
+
+seen = sys.argv[1]
+before = os.stat(seen).st_ino
+
+def hear(event, details):
+    if event in ("open", "os.rename") and os.path.exists(seen) and os.stat(seen).st_ino != before:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(hear)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
 @pytest.mark.parametrize("sign", ["manifest.json", "model.zarr/zarr.json"])
 def test_killed_in_training_and_after_it_the_next_night_goes_on(folder: Path, sign: str, forked: Callable[..., Any]):
     """kill -9 as soon as a file of the run is another one; the champion is there, whole, and the night is made good."""
     first = sk.retrain(sk.load_pipeline("nightly.py"), "models")
-    models, seen = Registry("models"), Path("models/run") / sign
+    models = Registry("models")
+    Path("killed.py").write_text(KILLED)
     words = ["retrain", "nightly.py", "--registry", "models", "--quiet", "--set", "seed=1", "--gate", "accuracy > 0"]
-    before = seen.stat().st_ino
-    process = forked("streamkern", words, folder / "killed")
-    while process.poll() is None and (not seen.exists() or seen.stat().st_ino == before):
-        time.sleep(0.001)
-    process.kill()
+    process = forked("python", ("killed.py", f"models/run/{sign}", *words), folder / "killed")
     assert process.wait() == -signal.SIGKILL
     assert models.champion == first["champion"] == 1
     assert models.load().score(sk.open_dataset("rows.zarr", target="label"))["accuracy"] > 0.7

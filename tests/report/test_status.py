@@ -121,7 +121,10 @@ def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told
     assert json.loads(capsys.readouterr().out)["state"] == "dead"
 
 
-def test_who_looks_at_a_run_does_not_keep_another_from_beginning(runs: dict[str, Path], tmp_path: Path):
+def test_who_looks_at_a_run_does_not_keep_another_from_beginning(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("streamkern.storage.writer._GLANCE", 60.0)  # a busy machine may look for longer
     folder = edited(runs["digits"], tmp_path / "run", "manifest.json", file="digits.py", settings={})
     with (folder / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # in the middle of a look

@@ -231,7 +231,7 @@ def test_what_ingest_has_not_made_is_never_overwritten(tmp_path):
 # -------------------------------------------------------------------------------------------------- interruptions
 
 KILLED = """
-import json, os, random, signal, sys, time
+import json, os, random, signal, sys, threading
 from streamkern.storage import ingest as module, layout
 from streamkern.storage.ingest import ingest
 layout.CHUNK_BYTES, module.PART_CHUNKS, module.ROW_EXTRA = 16 << 10, 8, 1_600_000  # runs of about 4,000 rows
@@ -242,21 +242,21 @@ for name, more in json.loads(sys.argv[3]).items():
     options = dict(target="label", memory="8GiB", **more)
     ingest(f"{folder}/rows.parquet", f"{folder}/{name}", on_progress=lambda *_: told.append(1), **options)
     os.rename(f"{folder}/{name}", f"{folder}/{name}.whole")
-    killed = 0
+    killed, share = 0, len(told) // kills  # of the work, about, from kill to kill
     for attempt in range(kills):
-        out, into = os.pipe()
+        when, late, calls = random.randrange(share // 2, (3 * share + 1) // 2), random.uniform(0, 0.01), []
         child = os.fork()
         if not child:
-            ingest(f"{folder}/rows.parquet", f"{folder}/{name}", on_progress=lambda *_: os.write(into, b"."), **options)
+            die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+            def hear(*_):  # milliseconds later; or, where the machine is busy with something else, by then
+                if len(calls) == when:
+                    threading.Timer(late, die).start()
+                elif len(calls) > when + share:
+                    die()
+                calls.append(1)
+            ingest(f"{folder}/rows.parquet", f"{folder}/{name}", on_progress=hear, **options)
             os._exit(0)
-        os.close(into)
-        for _ in range(random.randrange(len(told) // 2)):
-            if not os.read(out, 1):
-                break
-        time.sleep(random.uniform(0, 0.01))
-        os.kill(child, signal.SIGKILL)
         killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
-        os.close(out)
     made = ingest(f"{folder}/rows.parquet", f"{folder}/{name}", **options)
     print(json.dumps([name, killed, made.kept]))
 """

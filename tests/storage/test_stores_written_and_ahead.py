@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -86,20 +87,24 @@ def test_an_ingest_to_a_store_is_whole_or_is_not_read(
 
 
 class Slow:
-    """A plan of faults: every answer takes a while; and how many requests were under way together."""
+    """A plan of faults: answers wait for one another until three are asked for, and take a while then; how many do."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.now, self.most = seconds, 0, 0
-        self.lock = threading.Lock()
+        self.lock, self.together = threading.Lock(), threading.Event()
 
     def __call__(self, request: Request) -> Fault:
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
-        threading.Timer(self.seconds, self._done).start()
-        return Fault(delay=self.seconds)
+            if self.now >= 3:
+                self.together.set()
+        threading.Thread(target=self._answered).start()
+        return Fault(delay=self.seconds, until=self.together)
 
-    def _done(self) -> None:
+    def _answered(self) -> None:
+        self.together.wait(60)
+        time.sleep(self.seconds)
         with self.lock:
             self.now -= 1
 
@@ -120,6 +125,7 @@ def test_chunks_of_a_store_are_read_several_at_a_time_within_the_budget(tmp_path
         assert 3 <= slow.most <= 2 * AT_ONCE  # features and targets
 
         slow.most = 0
+        slow.together.clear()
         stream = Stream(Assembly(data), lanes=2, block_rows=10, run_rows=1, mix_chunks=5, cache_bytes=1 << 20)
         ids = [stream.block((0, lane, step)).ids for step in range(stream.steps) for lane in range(2)]
         assert sorted(np.concatenate(ids).tolist()) == list(range(N))
