@@ -363,7 +363,7 @@ SMALL: dict[str, tuple[float, int]] = {
     "long field, ingest": (0.5, 80),
     "csv of 200,000 columns": (0.05, 136),
     "predict, long ids": (0.1, 200),
-    "predict, long ids, many chunks": (0.1, 500),
+    "predict, long ids, many chunks": (0.1, 520),
     "labels in one chunk, ingest": (0.33, 190),
     "evaluate, wide targets": (0.1, 120),
     "wide chunks, inspect": (0.1, 100),
@@ -405,6 +405,7 @@ def measured(
     hard: bool = False,
     cold: bool = False,
     library: str = "",
+    start: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """Write the rows of a case, and run it in a process of its own.
 
@@ -416,8 +417,9 @@ def measured(
         hard: whether the system bounds the process, too.
         cold: whether nothing is compiled yet.
         library: directory of another checkout, whose library runs the case.
+        start: starts a file of Python, as the fixture ``imported`` of the tests does; a new interpreter if None.
     """
-    case, words = CASES[name], [sys.executable, os.path.abspath(__file__)]
+    case = CASES[name]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in (library, *sys.path) if p)}
     kind, arguments = case.source
     if "n" in arguments and arguments["n"] > 100:
@@ -433,12 +435,23 @@ def measured(
     room = room * MIB or int(LIBRARIES * MIB + case.room * MIB * max(size, 0.2))
     with tempfile.TemporaryDirectory(dir=folder) as place:
         env |= {"NUMBA_CACHE_DIR": place} if cold else {}
-        program = [*words, "--child", name, source, place, str(room), str(int(hard))]
-        done = subprocess.run(program, env=env, capture_output=True, text=True, cwd=place, check=False)
-    lines = done.stdout.strip().splitlines()
+        program = [os.path.abspath(__file__), "--child", name, source, place, str(room), str(int(hard))]
+        if start is None:
+            done = subprocess.Popen(
+                [sys.executable, *program],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=place,
+            )
+        else:
+            done = start("python", program, os.path.join(place, "said"), env=env, cwd=place)
+        out, said = done.communicate()
+    lines = out.strip().splitlines()
     if done.returncode or not lines:
         return {
-            "outcome": f"DIED {done.returncode}: {done.stderr[-600:]}",
+            "outcome": f"DIED {done.returncode}: {said[-600:]}",
             "projected": 0,
             "base": 0,
             "budget": 0,
@@ -446,7 +459,7 @@ def measured(
         }
     found: dict[str, Any] = json.loads(lines[-1])
     if found["outcome"] == "error in words":
-        found["outcome"] = done.stderr.strip()
+        found["outcome"] = said.strip()
     return found
 
 

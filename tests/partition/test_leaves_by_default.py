@@ -12,16 +12,17 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern.partition import choice
+from streamkern.partition import choice, tree
 from streamkern.partition.choice import LEAST_TABLE, Errors, by_default
 
-N, D = 9_000, 5
+N, D = 4_500, 5
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables that a test has the time for are large."""
+    """Tables and leaves that a test has the time for are large."""
     monkeypatch.setattr(choice, "LEAST_TABLE", N)
+    monkeypatch.setattr(tree, "MOST_EACH", 4_000)
 
 
 def table(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +30,7 @@ def table(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, D)).astype(np.float32)
     along = np.where(X[:, 0] > 0, X[:, 1] + X[:, 2], X[:, 3] - X[:, 4])
-    return X, np.sign(X[:, 0]) * np.sin(4 * along)
+    return X, np.sign(X[:, 0]) * np.sin(3 * along)
 
 
 @pytest.mark.parametrize("model", [sk.KernelClassifier, sk.KernelRegressor])

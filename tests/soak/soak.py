@@ -33,10 +33,16 @@ import numpy as np
 
 import streamkern as sk
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.starter import COMMANDS, Command, starter
+
 PIPELINE = Path(__file__).with_name("pipeline.py")
 PAUSE = "0.01"
 SOLVERS = ("exact", "delayed", "falkon")
 PATIENCE = float(os.environ.get("SOAK_PATIENCE", 120.0))  # seconds of a run; more on a machine that is not quiet
+
+
+Process = subprocess.Popen[str] | Command
 
 
 class LostError(Exception):
@@ -44,12 +50,12 @@ class LostError(Exception):
 
 
 class Cluster:
-    """A Dask scheduler and two workers, as programs of their own."""
+    """A Dask scheduler and two workers, as processes of their own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.scheduler: subprocess.Popen[bytes] | None = None
-        self.workers: list[subprocess.Popen[bytes]] = []
+    def __init__(self, folder: Path, fork: Callable[..., Command]) -> None:
+        self.folder, self.fork = folder, fork
+        self.scheduler: Command | None = None
+        self.workers: list[Command] = []
 
     def start(self) -> str:
         """Bring up whatever is missing; the scheduler's address."""
@@ -73,13 +79,9 @@ class Cluster:
         """Of the scheduler."""
         return f"tcp://127.0.0.1:{self.port}"
 
-    def _program(self, kind: str, *words: str) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"{kind}.log").open("ab")
-        with log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "distributed.cli.dask_" + kind, *words],
-                stdout=log, stderr=log, cwd=self.folder, env={**os.environ, "PAUSE": PAUSE},
-            )  # fmt: skip
+    def _program(self, *words: str) -> Command:
+        log, env = self.folder / f"{words[0]}.log", {**os.environ, "PAUSE": PAUSE}
+        return self.fork("dask", words, log, cwd=str(self.folder), env=env)
 
     def stop(self) -> None:
         """End all of it."""
@@ -98,12 +100,14 @@ class Soak:
         folder: scratch space.
         seed: of the choice of faults and moments.
         small: where run directories are: a small file system, or just a directory.
+        fork: starts programs, as ``tests/starter.py`` does.
     """
 
-    def __init__(self, folder: Path, seed: int, small: Path) -> None:
-        self.folder, self.small = folder, small
+    def __init__(self, folder: Path, seed: int, small: Path, fork: Callable[..., Command]) -> None:
+        self.folder, self.small, self.fork = folder, small, fork
+        self.started = 0
         self.luck = random.Random(seed)
-        self.cluster = Cluster(folder)
+        self.cluster = Cluster(folder, fork)
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.runs = 0
         rng = np.random.default_rng(0)
@@ -150,7 +154,7 @@ class Soak:
             "--checkpoint-seconds", "0.05", "--scheduler", scheduler, "--memory", "1GiB",
         ]  # fmt: skip
 
-    def start(self, scheduler: str = "threads", env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(self, scheduler: str = "threads", env: dict[str, str] | None = None) -> Process:
         """Begin the run, or go on with it, and wait until it says so."""
         begun = self._count("begin")
         process = self._popen(self._command(self.run_dir, scheduler, self.solver), env or {})
@@ -161,11 +165,16 @@ class Soak:
             time.sleep(0.01)
         return process
 
-    def _popen(self, words: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "streamkern", *words], text=True, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, cwd=self.folder, env={**os.environ, "PAUSE": PAUSE, **env},
-        )  # fmt: skip
+    def _popen(self, words: list[str], env: dict[str, str]) -> Process:
+        everything = {**os.environ, "PAUSE": PAUSE, **env}
+        if env:  # what is loaded before Python takes a new process
+            return subprocess.Popen(
+                [sys.executable, "-m", "streamkern", *words], text=True, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, cwd=self.folder, env=everything,
+            )  # fmt: skip
+        self.started += 1
+        said = self.folder / f"said-{self.started}-"
+        return self.fork("streamkern", words, said, cwd=str(self.folder), env=everything)
 
     def _finish(self, words: list[str], run_dir: Path) -> None:
         process = self._popen(words, {})
@@ -173,7 +182,7 @@ class Soak:
         if process.returncode:
             raise LostError(f"{' '.join(words)} ended with {process.returncode}: {said[-1500:]}")
 
-    def end(self, process: subprocess.Popen[str], allowed: tuple[int, ...] = ()) -> str:
+    def end(self, process: Process, allowed: tuple[int, ...] = ()) -> str:
         """Wait for the run's end, and say what it was in a word."""
         try:
             _, said = process.communicate(timeout=PATIENCE)
@@ -210,7 +219,7 @@ class Soak:
             return (self.run_dir / "events.jsonl").read_text().count(f'"event": "run", "state": "{state}"')
         return 0
 
-    def wait(self, process: subprocess.Popen[str], most: float = 1.2) -> None:
+    def wait(self, process: Process, most: float = 1.2) -> None:
         """Some of the time that a run takes."""
         with suppress(subprocess.TimeoutExpired):
             process.wait(self.luck.uniform(0.0, most))
@@ -393,8 +402,12 @@ def main() -> int:
     args = parser.parse_args()
     begun = time.monotonic()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # where a shell has it ignored, so would the runs
-    with tempfile.TemporaryDirectory(prefix="soak-") as name, small_disk(Path(name)) as small:
-        soak = Soak(Path(name), args.seed, small)
+    with (
+        tempfile.TemporaryDirectory(prefix="soak-") as name,
+        small_disk(Path(name)) as small,
+        starter(COMMANDS) as fork,
+    ):
+        soak = Soak(Path(name), args.seed, small, fork)
         try:
             soak.soak(args.faults)
         except LostError as error:

@@ -99,7 +99,7 @@ def test_a_streamed_expansion_is_an_expansion(tmp_path: Path):
 
 PROGRAM = """
 import sys, numpy as np, streamkern as sk
-n, d = 7250, 3000  # an eighth of the budget, which may be kept in memory, is not enough for them
+n, d = 4000, 5440  # an eighth of the budget, which may be kept in memory, is not enough for them
 path = sys.argv[1]
 rng = np.random.default_rng(0)
 blocks = ((X, X[:, 0] + X[:, 1]) for X in (rng.standard_normal((250, d), dtype=np.float32) for _ in range(n // 250)))
