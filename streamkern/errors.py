@@ -1,4 +1,4 @@
-"""What can go wrong, said so that a person can act on it.
+"""Errors: each says what was found, where, what was expected, and what to do.
 
 Every error of this library carries four things: what was found, where (file, chunk, row or parameter), what was
 expected, and what to do about it. The class fixes the exit status of the command line.

@@ -73,7 +73,7 @@ class _Recipe:
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
-    """What both estimators do."""
+    """Base class of the classifier and the regressor."""
 
     _task: str
     class_weight: ClassWeight = None

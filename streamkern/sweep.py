@@ -30,7 +30,7 @@ Companions = Callable[[Any], Iterable[Any]]
 
 
 class Contribution(ABC):
-    """What a block of a step contributes under a state. Picklable, and it reads nothing: it is handed its blocks."""
+    """Contribution of a block to a sum, under a state. Picklable; reads no data itself: blocks are passed in."""
 
     def begin(self, block: Any) -> Any:
         """Do what can be done for a block before the state is known: a token for the call; None where it is nothing."""
@@ -193,14 +193,6 @@ def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: in
     """
     X, y, _ = gathered(executor, assembly, ids, block_rows)
     return X, y
-
-
-def gather_weighted(
-    executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096
-) -> tuple[Array, Array | None]:
-    """Features (k, d) of rows by id and their sample weights (k,), None where they have none; see ``gather``."""
-    X, _, w = gathered(executor, assembly, ids, block_rows)
-    return X, w
 
 
 def gathered(

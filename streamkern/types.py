@@ -45,7 +45,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the target column is, known without reading rows.
+    """Description of the target column, known without reading rows.
 
     Attributes:
         name: the column's name.

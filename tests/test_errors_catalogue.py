@@ -354,7 +354,7 @@ VALUES: list[tuple[str, str]] = [
     ("model().predict(data.scale(2.0))", "scaled"),
     ("sk.Predictor(model(), max_rows=0)", "max_rows is 0"),
     ("sk.Predictor(model(), max_rows=5)(X)", "60 rows"),
-    ("sk.Predictor(model())([['a'] * 4])", "no number"),
+    ("sk.Predictor(model())([['a'] * 4])", "not a number"),
     ("sk.Predictor(model())([[1.0], [1.0, 2.0]])", "lengths"),
     ("sk.Predictor(model())(X[:, :2].tolist())", "2"),
     ("sk.KernelClassifier(kernel='rbfs').fit(X, Y)", "rbf"),
@@ -757,7 +757,7 @@ pipeline/pipeline.py: The parameter
     pipeline/test_pipeline.py::test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words
 serving/explain.py: Gradients of
     serving/test_explain.py::test_models_without_gradients_are_refused
-serving/explain.py: Preprocessing mixes the columns, so that a feature
+serving/explain.py: Preprocessing combines columns, so no feature belo
     serving/test_explain.py::test_models_without_gradients_are_refused
 serving/predict.py: An id column cannot be called
     serving/test_predict.py::test_bad_usage_is_refused_before_anything_is_written

@@ -1,4 +1,4 @@
-"""What a backend promises: the few loops over blocks of rows that NumPy expressions are too slow for.
+"""The protocol of backends: the few loops over blocks of rows that NumPy expressions are too slow for.
 
 Every function is single-threaded, keeps no state and gives the same bits whatever thread it runs on: parallelism is
 across blocks. Arrays named ``out`` and ``S`` are written in place. Two-dimensional arrays may be row-strided views

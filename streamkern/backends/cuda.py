@@ -371,13 +371,11 @@ class CudaBackend:
             self._launch(kernel, (min(across, -(-shape[1] // x)), min(down, -(-shape[0] // y))), self.tile, *args)
 
     def assemble(self, raw: Any, index: IntArray, out: Any, *, scale: ArrayLike, offset: ArrayLike) -> None:
-        """Gather, convert and scale; see ``Backend.assemble``."""
         n = len(index)
         nothing: Any = np.zeros(n, np.int64)
         self._assemble(raw, index, out, scale, offset, nothing, nothing, 0, 0.0, False)
 
     def add_noise(self, out: Any, row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float) -> None:
-        """Add Gaussian noise; see ``Backend.add_noise``."""
         here = np.arange(len(out))
         self.assemble_noisy(
             out, here, out, scale=1, offset=-0.0, row_ids=row_ids, copies=copies, seed=seed, sigma=sigma
@@ -396,7 +394,6 @@ class CudaBackend:
         seed: int,
         sigma: float,
     ) -> None:
-        """``assemble`` and ``add_noise`` in one pass; see ``Backend.assemble_noisy``."""
         if len(row_ids) != len(out):
             raise UsageError(
                 f"{len(row_ids)} row ids do not fit {len(out)} rows.", where="row_ids", expected="one id a row"
@@ -425,14 +422,12 @@ class CudaBackend:
         )  # fmt: skip
 
     def finite_rows(self, X: Any) -> int:
-        """Return the first row with a NaN or an infinity, or -1; see ``Backend.finite_rows``."""
         first = self.put(np.full(1, len(X), np.int64))
         self._over(_first_bad_row, X.shape, X, first)
         row = int(first[0])
         return -1 if row == len(X) else row
 
     def row_norms(self, X: Any) -> Any:
-        """Return the squared norm of each row; see ``Backend.row_norms``."""
         if X.dtype not in (np.float32, np.float64):
             raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
         out = self.empty((len(X),), X.dtype)
@@ -441,7 +436,6 @@ class CudaBackend:
         return out
 
     def manhattan(self, X: Any, Z: Any, out: Any) -> None:
-        """Distances in the L1 norm; see ``Backend.manhattan``."""
         check_manhattan(X, Z, out)
         if out.shape[0] and out.shape[1]:
             number = float32 if X.dtype == np.float32 else float64
@@ -451,12 +445,10 @@ class CudaBackend:
             self._launch(_manhattan(number, self.side), grid, (self.side, self.side), X, Z, out, X.dtype.type(0))
 
     def signed_sums(self, P: Any, X: Any, Z: Any, out: Any) -> None:
-        """Sums of signs; see ``Backend.signed_sums``."""
         check_manhattan(X, Z, P)
         self._over(_signed_sums, out.shape, P, X, Z, out, X.dtype.type(0))
 
     def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str | Profile, params: Mapping[str, float]) -> None:
-        """Turn inner products into kernel values in place; see ``Backend.radial``."""
         _require_fit(S, x_norms, z_norms)
         code, coefficients, ready = sideD_DISTANCES, (0.0, 0.0, 0.0), False
         if isinstance(kind, str):
@@ -468,7 +460,6 @@ class CudaBackend:
             S[...] = kind(S)
 
     def angular(self, S: Any, x_norms: Any, z_norms: Any, kind: str, depth: int) -> None:
-        """Turn inner products into values of an angular kernel in place; see ``Backend.angular``."""
         if kind not in ANGULAR_KINDS or depth < 1:
             raise UsageError(
                 f"Unknown angular kernel {kind!r} of depth {depth}.",
@@ -484,7 +475,6 @@ class CudaBackend:
         )  # fmt: skip
 
     def cosines(self, S: Any, phases: Any, scale: float) -> None:
-        """Cosines of angles in turns, in place; see ``Backend.cosines``."""
         if S.ndim != 2 or phases.shape != S.shape[1:]:
             raise UsageError(
                 f"Phases of shape {phases.shape} do not fit a tile of shape {S.shape}.",

@@ -73,7 +73,6 @@ class CupyDevice:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Compute in the computing stream; see ``Device.turn``."""
         if getattr(self._of_thread, "inside", False):
             yield
             return
@@ -87,11 +86,9 @@ class CupyDevice:
                 self._of_thread.inside = False
 
     def put(self, array: Any, dtype: Any = None) -> Any:
-        """A copy of a host array; see ``Device.put``."""
         return cupy.asarray(array if dtype is None else np.ascontiguousarray(array, dtype=dtype))
 
     def take(self, array: Any) -> Array:
-        """A host copy; see ``Device.take``."""
         return np.asarray(cupy.asnumpy(array))
 
     def rows(
@@ -105,7 +102,6 @@ class CupyDevice:
         copies: IntArray,
         noises: Sequence[tuple[int, float]],
     ) -> Any:
-        """Stored rows to ready ones; see ``Device.rows``."""
         stored = raw.view(np.uint8) if raw.dtype == np.bool_ else raw
         floating = np.float64 if wide(stored.dtype) else np.float32
         sent_as = np.uint8 if stored.dtype == np.uint8 else floating
@@ -132,7 +128,6 @@ class CupyDevice:
         return X
 
     def upload(self, array: Array) -> Any:
-        """A copy of a host array, ready; see ``Device.upload``."""
         pinned = self._pinned(array.shape, array.dtype)
         pinned[...] = array
         with self._copied() as done:

@@ -1,4 +1,4 @@
-"""What a device promises: arrays that live elsewhere, the loops over them, and how rows come and go.
+"""The protocol of devices: arrays in their memory, loops over these, and transfers of rows.
 
 Only what has p or d numbers a row lives on a device: rows, centers, a panel of kernel values, the factor of an exact
 projection. What has a number an output, for a row or a center (residuals, gradients, weights), comes back to the host,

@@ -40,7 +40,6 @@ class NumbaBackend:
     def assemble(
         self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike
     ) -> None:
-        """Gather, convert and scale; see ``Backend.assemble``."""
         check_gather(raw, index, out)
         d = out.shape[1]
         if wide(raw.dtype):
@@ -57,7 +56,6 @@ class NumbaBackend:
     def add_noise(
         self, out: NDArray[np.float32], row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float
     ) -> None:
-        """Add Gaussian noise; see ``Backend.add_noise``."""
         here = np.arange(len(out))
         self.assemble_noisy(
             out, here, out, scale=1, offset=-0.0, row_ids=row_ids, copies=copies, seed=seed, sigma=sigma
@@ -76,7 +74,6 @@ class NumbaBackend:
         seed: int,
         sigma: float,
     ) -> None:
-        """``assemble`` and ``add_noise`` in one pass; see ``Backend.assemble_noisy``."""
         check_gather(raw, index, out)
         n, d = out.shape
         if len(row_ids) != n:
@@ -100,7 +97,6 @@ class NumbaBackend:
         )
 
     def finite_rows(self, X: Array) -> int:
-        """Return the first row with a NaN or an infinity, or -1; see ``Backend.finite_rows``."""
         if X.dtype.kind != "f":
             return -1
         if X.dtype not in (np.float32, np.float64):
@@ -112,7 +108,6 @@ class NumbaBackend:
     def route(
         self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
     ) -> tuple[IntArray, Array]:
-        """Return the leaves of rows and their weights; see ``HostBackend.route``."""
         leaves, weights = np.zeros((len(X), 2), dtype=np.int64), np.empty((len(X), 2))
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
@@ -120,7 +115,6 @@ class NumbaBackend:
         return leaves, weights
 
     def project(self, X: Array, at: IntArray, direction: Array) -> Array:
-        """Return the projections of some rows; see ``HostBackend.project``."""
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
         out = np.empty(len(at))
@@ -128,7 +122,6 @@ class NumbaBackend:
         return out
 
     def row_norms(self, X: Array) -> Array:
-        """Return the squared norm of each row; see ``Backend.row_norms``."""
         if X.dtype not in (np.float32, np.float64):
             raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
         out = np.empty(len(X), X.dtype)
@@ -136,13 +129,11 @@ class NumbaBackend:
         return out
 
     def manhattan(self, X: Array, Z: Array, out: Array) -> None:
-        """Distances in the L1 norm; see ``Backend.manhattan``."""
         check_manhattan(X, Z, out)
         check_written(out, np.float32, np.float64)
         manhattan.distances(dense(X, out.dtype), packed_for_manhattan(Z), out)
 
     def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
-        """Sums of signs; see ``Backend.signed_sums``."""
         check_manhattan(X, Z, P)
         out[...] = slopes.sums_of_signs(dense(P, out.dtype), X, slopes.whole_vectors(Z))
 
@@ -182,7 +173,6 @@ class NumbaBackend:
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
-        """Turn inner products into kernel values in place; see ``Backend.radial``."""
         check_tile(S, x_norms, z_norms)
         code, numbers, ready = _radial_numbers(kind, params, S.dtype)
         loops.radial(S, _contiguous(x_norms, S.dtype), _contiguous(z_norms, S.dtype), code, numbers, ready)
@@ -221,7 +211,6 @@ class NumbaBackend:
         loops.radial_products(dense(X, out.dtype), packed, out, *norms, code, numbers)
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
-        """Turn inner products into values of an angular kernel in place; see ``Backend.angular``."""
         check_angular(S, x_norms, z_norms, kind, depth)
         with np.errstate(divide="ignore"):
             inverses = [np.where(n > 0, 1 / np.sqrt(n), 0) for n in (x_norms, z_norms)]
@@ -231,7 +220,6 @@ class NumbaBackend:
         loops.angular(S, *vectors, ANGULAR_KINDS.index(kind), depth)
 
     def cosines(self, S: Array, phases: Array, scale: float) -> None:
-        """Cosines of angles in turns, in place; see ``Backend.cosines``."""
         check_cosines(S, phases)
         loops.cosines(S, _contiguous(phases, S.dtype), scale)
 

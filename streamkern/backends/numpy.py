@@ -33,7 +33,6 @@ class NumpyBackend:
     def assemble(
         self, raw: Array, index: IntArray, out: NDArray[np.float32], *, scale: ArrayLike, offset: ArrayLike
     ) -> None:
-        """Gather, convert and scale; see ``Backend.assemble``."""
         check_gather(raw, index, out)
         if wide(raw.dtype):
             with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold is left to finite_rows
@@ -48,7 +47,6 @@ class NumpyBackend:
     def add_noise(
         self, out: NDArray[np.float32], row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float
     ) -> None:
-        """Add Gaussian noise; see ``Backend.add_noise``."""
         if len(row_ids) != len(out):
             raise UsageError(
                 f"{len(row_ids)} row ids do not fit {len(out)} rows.", where="row_ids", expected="one id a row"
@@ -71,24 +69,20 @@ class NumpyBackend:
         seed: int,
         sigma: float,
     ) -> None:
-        """``assemble``, then ``add_noise``; see ``Backend.assemble_noisy``."""
         self.assemble(raw, index, out, scale=scale, offset=offset)
         self.add_noise(out, row_ids, copies=copies, seed=seed, sigma=sigma)
 
     def finite_rows(self, X: Array) -> int:
-        """Return the first row with a NaN or an infinity, or -1; see ``Backend.finite_rows``."""
         bad = ~np.isfinite(X).all(axis=1)
         return int(bad.argmax()) if bad.any() else -1
 
     def project(self, X: Array, at: IntArray, direction: Array) -> Array:
-        """Return the projections of some rows; see ``HostBackend.project``."""
         t: Array = np.multiply(X[at], direction, dtype=np.float64).sum(axis=1)
         return t
 
     def route(
         self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float
     ) -> tuple[IntArray, Array]:
-        """Return the leaves of rows and their weights; see ``HostBackend.route``."""
         n = len(X)
         leaves, weights = np.full((n, 2), -1, dtype=np.int64), np.zeros((n, 2))
         weights[:, 0] = 1.0
@@ -110,7 +104,6 @@ class NumpyBackend:
         return leaves, weights
 
     def row_norms(self, X: Array) -> Array:
-        """Return the squared norm of each row; see ``Backend.row_norms``."""
         if X.dtype not in (np.float32, np.float64):
             raise UsageError(f"Row norms of {X.dtype} values.", where="X", expected="float32 or float64")
         squared: Array = np.square(X, dtype=np.float64).sum(axis=1)
@@ -118,7 +111,6 @@ class NumpyBackend:
             return squared.astype(X.dtype)
 
     def manhattan(self, X: Array, Z: Array, out: Array) -> None:
-        """Distances in the L1 norm; see ``Backend.manhattan``."""
         check_manhattan(X, Z, out)
         check_written(out, np.float32, np.float64)
         out[...] = 0
@@ -126,7 +118,6 @@ class NumpyBackend:
             out += np.abs(x[:, None] - z)
 
     def signed_sums(self, P: Array, X: Array, Z: Array, out: Array) -> None:
-        """Sums of signs; see ``Backend.signed_sums``."""
         check_manhattan(X, Z, P)
         for k, (x, z) in enumerate(zip(X.T, Z.T, strict=True)):
             out[:, k] = np.einsum("ij,ij->i", P, np.sign(x[:, None] - z))
@@ -134,7 +125,6 @@ class NumpyBackend:
     def radial(
         self, S: Array, x_norms: Array, z_norms: Array, kind: str | Profile, params: Mapping[str, float]
     ) -> None:
-        """Turn inner products into kernel values in place; see ``Backend.radial``."""
         check_tile(S, x_norms, z_norms)
         formula, (a, b, c), ready = (None, (0, 0, 0), False) if callable(kind) else radial_formula(kind, params)
         if not ready:
@@ -159,7 +149,6 @@ class NumpyBackend:
         S[np.abs(S) < np.finfo(S.dtype).tiny] = 0
 
     def angular(self, S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
-        """Turn inner products into values of an angular kernel in place; see ``Backend.angular``."""
         check_angular(S, x_norms, z_norms, kind, depth)
         with np.errstate(divide="ignore"):
             x_inverse, z_inverse = (np.where(n > 0, 1 / np.sqrt(n), 0) for n in (x_norms, z_norms))
@@ -180,7 +169,6 @@ class NumpyBackend:
         S[...] = value * magnitudes(kind, depth, x_norms)[:, None] * magnitudes(kind, depth, z_norms)
 
     def cosines(self, S: Array, phases: Array, scale: float) -> None:
-        """Cosines of angles in turns, in place; see ``Backend.cosines``."""
         check_cosines(S, phases)
         turns = S + phases
         S[...] = scale * np.cos(2 * np.pi * (turns - np.rint(turns)))

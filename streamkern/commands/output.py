@@ -1,4 +1,4 @@
-"""What commands write to the terminal, without secrets."""
+"""Terminal output of the commands, without secrets."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ MOST_MEANS = 32
 
 @dataclass(frozen=True)
 class _Categorical(Parameters):
-    """What ``OneHot`` and ``Ordinal`` share; see them for the parameters."""
+    """Base class of ``OneHot`` and ``Ordinal``; see them for the parameters."""
 
     columns: Sequence[str | int] | None = None
     unknown: str = "missing"

@@ -49,7 +49,6 @@ class ClassWeightedSource(DerivedSource):
         return digest("class weights", self.source.fingerprint, _labels(self.encoding), self.factors.tolist())
 
     def reading(self) -> Reading:
-        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
         found = self.source.reading()
         return found._replace(row=found.row + 16)
 
@@ -129,7 +128,7 @@ def weighted_by_class(
         data: training rows.
         facts: their statistics.
         class_weight: as a user gives it; None changes nothing.
-        totals: one sweep over weighted rows; asked of several labels a row, whose weights no sum of labels tells.
+        totals: one sweep over weighted rows; called for several labels a row only.
 
     Raises:
         UsageError: a label of the dict is not among the classes, or all classes have the weight 0.

@@ -174,7 +174,7 @@ def share_of_features(variance: Array) -> float:
 
 
 class _WithoutSweep(Parameters):
-    """What steps share that learn nothing from the rows."""
+    """Base class of steps that learn nothing from the rows."""
 
     def bytes(self, d: int) -> int:
         """None."""

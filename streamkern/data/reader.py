@@ -98,8 +98,8 @@ class Reader:
     def ahead(self, indices: Iterable[int]) -> None:
         """Begin to read chunks that will be requested, several at a time: a read is a round trip to a store.
 
-        What is under way counts as held, in place of chunks that nobody wants. What does not fit is read when it is
-        requested.
+        Chunks being read count as kept, in place of chunks that nobody will request. Those that do not fit are read on
+        request.
         """
         for index in indices:
             size = self._row_bytes * int(self._bounds[index + 1] - self._bounds[index])

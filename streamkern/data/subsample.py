@@ -1,4 +1,4 @@
-"""What reads rows to choose them: stratified and weighted subsamples; and rows by their ids."""
+"""Sweeps that choose rows: stratified and weighted subsamples; and rows by their ids."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
     return Continuous(mean, bool(data["flat"]), precision=precision, scale=scale)
 
 
-def labels_in_words(values: Array, limit: int = 12) -> str:
-    """Labels in words, and how many where there are more."""
-    shown = ", ".join(repr(v) for v in values[:limit].tolist())
-    return shown if len(values) <= limit else f"{shown}, ... ({len(values)} classes)"
+def labels_in_words(values: Array) -> str:
+    """Up to twelve labels in words, and how many there are if there are more."""
+    shown = ", ".join(repr(v) for v in values[:12].tolist())
+    return shown if len(values) <= 12 else f"{shown}, ... ({len(values)} classes)"

@@ -114,7 +114,6 @@ class HostEngine(NumpyEngine):
         return lambda X, S: distances(X, packed, S), lambda P, X: sums_of_signs(P, X, centers)
 
     def slopes(self, kernel: Any, S: Array, V: Array, x_norms: Array, z_norms: Array) -> tuple[Array, Array | None]:
-        """P V and Q V of a tile, of radial kernels in one compiled pass; see ``NumpyEngine.slopes``."""
         profile = kernel.profile
         if profile is None:
             return super().slopes(kernel, S, V, x_norms, z_norms)

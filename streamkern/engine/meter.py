@@ -94,15 +94,12 @@ class MeterEngine:
     # ------------------------------------------------------------------------------ arrays and decisions
 
     def empty(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
-        """A new array; see ``Engine.empty``."""
         return self._new(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
-        """A new array; see ``Engine.zeros``."""
         return self._new(shape, dtype)
 
     def normal(self, shape: tuple[int, ...], *key: Any) -> Array:
-        """A new array; see ``Engine.normal``."""
         self.meter.count("numbers", float(np.prod(shape)))
         return self._new(shape)
 
@@ -136,7 +133,6 @@ class MeterEngine:
         return self._new((len(X),), X.dtype)
 
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
-        """Values; see ``Engine.block``."""
         return self.evaluated(len(X), expansion.p, expansion.dtype, out)
 
     def evaluated(self, n: int, M: int, dtype: Any, out: Any = None) -> Any:

@@ -67,11 +67,9 @@ class NumpyEngine:
         return type(self), ()
 
     def bound(self, executor: TaskRunner) -> Engine:
-        """The same, with tiles run by an executor; see ``Engine.bound``."""
         return type(self)(executor.host_map, executor.imap, executor.overlaps)
 
     def here(self) -> Engine:
-        """The same, with every tile in threads of this process; see ``Engine.here``."""
         return type(self)(self.parallel)
 
     def imap(self, fn: Callable[..., Any], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[Any]:
@@ -82,7 +80,6 @@ class NumpyEngine:
 
     @contextmanager
     def meanwhile(self, work: Callable[[], Array] | None) -> Iterator[Callable[[], Array | None]]:
-        """Evaluate in a background thread while the context runs; see ``Engine.meanwhile``."""
         if work is None or not self.overlaps:
             yield work or (lambda: None)
             return
@@ -138,12 +135,10 @@ class NumpyEngine:
         return int(p * np.dtype(dtype).itemsize)
 
     def diagonal(self, expansion: Centered, X: Array) -> Array:
-        """k(x, x); see ``Engine.diagonal``."""
         found: Array = expansion.kernel.diag(X)
         return found
 
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
-        """k(X, Z); see ``Engine.block``."""
         K = np.empty((len(X), expansion.p), dtype=expansion.dtype) if out is None else out
         x_norms, z_norms = self.loops.row_norms(X), expansion.resident
         for rows in cuts(len(X), ROW_TILE):
@@ -157,7 +152,6 @@ class NumpyEngine:
         return K
 
     def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
-        """Panels in turn; see ``Engine.panels``."""
         for rows in cuts(len(X), basis.row_tile):
             yield rows, basis.block(X[rows])
 
@@ -166,7 +160,6 @@ class NumpyEngine:
         return None
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
-        """φ(X) W; see ``Engine.predict``."""
         out, times = np.empty((len(X), W.shape[1]), dtype=basis.dtype), self.multiplier(W)
         for rows, phi in basis.panels(X):
             out[rows] = times(phi)
@@ -177,14 +170,12 @@ class NumpyEngine:
         return lambda phi: phi @ W
 
     def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, begun: Any = None) -> Array:
-        """φ(X)ᵀ respond(φ(X) W); see ``Engine.pull``."""
         g = np.zeros((basis.width, outputs), dtype=W.dtype)
         for rows, phi in basis.panels(X, begun):
             g += phi.T @ respond(phi @ W, rows)
         return g
 
     def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
-        """∇ Σ_l s_l f_l at each row; see ``Engine.gradients``."""
         kernel, loops, dtype = expansion.kernel, self.loops, expansion.dtype
         x_norms, z_norms = loops.row_norms(X), loops.row_norms(expansion.Z)
         X, out = np.ascontiguousarray(X), np.zeros(X.shape, dtype=dtype)
@@ -234,7 +225,6 @@ class NumpyEngine:
         return P * V, V * (0.0 if Q is None else Q)
 
     def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
-        """φ(X) by tiles; see ``Engine.values``."""
 
         def part(rows: slice) -> Array:
             phi = basis.block(X[rows])
@@ -243,7 +233,6 @@ class NumpyEngine:
         return np.concatenate(self.parallel(part, cuts(len(X), ROW_TILE)))
 
     def covariance(self, basis: Evaluated, X: Array, V: Array) -> Array:
-        """ΦᵀΦ V; see ``Engine.covariance``."""
 
         def part(rows: slice) -> Array:
             phi = basis.block(X[rows]).astype(np.float64)
@@ -256,19 +245,16 @@ class NumpyEngine:
         return total
 
     def kernel_values(self, expansion: Centered, X: Array) -> Array:
-        """k(X, Z) by tiles; see ``Engine.kernel_values``."""
         tiles = cuts(len(X), ROW_TILE)
         return np.concatenate(list(self.imap(_block, [X[part] for part in tiles], (expansion,))))
 
     def kernel_matrix(self, expansion: Centered, s: int) -> Array:
-        """k(Z_s, Z_s); see ``Engine.kernel_matrix``."""
         K = np.empty((s, s))
         for rows, below in self.kernel_rows(expansion, s):
             K[rows, : rows.stop] = below
         return self.mirror(K)
 
     def kernel_rows(self, expansion: Centered, s: int, dtype: Any = np.float64) -> Iterator[tuple[slice, Array]]:
-        """Tiles of rows of k(Z_s, Z_s); see ``Engine.kernel_rows``."""
         same, tiles = expansion.dtype == dtype, cuts(s, KERNEL_TILE)
         held = expansion if same else expansion.at(expansion.Z[:s].astype(dtype))
         for rows, below in zip(tiles, self.imap(_below, tiles, (held,)), strict=True):
@@ -276,7 +262,6 @@ class NumpyEngine:
             yield rows, below
 
     def kernel_product(self, expansion: Centered, V: Array) -> Array:
-        """K(Z, Z) V; see ``Engine.kernel_product``."""
         right = self.right_factor(V.T.astype(expansion.dtype))
         shared = expansion, right, V.shape[1], expansion.kernel.diag(expansion.Z)
         return np.concatenate(list(self.imap(_product, cuts(expansion.p, expansion.row_tile), shared)))
@@ -284,7 +269,6 @@ class NumpyEngine:
     # ------------------------------------------------------------------------------ matrices
 
     def right_factor(self, B: Array) -> Any:
-        """B as it is; see ``Engine.right_factor``."""
         return _Plain(B)
 
     def product(self, A: Array, B: Array) -> Array:
@@ -309,7 +293,6 @@ class NumpyEngine:
         return np.asarray(A @ A.T)
 
     def add_gram(self, packed: Array, phi: Array) -> None:
-        """Add ΦᵀΦ to a packed triangle; see ``Engine.add_gram``."""
         for cols, panel in packed_panels(packed, phi.shape[1]):
             panel += phi[:, cols.start :].T @ phi[:, cols]
 
@@ -322,7 +305,6 @@ class NumpyEngine:
         return W
 
     def kernel_factor(self, expansion: Centered, shift: float, K: Array | None = None) -> Array:
-        """Inverse Cholesky factor of K(Z, Z) + shift I; see ``Engine.kernel_factor``."""
         A = self.kernel_matrix(expansion, expansion.p) if K is None else K
         A[np.diag_indices(len(A))] += shift
         return self.inverse_factor(A, expansion.dtype)
@@ -333,7 +315,6 @@ class NumpyEngine:
         return np.asarray(scipy.linalg.solve_triangular(L, np.eye(len(L)), lower=True)).astype(dtype)
 
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
-        """Inverse factor in 16 bits, from a whole matrix in float64; see ``Engine.packed_factor``."""
         p, A = expansion.p, self.kernel_matrix(expansion, expansion.p)
         A[np.diag_indices(p)] += shift
         W, found = np.zeros((p, p)), []
@@ -346,14 +327,12 @@ class NumpyEngine:
         return PackedFactor(p, lead, np.concatenate([scales for _, scales in found]), tuple(each for each, _ in found))
 
     def packed_product(self, W: Any, B: Array) -> Array:
-        """Wᵀ W B of rounded W; see ``Engine.packed_product``."""
         out = np.zeros(B.shape, np.float32)
         for rows, lead, numbers in W.panels():
             panel_product(rows, lead, numbers, W.scales, B.astype(np.float32), out)
         return out
 
     def times_packed(self, B: Array, W: PackedFactor) -> Array:
-        """B Wᵀ of rounded W; see ``Engine.times_packed``."""
         out = np.empty((len(B), W.p), np.float32)
         for rows, lead, numbers in W.panels():
             A = W.scales[rows, None] * numbers[:, : lead + rows.stop - rows.start].astype(np.float32)
@@ -363,7 +342,6 @@ class NumpyEngine:
         return out
 
     def cholesky(self, A: Array) -> Array:
-        """Lower factor, in place; see ``Engine.cholesky``."""
         try:
             A[...] = np.linalg.cholesky(A)
         except np.linalg.LinAlgError as error:
@@ -371,17 +349,14 @@ class NumpyEngine:
         return A
 
     def spd_solve(self, A: Array, B: Array) -> Array:
-        """A⁻¹ B; see ``Engine.spd_solve``."""
         L = self.cholesky(np.tril(A) + np.tril(A, -1).T)
         return self.triangular_solve(L, self.triangular_solve(L, B, lower=True), lower=True, transposed=True)
 
     def condition(self, L: Array, norm: float) -> float:
-        """By LAPACK's dpocon; see ``Engine.condition``."""
         inverse, _ = scipy.linalg.lapack.dpocon(L.T, norm, uplo="U")  # L by rows is Lᵀ by columns
         return 1.0 / float(inverse) if inverse > 0 else float("inf")
 
     def orthonormal(self, A: Array, floor: float) -> tuple[Array, Array]:
-        """By LAPACK's dpstrf and dtrtri, in the memory of A; see ``Engine.orthonormal``."""
         L, pivots, rank, _ = scipy.linalg.lapack.dpstrf(A.T, tol=floor, lower=1, overwrite_a=1)
         if rank < 1 or not np.isfinite(L[0, 0]) or L[0, 0] <= 0:
             raise not_positive()
@@ -399,7 +374,6 @@ class NumpyEngine:
         return A
 
     def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
-        """Top k eigenpairs; see ``Engine.top_eigenpairs``."""
         found = krylov_eigenpairs(K.astype(np.float64, copy=False), k, floor) if is_cheaper(len(K), k) else None
         return self.whole_eigenpairs(K, k) if found is None else found
 
@@ -410,18 +384,15 @@ class NumpyEngine:
         return self.eigh(K, top=k)
 
     def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
-        """Eigenpairs, ascending; see ``Engine.eigh``."""
         subset = None if top is None else (max(0, len(A) - top), len(A) - 1)
         values, vectors = scipy.linalg.eigh(A, B, subset_by_index=subset, check_finite=False)
         return values, vectors
 
     def pivoted_qr(self, A: Array) -> tuple[Array, Array]:
-        """Q and R with pivoted columns; see ``Engine.pivoted_qr``."""
         Q, R, _ = scipy.linalg.qr(A, mode="economic", pivoting=True, check_finite=False)
         return Q, R
 
     def top_eigenvalue(self, matvec: Callable[[Array], Array], n: int) -> float:
-        """By the power method; see ``Engine.top_eigenvalue``."""
         v, top = self.normal((n,), "power iteration", n), 0.0
         for _ in range(POWER_STEPS):
             v /= np.linalg.norm(v)

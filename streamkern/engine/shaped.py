@@ -47,7 +47,7 @@ class Meter:
 
     @contextmanager
     def scaled(self, times: float) -> Iterator[None]:
-        """What happens here happens so many times, one after another."""
+        """Count the operations inside as repeated ``times`` times, one after another."""
         before, self.scale = self.scale, self.scale * times
         try:
             yield

@@ -1,4 +1,4 @@
-"""What an executor promises, and the order in which sums are taken.
+"""The protocol of executors, and the fixed order of sums.
 
 A sum over blocks 0 .. n-1 is the sum over a binary tree whose leaves are the blocks: nodes at level k hold the blocks
 whose numbers agree after k bits are dropped. Any executor may hold any nodes; the additions, and so the bits, are the
@@ -37,7 +37,7 @@ class Stack(tuple[Any, ...]):
 
 
 class LaneWork(Protocol):
-    """What a lane does in a step. Picklable."""
+    """Work of a lane in a step. Picklable."""
 
     def build(self, pass_: int, lane: int, step: int) -> Any:
         """Read and assemble a block; called ahead of time, from a thread of its own."""
@@ -53,7 +53,7 @@ class LaneWork(Protocol):
 
 
 class SharedWork(Protocol):
-    """What a step does where each worker holds some of the centers, in tiles, and sees all rows. Picklable.
+    """Work of a step for workers that each hold some tiles of the centers and see all rows. Picklable.
 
     Attributes:
         leaves: tiles of centers; a number that no worker has a say in.
@@ -95,7 +95,7 @@ class SharedWork(Protocol):
 
 
 class Share(NamedTuple):
-    """What one worker did for a step.
+    """Share of one worker in a step: lanes, and seconds.
 
     Attributes:
         worker: its address; ``here`` for this process.

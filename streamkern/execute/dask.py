@@ -276,7 +276,7 @@ class DaskExecutor:
             return spread
 
     def opened(self, answer: bytes, worker: str | None = None) -> Any:
-        """What was returned; what was raised is raised."""
+        """The result of a task; its error is raised here."""
         done, value, counts = loads(answer)
         self.request_counts.add(counts)
         if done:

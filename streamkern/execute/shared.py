@@ -57,25 +57,25 @@ class Route(NamedTuple):
 
     @property
     def parent(self) -> int:
-        """Who is sent sums."""
+        """Rank of the worker that sums are sent to."""
         return self.rank & (self.rank - 1)
 
     @property
     def children(self) -> list[int]:
-        """Who sends sums, in the order of their tiles."""
+        """Ranks of the workers that send their sums here, in the order of their tiles."""
         below = self.rank & -self.rank or len(self.peers)
         return [self.rank + (1 << k) for k in range(below.bit_length()) if 1 << k < below
                 and self.rank + (1 << k) < len(self.peers)]  # fmt: skip
 
 
 class _Failure(NamedTuple):
-    """What was raised by one of the workers, which all of them raise."""
+    """An error of one worker, raised by all of them."""
 
     error: Exception
 
 
 class Done(NamedTuple):
-    """What the root answers: the sums of the step, what each worker did, seconds of the slowest, and their counts."""
+    """Reply of the root: sums of the step, shares of the workers, seconds of the slowest, and counts of requests."""
 
     parts: Parts
     shares: tuple[Share, ...]

@@ -1,4 +1,4 @@
-"""What crosses the wire between the driver and workers, and how work is carried out there.
+"""Messages between the driver and workers, and the code that carries out their work.
 
 Pickled here rather than by Dask, so that arrays arrive aligned and writable, as they are in threads, and so that an
 exception of the computation cannot be taken for one of the cluster.

@@ -117,7 +117,6 @@ class ArcCosine(Kernel):
         backend.angular(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """By the derivative of a layer; see ``Kernel.slopes``."""
         return angular_slopes(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
 
     def diag(self, X: Array) -> Array:
@@ -152,7 +151,6 @@ class NTK(Kernel):
         backend.angular(S, x_norms, z_norms, "ntk", self.depth)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """By the derivative of a layer; see ``Kernel.slopes``."""
         return angular_slopes(S, x_norms, z_norms, "ntk", self.depth)
 
     def diag(self, X: Array) -> Array:
@@ -182,7 +180,6 @@ class DotProfile(Kernel):
         S[...] = profile_values(self, S)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """By differences of the function in float64; see ``Kernel.slopes``."""
         return dot_slopes(lambda inner: profile_values(self, inner), S)
 
     def diag(self, X: Array) -> Array:
@@ -192,7 +189,7 @@ class DotProfile(Kernel):
         """The function's module and name.
 
         Raises:
-            UsageError: it has none that another process could find it by.
+            UsageError: the function cannot be imported by another process.
         """
         return {"name": type(self).__name__, "function": name_of(self.function)}
 

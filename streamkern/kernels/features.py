@@ -67,7 +67,7 @@ class FeatureMap(Protocol):
 
 @dataclass(frozen=True)
 class _Map(Parameters):
-    """What maps without centers share."""
+    """Base class of maps without centers."""
 
     @property
     def needs_centers(self) -> bool:
@@ -209,7 +209,7 @@ class ReLUFeatures(_Map):
 
 @dataclass(frozen=True)
 class _AtCenters:
-    """What maps made from a kernel and centers share."""
+    """Base class of maps made from a kernel and centers."""
 
     kernel: Kernel
 

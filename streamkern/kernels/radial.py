@@ -94,7 +94,6 @@ class Radial(Kernel):
         backend.radial(S, x_norms, z_norms, *self.profile)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """By the formula of the kind's derivative; see ``Kernel.slopes``."""
         return slopes_of_profile(S, x_norms, z_norms, *self.profile)
 
     def diag(self, X: Array) -> Array:
@@ -248,7 +247,6 @@ class RadialProfile(Kernel):
         backend.radial(S, x_norms, z_norms, lambda squared: profile_values(self, squared), {})
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """By differences of the function in float64; see ``Kernel.slopes``."""
         return profile_slopes(lambda squared: profile_values(self, squared), S, x_norms, z_norms)
 
     def diag(self, X: Array) -> Array:
@@ -259,7 +257,7 @@ class RadialProfile(Kernel):
         """The function's module and name.
 
         Raises:
-            UsageError: it has none that another process could find it by.
+            UsageError: the function cannot be imported by another process.
         """
         return {"name": type(self).__name__, "function": name_of(self.function)}
 

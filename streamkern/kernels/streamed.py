@@ -44,16 +44,16 @@ def mean_row(Z: Array | StoredCenters) -> Array:
     return np.asarray(Z.mean(axis=0, dtype=np.float64)) if isinstance(Z, np.ndarray) else Z.mean_row
 
 
-def in_tiles(blocks: Iterable[Array], rows: int = TILE_ROWS) -> Iterator[tuple[slice, Array]]:
-    """Blocks of rows cut and joined to tiles of ``rows``, and which rows each holds."""
+def in_tiles(blocks: Iterable[Array]) -> Iterator[tuple[slice, Array]]:
+    """Blocks of rows cut and joined to tiles of ``TILE_ROWS``, and which rows each holds."""
     held: list[Array] = []
     count = first = 0
     for block in blocks:
         while len(block):
-            part = block[: rows - count]
+            part = block[: TILE_ROWS - count]
             held.append(part)
             count, block = count + len(part), block[len(part) :]
-            if count == rows:
+            if count == TILE_ROWS:
                 yield slice(first, first + count), np.concatenate(held)
                 first, held, count = first + count, [], 0
     if count:

@@ -81,7 +81,7 @@ BLENDS = (1.0, 0.5, 0.0)
 
 
 class FittedPartition(NamedTuple):
-    """What a fit in leaves leaves behind: the attributes of ``Fitted``, and the model.
+    """Result of a fit in leaves: the attributes of ``Fitted``, and the model.
 
     Attributes:
         problem: training rows as the leaves saw them; without centers.

@@ -1,4 +1,4 @@
-"""What a partition will hold in memory: before the first row is read, and again when the leaves are known."""
+"""Memory of a partition: before the first row is read, and again when the leaves are known."""
 
 from __future__ import annotations
 

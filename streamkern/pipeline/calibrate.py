@@ -1,4 +1,4 @@
-"""What operations of each kind take on this machine: measured once, a few seconds in all, and kept.
+"""Seconds of each kind of operation on this machine: measured once, in a few seconds, and kept.
 
 Each kind is timed as a run does it, on as many threads at a time as the run has. What depends on the pipeline (a value
 of its kernel at its width, the assembly of a row) is timed at its own shapes; so a plan of a new shape takes part of a

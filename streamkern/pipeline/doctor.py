@@ -1,4 +1,4 @@
-"""What this machine offers, how fast it is, how much of that the engine reaches, and what would make it faster."""
+"""Report the hardware, its speed, the share of it that the engine reaches, and what would make it faster."""
 
 from __future__ import annotations
 

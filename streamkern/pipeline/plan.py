@@ -1,4 +1,4 @@
-"""What a run will cost, before it costs it."""
+"""Predict the stages, seconds and memory of a run before it starts."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from streamkern.report.status import metrics_in_words
 
 
 class RunResult(dict[str, Any]):
-    """What a run has made: every entry of ``result.json`` by its key, and the main ones as attributes.
+    """Results of a run: every entry of ``result.json`` by its key, and the main ones as attributes.
 
     ``str(result)`` is the summary that the command line prints.
 

@@ -332,7 +332,7 @@ _STATUS = ((PlanRefusedError, "refused"), (NumericalError, "diverged"), (Keyboar
 
 
 def _held(counts: WorkerCounts | None = None) -> dict[str, Any]:
-    """What every line of the event log says: memory in bytes, and requests to remote stores, by workers too."""
+    """Fields of every line of the event log: memory in bytes, and requests to remote stores, workers' included."""
     store: dict[str, Any] = COUNTS.now()
     if workers := {} if counts is None else counts.by_worker():
         store = {name: here + sum(each[name] for each in workers.values()) for name, here in store.items()}

@@ -93,7 +93,7 @@ class KeptStages(Stages):
         return self.folder / f"{name}-{digest(version('streamkern'), *key())[:16]}"
 
     def _kept(self, name: str, place: Path) -> Any:
-        """What an earlier run left for this stage, or None."""
+        """Result of this stage from an earlier run, or None."""
         if not self.reuse or not place.exists():
             return None
         try:

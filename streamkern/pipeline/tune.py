@@ -88,7 +88,7 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """What was tried, and what to take.
+    """Results of a search: the models that were tried, and the one to take.
 
     Attributes:
         trials: every kernel with every ridge, at the most centers.

@@ -88,7 +88,7 @@ def _listed(metrics: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> str:
-    """Probabilities beside what became of them."""
+    """Predicted probabilities against observed frequencies."""
     weight, said, hit = bins.T
     several, called, metrics = _names(record), labels(record), _metrics(record, part)
     rows = "rows"
@@ -129,7 +129,7 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
 
 
 def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str:
-    """What is found, and what is taken wrongly, wherever scores are cut."""
+    """True and false positives at every cut of the scores."""
     metrics, called = _metrics(record, part), _names(record) or labels(record)
     _, decided = evaluated(record, "decided") or (part, np.zeros((0, 4)))
     roc, pr, entries = [], [], []

@@ -1,4 +1,4 @@
-"""What the model goes by: the kernel that was chosen, and the share of each column in its gradient."""
+"""The chosen kernel, and the share of each column in the model's gradient."""
 
 from __future__ import annotations
 

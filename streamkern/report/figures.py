@@ -227,13 +227,13 @@ def ticks(low: float, high: float, most: int = 5, base: int = 10) -> list[float]
     return [float(f"{i * size:.12g}") for i in range(first, math.floor(high / size + 1e-9) + 1)]
 
 
-def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
+def log_ticks(low: float, high: float) -> list[float]:
     """Round numbers in [low, high]: 1, 2 and 5 in each power of ten where there is room, else powers, else linear."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for mantissas, every in (((1, 2, 3, 5, 7), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
         found = [float(f"{m}e{e}") for e in range(first, last + 1) if e % every == 0 for m in mantissas]
         found = [tick for tick in found if low <= tick <= high]
-        if len(found) <= most:
+        if len(found) <= 6:
             return found if len(found) > 1 else ticks(low, high, most=4)
     return found
 

@@ -1,4 +1,4 @@
-"""What is in a data set: schema, sketches of columns, classes, order; by sweeps over it in bounded memory."""
+"""Summary of a data set: schema, sketches of columns, classes, order, by sweeps in bounded memory."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
 
 
 def _advice_on(others: list[tuple[str, str, Described]]) -> list[str]:
-    """What to do about columns that are not plain numbers."""
+    """Advice on columns that are not plain numbers."""
     texts = [(name, found) for name, kind, found in others if kind.startswith("string")]
     like = {name: looks_like(found.counts or _ends(found)) for name, found in texts}
     advice = [

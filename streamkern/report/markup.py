@@ -134,7 +134,7 @@ def beside(*figures: str) -> str:
 
 
 def details(html: str, summary: str = "The numbers as a table") -> str:
-    """What is folded until its summary is clicked."""
+    """A section that is folded until its summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{html}</details>"
 
 

@@ -1,4 +1,4 @@
-"""A run directory as a run of MLflow: parameters, metrics by pass, what came out, and the files that say so."""
+"""A run directory as a run of MLflow: parameters, metrics by pass, results, and their files."""
 
 from __future__ import annotations
 

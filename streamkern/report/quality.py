@@ -116,9 +116,7 @@ def stored_ratio(sums: tuple[Any, ...]) -> float:
     return float(between / (batches - 1) / (total / (n - 1))) if total > 1e-12 * n else 1.0
 
 
-def stream_ratio(
-    dataset: Dataset, mix_chunks: int, lanes: int, batch: int, chunks: int = _CHUNKS, seed: int = 0
-) -> float | None:
+def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> float | None:
     """The ratio for the batches that training will draw, estimated from a sample of chunks.
 
     A batch has ``batch / lanes`` rows of each lane, and a lane draws from ``mix_chunks`` chunks at a time, chosen at
@@ -130,8 +128,6 @@ def stream_ratio(
         mix_chunks: chunks whose rows a lane mixes; ``Problem.mix_chunks``.
         lanes: of the stream.
         batch: rows of a step.
-        chunks: how many are read, at most.
-        seed: which.
 
     Returns:
         The ratio; None where there is no target, or no more than one chunk.
@@ -145,7 +141,7 @@ def stream_ratio(
         return None
     if mix_chunks >= len(taken):
         return 1.0
-    picks = generator("quality", seed).permutation(len(taken))[:chunks]
+    picks = generator("quality", 0).permutation(len(taken))[:_CHUNKS]
     parts = []
     for chunk in np.sort(taken[picks]).tolist():
         y = source.read(chunk).y

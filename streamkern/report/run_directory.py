@@ -1,4 +1,4 @@
-"""What a run directory holds, read without disturbing the run that may be writing it."""
+"""Read a run directory without disturbing the run that may be writing it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RunDirectory:
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """Name of the run."""
         return str(self.manifest.get("name") or self.folder.resolve().name)
 
     @property

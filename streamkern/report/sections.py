@@ -83,7 +83,7 @@ _ANSWERS = (
 
 
 def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
-    """What one looks at first: (label, value, note)."""
+    """Headline numbers: (label, value, note)."""
     found, result = status(record), record.result or {}
     numbers: list[tuple[str, str, str]] = []
     for part, metrics in (result.get("metrics") or {}).items():

@@ -50,7 +50,7 @@ def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
 
 
 def advice(record: RunDirectory) -> str | None:
-    """What to do about a run, or None where nothing is to be done."""
+    """Advice on a run, or None if it needs none."""
     folder = record.folder
     if record.state not in ("running", "done") and record.result is not None and "model" in record.result:
         model = shlex.quote(str(folder / record.result["model"]))
@@ -142,7 +142,7 @@ def _stage(record: RunDirectory, now: float) -> dict[str, Any]:
 
 
 def _progress(record: RunDirectory) -> dict[str, Any]:
-    """What the last step said, and the speed of late."""
+    """Numbers of the last step, and the recent speed."""
     steps = record.steps
     if not steps:
         return {}

@@ -1,4 +1,4 @@
-"""What a run has come to, in sentences: what was trained, how good it is and against what, and what to do next."""
+"""Sentences on the result of a run: the model, its accuracy against a baseline, and advice."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def quality(record: RunDirectory) -> str:
 
 
 def next_steps(record: RunDirectory) -> list[str]:
-    """What to do: the remedy of a failure, or what the numbers suggest."""
+    """Advice: the remedy of a failure, or what the numbers suggest."""
     result = record.result or {}
     steps = [f"{line.partition(':')[2].strip()}." for line in _error_lines(result) if line.startswith("do:")]
     suggestion = advice(record)
@@ -89,7 +89,7 @@ def next_steps(record: RunDirectory) -> list[str]:
 
 
 def baseline(record: RunDirectory, part: str) -> float | None:
-    """What a model that looks at no feature reaches: accuracy of the commonest class, or RMSE of the mean."""
+    """Baseline of a model without features: accuracy of the commonest class, or RMSE of the mean."""
     metrics = ((record.result or {}).get("metrics") or {}).get(part, {})
     if "accuracy" in metrics:
         counts = record.evaluation[0].get(f"{part}_confusion")
@@ -112,25 +112,26 @@ def labels(record: RunDirectory) -> list[str]:
     return [str(value) for value in encoding.get("values", [])]
 
 
-def wilson(share: float, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share of n rows (1927); 95% at the default z."""
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's interval of a share of n rows (1927), at 95%."""
+    z = 1.96
     middle = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
-def mistakes(counts: Array, names: list[str], most: int = 5) -> list[tuple[str, str, int]]:
-    """The commonest pairs of (class, taken for), most frequent first."""
+def mistakes(counts: Array, names: list[str]) -> list[tuple[str, str, int]]:
+    """The five commonest pairs of (class, predicted class), most frequent first."""
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+    order = np.argsort(-wrong, axis=None, kind="stable")[:5]
     pairs = (divmod(int(flat), len(counts)) for flat in order)
     return [(names[i], names[j], int(wrong[i, j])) for i, j in pairs if wrong[i, j]]
 
 
 def _what(record: RunDirectory) -> str:
-    """What was to be trained."""
+    """Describe the model and its rows."""
     manifest, result = record.manifest, record.result or {}
     solver = record.solver.get("name", "a model")
     if (result.get("solver_report") or {}).get("partition", {}).get("leaves", 1) > 1:

@@ -1,4 +1,4 @@
-"""What a model goes by: shares of columns in the gradient of its outputs, directions, and gradients of single rows."""
+"""Explain a model: shares of columns in the gradient of its outputs, directions, and gradients of single rows."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, 
         return Explanation(names, shares, _directions(made))
     if len(names) != made.n_features:
         raise UsageError(
-            "Preprocessing mixes the columns, so that a feature is of none of them.",
+            "Preprocessing combines columns, so no feature belongs to a single column.",
             where="explain(rows=...)",
             expected="a model whose features come from one column each",
             remedy="leave the rows out: shares of features are there",

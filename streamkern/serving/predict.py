@@ -55,7 +55,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class PredictionResult:
-    """What a prediction has made.
+    """Result of a prediction of files.
 
     Attributes:
         path: where.
@@ -411,7 +411,7 @@ def _open(
 def _columns(
     model: KernelMachine, source: Source, id: str | None, scores: bool, probabilities: bool, interval: float | None
 ) -> list[OutputColumn]:
-    """What a row of the predictions has."""
+    """Columns of the predictions."""
     columns: list[OutputColumn] = []
     if id is not None:
         assert source.target is not None

@@ -177,7 +177,7 @@ def _length(values: Any) -> int:
 
 def _no_numbers(expected: str) -> DataError:
     return DataError(
-        "The rows hold what is no number.",
+        "Rows contain a value that is not a number.",
         where="the rows",
         expected=expected,
         remedy="send numbers only: [[0.1, 0.2], ...]",

@@ -1,4 +1,4 @@
-"""What models answer besides predictions: probabilities, sets of classes, intervals."""
+"""Methods of models besides predictions: probabilities, sets of classes, intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model says besides its outputs, from rows that it was not fitted to: probabilities, or intervals."""
+"""Probabilities and intervals, learned from rows that the model was not fitted to."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ def answers_bytes(task: str, rows: int, outputs: int, row: int) -> int:
 
 
 def require_left_out(source: str | None) -> None:
-    """Refuse a threshold where there are no rows to choose it on.
+    """Check that there are rows to choose a threshold on.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are no such rows.
     """
     if source is None:
         raise UsageError(
@@ -125,7 +125,7 @@ def require_two(encoding: Encoding | None) -> None:
 def make_answers(
     problem: Problem, outcome: Outcome, warn: Callable[[str], None], threshold: str | None = None
 ) -> Answers | None:
-    """What the model says besides its outputs; None where there are no rows to learn it from.
+    """Learn probabilities or intervals; None if there are no rows to learn them from.
 
     Args:
         problem: as it was solved.

@@ -1,4 +1,4 @@
-"""What every solver shares: the problem, the loop over steps, and failure as a value with a remedy."""
+"""Base of the solvers: the problem, iterations, and failure as a value with a remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position, SharedWork
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.solvers.left_out import LeftOut, alike
-from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gather_weighted, gathered, sweep
+from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray, Parameters
 
 HELD_OUT = 2000
@@ -196,7 +196,8 @@ class Problem:
 
     def rows(self, ids: IntArray) -> tuple[Array, Array | None]:
         """Training rows by id, as the basis wants them, shape (k, d), and their sample weights, if they have some."""
-        return gather_weighted(self.executor, self.assembly(self.train), ids)
+        X, _, w = gathered(self.executor, self.assembly(self.train), ids)
+        return X, w
 
     def full_rows(self, ids: IntArray, data: Dataset | None = None) -> tuple[Array, Array, Array | None]:
         """Rows by id of the training rows, or of ``data``: features, encoded targets, and sample weights."""
@@ -357,7 +358,7 @@ class Iteration(Protocol):
 
 
 class OneByOne:
-    """What a method of minibatches alone leaves as it is."""
+    """Defaults of an iteration in minibatches, which sweeps over no whole pass."""
 
     minibatches = True
     sweeps = 0
@@ -398,7 +399,7 @@ class OneByOne:
 
 
 class WholePasses(OneByOne):
-    """What a method of whole passes leaves as it is: it has no steps."""
+    """Defaults of an iteration in whole passes, which has no steps."""
 
     minibatches = False
     sweeps = 1

@@ -1,4 +1,4 @@
-"""What reports draw of probabilities, of the order of scores and of intervals, from the sums that metrics come from."""
+"""Curves of reports (reliability, ROC, precision-recall, coverage), from the sums of the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What estimators answer besides predictions, under scikit-learn's conventions: probabilities, sets, intervals."""
+"""Probabilities, prediction sets and intervals of estimators, under scikit-learn's conventions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What estimators are given, checked before anything is made of it."""
+"""Checks of the arguments and rows that estimators are given."""
 
 from __future__ import annotations
 

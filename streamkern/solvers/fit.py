@@ -311,7 +311,7 @@ class Stages:
 
 
 class Fitted(NamedTuple):
-    """What a fit leaves.
+    """Result of a fit.
 
     Attributes:
         problem: the problem as it was solved: scaled rows, encoding, kernel, centers.
@@ -520,7 +520,7 @@ def rows_key(dataset: Dataset) -> str:
 
 
 def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
-    """What the centers depend on."""
+    """Key of the centers: all that they depend on."""
     return rows_key(dataset), described(recipe.centers), recipe.dtype
 
 

@@ -1,4 +1,4 @@
-"""What a fit will hold in memory, stage by stage, before it begins."""
+"""Projected memory of a fit, stage by stage, before it begins."""
 
 from __future__ import annotations
 

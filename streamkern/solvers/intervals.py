@@ -57,7 +57,7 @@ _HALF = 0x68616C66  # keeps the cut in halves apart from what else is drawn
 @serializable
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """What turns outputs into intervals.
+    """Intervals from outputs.
 
     Attributes:
         scores: |residual| over scale of each output, in encoded units, fifth after fifth, ascending in each: (m, c).

@@ -45,7 +45,7 @@ def rows_left_out(rows: int, outputs: int, most: int = ROWS) -> int:
 
 
 def require_coverage(coverage: float) -> None:
-    """Refuse what is no probability to hold a target with.
+    """Check the coverage of intervals.
 
     Raises:
         UsageError: the coverage is not between 0 and 1.

@@ -33,7 +33,7 @@ _SETTLING = 64  # rows whose mean loss is known well enough; fewer may happen to
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known after a step.
+    """Progress of training after a step.
 
     Attributes:
         pass_: passes completed before this one.

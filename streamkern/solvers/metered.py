@@ -1,4 +1,4 @@
-"""What a solver will take: its own ``prepare``, ``begin`` and ``update`` on arrays of shapes (``engine.meter``).
+"""Predict operations and memory of a solver: its ``prepare``, ``begin`` and ``update`` on shapes (``engine.meter``).
 
 A plan is the run, on shapes. There is no other formula of what a method costs, so none can disagree with it.
 """
@@ -172,7 +172,7 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Bill:
-    """What a solver takes on a problem of a size.
+    """Operations and memory of a solver on a problem of a size.
 
     Args:
         solver: the solver.
@@ -456,7 +456,7 @@ class _Recent:
 
     @property
     def kept_bytes(self) -> int:
-        """What a process keeps once."""
+        """Bytes of blocks that a process keeps, each counted once."""
         return sum(block.X.nbytes for block in self.kept.values())
 
     def __call__(self, state: Any) -> Iterator[Block]:
@@ -499,7 +499,7 @@ class MeteredProblem(Problem):
 
     @property
     def meter(self) -> Meter:
-        """What counts."""
+        """The meter that counts operations and bytes."""
         engine: Any = self.engine
         meter: Meter = engine.meter
         return meter

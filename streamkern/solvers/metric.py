@@ -108,7 +108,7 @@ class AGOP:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """What ``AGOP`` learned.
+    """A metric learned by ``AGOP``.
 
     Attributes:
         kind: ``diagonal``, ``full``, or ``none`` where no round was better than the rows as they are.
@@ -464,7 +464,7 @@ def require_metric(recipe: Any) -> None:
 
 
 class MetricBill(NamedTuple):
-    """What a metric takes.
+    """Operations and memory of learning a metric.
 
     Attributes:
         work: operations of all rounds, each of them the most.

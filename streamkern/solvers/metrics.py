@@ -372,7 +372,7 @@ def _class_metrics(encoding: Classes, found: Measured) -> dict[str, Any]:
 def flat(metrics: dict[str, Any]) -> dict[str, float | None]:
     """Metrics as one name for each number, such as ``recall.yes`` of a class and ``mae.output_0`` of an output.
 
-    A label that is no name in Python, such as 1 or "not-yet", is ``class_1``, ``class_not_yet``.
+    A label that cannot be a name in Python, such as 1 or "not-yet", is ``class_1``, ``class_not_yet``.
     """
     found: dict[str, float | None] = {}
     for name, value in metrics.items():

@@ -1,4 +1,4 @@
-"""Whether a run is computed on a device, and whether it fits there: said before the first row is read."""
+"""Decide whether a run is computed on a device, and whether it fits there, before the first row is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the arithmetic's dtype can represent a problem: decided before training, here and nowhere else.
+"""Decide before training whether a dtype can represent the kernel on these rows.
 
 - ``relative``: columns that lie far from 0 have their mean subtracted in float64, before rows are rounded, where the
   basis depends on differences of rows alone.

@@ -46,7 +46,7 @@ _PRIOR_BIAS = 1e-5  # of b
 @serializable
 @dataclass(frozen=True, eq=False)
 class ClassScores:
-    """What sets of classes are made from: 1 − p of the true class on rows that the model was not fitted to.
+    """Scores for prediction sets: 1 − p of the true class on rows that the model was not fitted to.
 
     Attributes:
         scores: those of each class ascending, class after class, shape (m,).
@@ -87,7 +87,7 @@ class ClassScores:
 @serializable
 @dataclass(frozen=True, eq=False)
 class ProbabilityCalibration:
-    """What turns outputs into probabilities.
+    """Probabilities from outputs.
 
     Attributes:
         below: a, shape (K,).

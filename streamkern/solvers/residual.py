@@ -1,4 +1,4 @@
-"""What a solver reached of the system that it states: measured, reported, and said where it is too little.
+"""Measure and report the relative residual of a solver's system, and warn where it is large.
 
 Residuals are relative, and in the norm of the preconditioned system, in which they are errors of predictions: that of
 K w = b itself says little, because functions that differ hardly at all let w be far off where the residual is small.

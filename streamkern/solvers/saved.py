@@ -1,4 +1,4 @@
-"""What a model says besides its outputs, as numbers of a saved model."""
+"""Probabilities, thresholds and intervals as arrays of a saved model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def saved_answers(answers: Answers | None) -> tuple[Any, dict[str, Array]]:
 
 
 def loaded_answers(tree: Any, arrays: dict[str, Any], encoding: Encoding, functions: int) -> Answers | None:
-    """What ``saved_answers`` made, of a model of so many functions; None where a model has none.
+    """Read what ``saved_answers`` wrote, for a model of ``functions`` outputs; None if it wrote nothing.
 
     Raises:
         ModelFormatError: it is not what ``saved_answers`` makes, or of other outputs than the encoding's.

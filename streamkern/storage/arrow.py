@@ -88,7 +88,7 @@ def _field(kind: pa.DataType, where: str, notes: Mapping[str, Any]) -> Field:
 
 
 def describe_column(values: pa.ChunkedArray) -> Described:
-    """What a column that is no feature holds."""
+    """Describe the values of a column that cannot be a feature: how many are missing, their kind, the commonest."""
     coded = pa.types.is_dictionary(values.type) and is_text(values.type)  # texts are looked at once each
     values = values.unify_dictionaries() if coded else without_dictionary(values)
     missing, kind = values.null_count, values.type
@@ -176,16 +176,13 @@ class TableSource(ChosenSource):
         self._words: list[dict[float, str]] = [{} for _ in roles.features]
 
     def require_unchanged(self) -> None:
-        """Compare what is stored with what was opened; see ``Source.require_unchanged``."""
         for each in self._places:
             each.require_unchanged()
 
     def words(self, column: int) -> Mapping[float, str]:
-        """Return texts of a feature; see ``Source.words``."""
         return super().words(column) if self._roles.wide else self._words[column]
 
     def conformed(self, schema: Schema | None) -> Source:
-        """Return the rows by another schema; see ``Source.conformed``."""
         mine = self.schema
         if (
             self._roles.wide
@@ -243,7 +240,6 @@ class TableSource(ChosenSource):
         return [reduce(add, parts) for parts in zip(*found, strict=True)]
 
     def reading(self) -> Reading:
-        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
         decoded, text = self._decoded()
         row = self._row_bytes(text)
         # Text among features becomes numbers by way of objects, of which none is made twice.

@@ -225,7 +225,6 @@ class DerivedSource(Source):
             setattr(self, facet, getattr(source, facet))
 
     def require_unchanged(self) -> None:
-        """Compare what is stored with what was opened; see ``Source.require_unchanged``."""
         self.source.require_unchanged()
 
     def where(self, chunk: int) -> str:
@@ -238,15 +237,12 @@ class DerivedSource(Source):
         return self.source.describe(chunk, rows)
 
     def reading(self) -> Reading:
-        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
         return self.source.reading()
 
     def words(self, column: int) -> Mapping[float, str]:
-        """Return texts of a feature; see ``Source.words``."""
         return self.source.words(column)
 
     def conformed(self, schema: Schema | None) -> Source:
-        """Return the rows by another schema; see ``Source.conformed``."""
         inner = self.source.conformed(schema)
         return self if inner is self.source else self._over(inner)
 

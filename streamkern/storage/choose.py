@@ -192,7 +192,6 @@ class ChosenSource(Source):
         )
 
     def words(self, column: int) -> Mapping[float, str]:
-        """Return texts of a feature; see ``Source.words``."""
         return self._stored_words.get(column, {})
 
 

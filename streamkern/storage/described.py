@@ -1,4 +1,4 @@
-"""What the values of a column are that is no feature as it stands: text, dates, decimals; in bounded memory."""
+"""Descriptions of columns that cannot be features as stored (text, dates, decimals), in bounded memory."""
 
 from __future__ import annotations
 

@@ -115,9 +115,9 @@ def _require_regular(path: str | os.PathLike[str], found: os.stat_result) -> Non
     )
 
 
-def read_json_file(path: Path, *, links: bool = True) -> Any:
+def read_json_file(path: Path) -> Any:
     """Return what a JSON file says; see ``read_file`` and ``parse_json`` for what is refused."""
-    return parse_json(read_file(path, LARGEST_JSON, links=links), str(path))
+    return parse_json(read_file(path, LARGEST_JSON), str(path))
 
 
 def parse_json(data: bytes, where: str) -> Any:

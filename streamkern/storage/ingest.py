@@ -54,7 +54,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Ingested:
-    """What an ingest has made.
+    """Result of an ingest.
 
     Attributes:
         path: where.

@@ -1,4 +1,4 @@
-"""What is noted with a data set that ``ingest`` has made: where its rows come from, and in which order they are."""
+"""The record that ``ingest`` keeps with a data set: sources, options, and the order of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every format agrees on: which dtypes may be features or targets, how names are chosen, how large a chunk is."""
+"""Rules shared by all formats: which dtypes may be features or targets, how names are chosen, how large a chunk is."""
 
 from __future__ import annotations
 

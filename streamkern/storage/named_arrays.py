@@ -160,7 +160,6 @@ class NamedArrays(TableSource):
         return digest("arrays", [places, roles.features], self.columns, self.target, *weight, *roles.kinds)
 
     def reading(self) -> Reading:
-        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
         roles, rows = self._roles, self._most_rows()
         texts = {name: self._text_bytes(name) for name, array in self._arrays.items() if array.dtype.kind in "OTU"}
         text = max((texts.get(name, TEXT_BYTES) for name in roles.targets), default=TEXT_BYTES)

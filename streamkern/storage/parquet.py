@@ -127,7 +127,6 @@ class ParquetSource(TableSource):
         return digest("parquet", self._files.identity, *self._roles.identity())
 
     def pieces(self) -> list[tuple[str, int]]:
-        """Return (digest, rows) of each file; see ``Source.pieces``."""
         roles = self._roles.identity()
         return [(digest("parquet", file.identity, *roles), sum(file.rows)) for file in self._files.files]
 

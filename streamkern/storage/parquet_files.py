@@ -116,7 +116,6 @@ class DatasetFiles:
         return [file.identity for file in self.files]
 
     def require_unchanged(self) -> None:
-        """Compare the files with those that were opened; see ``Source.require_unchanged``."""
         infos: dict[str, dict[str, Any]] = {}
         if self.remote:
             infos = {address: info for address, _, info in _find(self._fs, self._root)}

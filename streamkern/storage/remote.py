@@ -72,7 +72,7 @@ class RequestCounts:
     Attributes:
         requests: requests made, repetitions included.
         retries: requests repeated because one failed or took too long.
-        rereads: reads repeated because what came did not decode.
+        rereads: reads repeated because the bytes did not decode.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ def version(info: dict[str, Any]) -> str:
 
 
 def reread(read: Callable[[], T]) -> T:
-    """``read()``, again where what came does not decode: it may have been the wire. The last failure is raised."""
+    """Call ``read``, and again if the bytes do not decode, as the network may have damaged them; then raise."""
     for _ in range(_READS - 1):
         try:
             return read()

@@ -125,7 +125,7 @@ def join_schemas(schemas: Iterable[Schema]) -> Schema:
 
 
 def declared(schema: Any, where: str = "schema") -> dict[str, Column]:
-    """What a user says of columns, by their names.
+    """The user's declarations of columns, by name.
 
     Args:
         schema: a Schema, names with their kinds, or None.

@@ -103,7 +103,6 @@ class TableFile:
         return [posixpath.basename(self._place), *self._stamp]
 
     def require_unchanged(self) -> None:
-        """Compare the file with what was opened; see ``Source.require_unchanged``."""
         try:
             same = self._found() == self._stamp
         except FileNotFoundError:

@@ -136,11 +136,9 @@ class JoinedSource(DerivedSource):
         return digest("joined", [part.fingerprint for part in self._parts])
 
     def pieces(self) -> list[tuple[str, int]]:
-        """Return (digest, rows) of the pieces of each part; see ``Source.pieces``."""
         return [piece for part in self._parts for piece in part.pieces()]
 
     def require_unchanged(self) -> None:
-        """Compare what is stored with what was opened; see ``Source.require_unchanged``."""
         for part in self._parts:
             part.require_unchanged()
 
@@ -164,11 +162,9 @@ class JoinedSource(DerivedSource):
         return Rows(X, y, w)
 
     def words(self, column: int) -> Mapping[float, str]:
-        """Return texts of a feature; see ``Source.words``."""
         return {number: text for part in self._parts for number, text in part.words(column).items()}
 
     def conformed(self, schema: Schema | None) -> Source:
-        """Return the rows by another schema; see ``Source.conformed``."""
         parts = [part.conformed(schema) for part in self._parts]
         return self if all(a is b for a, b in zip(parts, self._parts, strict=True)) else JoinedSource(parts)
 

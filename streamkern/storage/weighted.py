@@ -52,7 +52,6 @@ class WeightedSource(DerivedSource):
         return digest("weighted", self.source.fingerprint, ArraySource(self._w[:, None]).fingerprint)
 
     def reading(self) -> Reading:
-        """Return the bytes that reading a chunk takes; see ``Source.reading``."""
         found = self.source.reading()
         return found._replace(row=found.row + 8)
 
@@ -88,6 +87,5 @@ class TargetedSource(DerivedSource):
         return digest("targeted", self.source.fingerprint, y, self.target)
 
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``."""
         X, _, w = self.source.read(chunk)
         return Rows(X, self._y[self.bounds[chunk] : self.bounds[chunk + 1]], w)

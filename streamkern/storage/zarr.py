@@ -148,7 +148,6 @@ class ZarrSource(NamedArrays):
         )
 
     def pieces(self) -> list[tuple[str, int]]:
-        """Return (digest, rows) of each row of stored chunks (or shards), in a local store; see ``Source.pieces``."""
         arrays, n = list(self._stored.values()), int(self.bounds[-1])
         step = max(1, self._stored[self._roles.features[0]].outer[0])
         about = [*([each.array.path, str(each.dtype), each.shape[1:]] for each in arrays), self._roles.pick]

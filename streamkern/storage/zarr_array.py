@@ -103,7 +103,6 @@ class StoredArray:
         return digest(self._found())
 
     def require_unchanged(self) -> None:
-        """Compare the chunks with those of the identity; see ``Source.require_unchanged``."""
         if "identity" in self.__dict__ and digest(self._found()) != self.identity:
             raise changed(self.where)
         _ = self.identity

@@ -1,4 +1,4 @@
-"""What every Augmentation promises, as tests."""
+"""Conformance tests of augmentations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Backend promises, as tests: subclass `BackendSuite` to hold a new one to it."""
+"""Conformance tests of backends: subclass `BackendSuite` to hold a new one to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Executor promises, as tests: subclass `ExecutorSuite` to hold a new one to it."""
+"""Conformance tests of executors: subclass `ExecutorSuite` to hold a new one to it."""
 
 from __future__ import annotations
 

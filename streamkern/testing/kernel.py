@@ -1,4 +1,4 @@
-"""What every Kernel promises, as tests: subclass `KernelSuite` to hold a new one to it."""
+"""Conformance tests of kernels: subclass `KernelSuite` to hold a new one to it."""
 
 from __future__ import annotations
 

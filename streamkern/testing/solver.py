@@ -1,4 +1,4 @@
-"""What every Solver on kernel values promises, as tests: subclass `SolverSuite` to hold a new one to it."""
+"""Conformance tests of solvers on kernel values: subclass `SolverSuite` to hold a new one to it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def has_sums(estimator: Any) -> bool:
 
 
 class _Updates:
-    """What both estimators do."""
+    """Base class of the classifier and the regressor."""
 
     _task: str
     model_: KernelMachine

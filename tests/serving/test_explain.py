@@ -120,7 +120,7 @@ def test_models_without_gradients_are_refused() -> None:
         sk.explain(both, X[:3])
     mixed = (sk.RandomProjection(2),)
     model = sk.KernelRegressor("gaussian", 40, metric=AGOP, preprocess=mixed, memory="4GiB").fit(X, y).model_
-    with pytest.raises(UsageError, match="mixes the columns"):
+    with pytest.raises(UsageError, match="combines columns"):
         sk.explain(model, X[:3])
     assert sk.explain(model).columns == ("feature 0", "feature 1")
     found = sk.explain(both)
