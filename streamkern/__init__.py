@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import streamkern.starting  # noqa: F401  # first: whatever is imported next may take most of a second
+from streamkern.starting import paused_collector  # first: whatever is imported next may take most of a second
 
 if TYPE_CHECKING:
     from streamkern.centers import AllRows, Centers, CenterSet, Given, KMeans, RPCholesky, Uniform
@@ -279,7 +279,9 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    with paused_collector():
+        module = import_module(_MODULES[name])
+    found = globals()[name] = getattr(module, name)
     return found
 
 

@@ -22,6 +22,7 @@ from streamkern.defaults import CHECKPOINT_SECONDS, COLUMN_KINDS, RADIAL_NAMES, 
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.memory import share_heap
 from streamkern.redaction import redacted
+from streamkern.starting import paused_collector
 from streamkern.user_code import in_words, users_place
 
 _EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 directory busy"
@@ -328,7 +329,9 @@ def _late(name: str) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         module, _, function = name.partition(".")
-        return getattr(import_module(f"streamkern.commands.{module}"), function)(*args)
+        with paused_collector():
+            commands = import_module(f"streamkern.commands.{module}")
+        return getattr(commands, function)(*args)
 
     return call
 

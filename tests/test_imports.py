@@ -54,6 +54,30 @@ def test_help_and_usage_errors_load_the_parser_alone(words: list[str]):
     assert others == {"numpy"}
 
 
+def test_what_trains_loads_neither_dask_nor_drawings_nor_what_compiles():
+    """Dask where Dask is used, Bokeh for a report, Numba with the first block."""
+    assert loaded("import streamkern as sk; sk.KernelClassifier, sk.Pipeline, sk.run, sk.EigenPro")[1].isdisjoint(
+        {"bokeh", "dask", "distributed", "mlflow", "numba", "rich"}
+    )
+
+
+COLLECTIONS = """
+import gc
+import streamkern as sk
+found = []
+gc.callbacks.append(lambda phase, _: found.append(phase))
+sk.Pipeline
+assert gc.isenabled() and len(found) < 10, len(found)  # hundreds of modules, and a collection once they are there
+gc.disable()
+sk.KernelClassifier
+assert not gc.isenabled()
+"""
+
+
+def test_imports_do_not_wait_for_the_garbage_collector():
+    subprocess.run([sys.executable, "-c", COLLECTIONS], cwd=ROOT, check=True)
+
+
 def test_status_compiles_and_trains_nothing(tmp_path: Path):
     (tmp_path / "result.json").write_text("{}")
     ours, others = loaded(COMMAND.format(words=["status", str(tmp_path)]))

@@ -8,6 +8,7 @@ from streamkern.backends.base import ANGULAR_KINDS, RADIAL_KINDS, Backend, HostB
 from streamkern.backends.device import Device
 from streamkern.backends.numpy import NumpyBackend
 from streamkern.errors import UsageError
+from streamkern.starting import paused_collector
 
 __all__ = [
     "ANGULAR_KINDS",
@@ -39,7 +40,8 @@ def get_backend(name: str = "auto") -> HostBackend:
     if name == "numpy":
         return NumpyBackend()
     try:
-        from streamkern.backends.numba import NumbaBackend
+        with paused_collector():
+            from streamkern.backends.numba import NumbaBackend
     except ImportError:
         return NumpyBackend()
     return NumbaBackend()

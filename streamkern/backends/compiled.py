@@ -13,6 +13,7 @@ from typing import Any
 import numba
 from numba.core import types
 
+from streamkern.starting import paused_collector
 from streamkern.storage.writer import turn
 
 
@@ -73,7 +74,9 @@ class Loop:
         # Numba names a function's code in an index before it writes the code, and locks neither: another process would
         # take what lies there, the code of another release of numba or of another type, for this function's.
         folder = dispatcher.stats.cache_path
-        with turn(Path(folder) / "streamkern") if folder else nullcontext():
+        # Compiling leaves garbage, and reading what is kept does not.
+        pause = paused_collector() if self.is_compiled() else nullcontext()
+        with pause, turn(Path(folder) / "streamkern") if folder else nullcontext():
             for signature in self._signatures:
                 dispatcher.compile(signature)
         dispatcher.disable_compile()

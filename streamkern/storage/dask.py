@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -17,11 +17,6 @@ from streamkern.storage.base import Source, digest
 from streamkern.storage.choose import Request
 from streamkern.storage.layout import as_rows, as_target, check_chunk, feature_dtype, target_of
 from streamkern.types import Array, Rows
-
-
-def is_dask_array(value: object) -> TypeGuard[da.Array]:
-    """Whether ``value`` is a Dask array."""
-    return isinstance(value, da.Array)
 
 
 class DaskArraySource(Source):
@@ -50,7 +45,7 @@ class DaskArraySource(Source):
         self.columns = named(columns, self.n_features)
         self._y: da.Array | None = None
         if y is not None:
-            y = y if is_dask_array(y) else da.from_array(np.asarray(y), chunks=-1)  # type: ignore[no-untyped-call]
+            y = y if isinstance(y, da.Array) else da.from_array(np.asarray(y), chunks=-1)  # type: ignore[no-untyped-call]
             require_known(y, "y")
             require_as_long(X.shape[0], y.shape, "y")
             self.target = target_of(target_name, y.dtype, y.shape[1:], "y")
