@@ -394,7 +394,10 @@ class _Training:
             "scatter",
             None,
             lambda: Scattered.of(
-                self.assembly, tree, self.executor, folder / digest(self.common, rows_key(self.assembly.dataset))[:16]
+                self.assembly,
+                tree,
+                self.executor,
+                folder / digest("runs by id", self.common, rows_key(self.assembly.dataset))[:16],
             ),
         )
 

@@ -25,6 +25,7 @@ from streamkern.errors import DataError, NumericalError, UsageError
 from streamkern.execute.base import Executor, Parts
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Kernel
+from streamkern.partition.rows import routed_scan
 from streamkern.partition.tree import CutTree, Partition, project
 from streamkern.solvers.base import Problem
 from streamkern.solvers.metric import AGOP, gradient_outer
@@ -251,7 +252,7 @@ class Ground:
                 left, right = (-1 - grown.tree.children[node]).tolist()
                 at[left], at[right] = grown.tree.sides(node, X, at[left])
         if not whole:
-            (counts,) = sweep(self.executor, ScanWork(Scan(self.assembly), Counting(grown.tree, {})))
+            (counts,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), Counting(grown.tree, {})))
             grown = replace(grown, counts=np.asarray(counts))
         return grown
 
@@ -261,7 +262,7 @@ class Ground:
         at = dict(grown.tree.training(X, w))
         lines, bins = self._lines(chosen, at), []
         if lines:
-            (totals,) = sweep(self.executor, ScanWork(Scan(self.assembly), Counting(grown.tree, lines)))
+            (totals,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), Counting(grown.tree, lines)))
             ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
             bins = np.split(np.asarray(totals)[grown.tree.leaves :], ends[:-1])
         return self._cut(grown, chosen, lines, bins, int)

@@ -16,7 +16,7 @@ from streamkern.errors import PlanRefusedError
 from streamkern.memory import format_bytes
 from streamkern.partition.answers import bytes_of_answers, left_out_of_leaf
 from streamkern.partition.grow import Grown, sample_rows
-from streamkern.partition.rows import RUN_BYTES
+from streamkern.partition.rows import BLOCK_BYTES, RUN_BYTES
 from streamkern.partition.tree import KERNEL_SHARE, SEARCH_SHARE, Partition
 from streamkern.solvers.answers import AnswersFrom, source_of
 from streamkern.solvers.auto import resolved
@@ -33,7 +33,8 @@ ENCODED_SHARE = 16
 """Encoded rows are kept for all leaves if they take up to this part of the budget; else each leaf encodes its own."""
 
 _READING = 3  # times a leaf's rows are held while they are brought together: in pieces, joined, in order
-_WRITING = 4  # times the rows of a run are: blocks, by leaf, joined, and encoded
+_WRITING = 4  # times the rows of a run are: in blocks, joined, by leaf, and those at a border again
+_ROUTING = 2  # times the rows of a block are that is routed to leaves
 
 
 class ShapedRows(Source):
@@ -174,7 +175,8 @@ class Projection:
         scan = reading.stages["statistics"]
         kept = 2 * encoded_bytes(data, itemsize, self.budget)
         ids = 24 * data.base_rows + kept if recipe.train.source.in_memory else 0
-        scatter = ids or scan + self.slots * _WRITING * RUN_BYTES
+        runs = scan + self.slots * _WRITING * min(RUN_BYTES, data.base_rows * row)
+        scatter = ids or runs
         sample = 3 * sample_rows(data.base_rows, d * itemsize) * row
         room = self.budget - reading.baseline - models - ids
         at_once = int(np.clip(room // each, 1, self.slots)) if self.here else self.slots
@@ -184,7 +186,8 @@ class Projection:
             "statistics": scan,
             **({"kernel": scan + chosen} if chosen else {}),
             **({"one-or-leaves": self.trial} if self.trial else {}),
-            "levels": scan + sample,
+            "levels": scan + sample + self.slots * _ROUTING * BLOCK_BYTES,
+            "fingerprints": runs,
             "scatter": scatter,
             "leaves": models + ids + (at_once * each if self.here else 0),
             "calibrate": models + bytes_of_answers(leaf.task, leaves, outputs, row),

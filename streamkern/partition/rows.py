@@ -30,6 +30,9 @@ from streamkern.types import Array, IntArray
 RUN_BYTES = 32 << 20
 """Encoded rows of a run, before the overlap."""
 
+BLOCK_BYTES = 4 << 20
+"""Encoded rows of a block that is routed to leaves: a leaf's share of it should be worth a call."""
+
 _BLOCK_ROWS = 4096
 
 
@@ -73,7 +76,7 @@ class LeafIds:
     @classmethod
     def of(cls, assembly: Assembly, tree: CutTree, executor: Executor, keep: bool) -> LeafIds:
         """One sweep over the rows: 8 bytes for each are kept, and with ``keep`` the encoded rows."""
-        (pieces,) = sweep(executor, ScanWork(Scan(assembly, _BLOCK_ROWS), _Routed(tree, keep)))
+        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), _Routed(tree, keep)))
         ids: list[list[IntArray]] = [[np.empty(0, dtype=np.int64)] for _ in range(tree.leaves)]
         before, found = 0, list(pieces)
         for routed, block in found:
@@ -129,30 +132,15 @@ class Prints:
 
     @classmethod
     def of(cls, assembly: Assembly, tree: CutTree, executor: Executor) -> Prints:
-        """One sweep over the rows."""
-        (pieces,) = sweep(executor, ScanWork(Scan(assembly, _BLOCK_ROWS), _Printed(tree)))
+        """Read all rows, a run at a time, in their order."""
+        scan = routed_scan(assembly)
+        first = first_blocks(scan)
         counts, found = np.zeros(tree.leaves, dtype=np.int64), [hashlib.sha256() for _ in range(tree.leaves)]
-        for leaf, rows, piece in pieces:
-            counts[leaf] += rows
-            found[leaf].update(piece)
+        for pieces in executor.imap(print_run, range(len(first) - 1), (scan, tree, first)):
+            for leaf, rows, piece in pieces:
+                counts[leaf] += rows
+                found[leaf].update(piece)
         return cls(counts, tuple(each.hexdigest() for each in found))
-
-
-@dataclass(frozen=True, eq=False)
-class _Printed:
-    """Contributes (leaf, number of rows, digest) of a block."""
-
-    tree: CutTree
-
-    def __call__(self, block: Block, state: Any) -> Parts:
-        made = []
-        for leaf, at in self.tree.training(block.X, block.w):
-            rows = hashlib.sha256()
-            for values in (block.X, block.y, block.w):
-                if values is not None:
-                    rows.update(np.ascontiguousarray(values[at]).data)
-            made.append((leaf, len(at), rows.digest()))
-        return (Stack(made),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,14 +162,13 @@ class Scattered:
         Raises:
             StorageError: the disk is full or cannot be written; the runs that were written are kept.
         """
-        scan = Scan(assembly, _BLOCK_ROWS)
-        blocks = blocks_of_run(scan)
-        runs = -(-len(scan) // blocks)
+        scan = routed_scan(assembly)
+        first = first_blocks(scan)
         folder.mkdir(parents=True, exist_ok=True)
-        missing = [run for run in range(runs) if not (folder / _name(run)).is_dir()]
-        for _ in executor.imap(write_run, missing, (folder, scan, tree, blocks)):
+        missing = [run for run in range(len(first) - 1) if not (folder / _name(run)).is_dir()]
+        for _ in executor.imap(write_run, missing, (folder, scan, tree, first)):
             pass
-        return cls(folder, runs)
+        return cls(folder, len(first) - 1)
 
     def read(self, leaf: int) -> Leaf:
         """Return the rows of a leaf, run after run."""
@@ -208,18 +195,53 @@ class Scattered:
             yield (*parts, w)
 
 
-def blocks_of_run(scan: Scan) -> int:
-    """Blocks of a scan that go into a run: a function of the stored rows alone."""
-    data = scan.assembly.dataset
-    row = data.n_features * scan.assembly.dtype.itemsize
-    return max(1, RUN_BYTES * len(scan) // max(1, data.base_rows * row))
+def routed_scan(assembly: Assembly) -> Scan:
+    """A scan over all rows in blocks that are routed to leaves, none larger than a run."""
+    row = _row_bytes(assembly)
+    return Scan(assembly, max(1, min(max(_BLOCK_ROWS, BLOCK_BYTES // row), RUN_BYTES // row)))
+
+
+def first_blocks(scan: Scan) -> IntArray:
+    """The first block of each run, and the number of blocks: by the ids of rows, so that rows at the end move none."""
+    run_rows = max(1, RUN_BYTES // _row_bytes(scan.assembly))
+    return np.append(np.flatnonzero(np.diff(scan.spans[0] // run_rows, prepend=-1)), len(scan))
+
+
+def _row_bytes(assembly: Assembly) -> int:
+    return assembly.dataset.n_features * assembly.dtype.itemsize
 
 
 def _name(run: int) -> str:
     return f"run-{run:06}"
 
 
-def write_run(run: int, folder: Path, scan: Scan, tree: CutTree, blocks: int) -> None:
+def read_run(run: int, scan: Scan, first: IntArray) -> Leaf:
+    """The rows of a run, in their order.
+
+    Args:
+        run: its number.
+        scan: over all rows.
+        first: blocks with which runs begin.
+    """
+    found = [scan.block((i,)) for i in range(*first[run : run + 2].tolist())]
+    X, y, w = ([getattr(block, name) for block in found] for name in "Xyw")
+    return Leaf(np.concatenate(X), np.concatenate(y), None if w[0] is None else np.concatenate(w))
+
+
+def print_run(run: int, scan: Scan, tree: CutTree, first: IntArray) -> list[tuple[int, int, bytes]]:
+    """(leaf, number of rows, their digest) of a run."""
+    rows = read_run(run, scan, first)
+    made = []
+    for leaf, at in tree.training(rows.X, rows.w):
+        values = hashlib.sha256()
+        for each in rows:
+            if each is not None:
+                values.update(np.ascontiguousarray(each[at]).data)
+        made.append((leaf, len(at), values.digest()))
+    return made
+
+
+def write_run(run: int, folder: Path, scan: Scan, tree: CutTree, first: IntArray) -> None:
     """Write one run: its rows leaf after leaf, and in their order within one.
 
     Args:
@@ -227,18 +249,14 @@ def write_run(run: int, folder: Path, scan: Scan, tree: CutTree, blocks: int) ->
         folder: of the runs.
         scan: over all rows.
         tree: says which leaves a row is trained in.
-        blocks: of a run.
+        first: blocks with which runs begin.
     """
-    found = [scan.block((i,)) for i in range(run * blocks, min((run + 1) * blocks, len(scan)))]
-    pieces: list[list[tuple[int, IntArray]]] = [[] for _ in range(tree.leaves)]
-    for number, block in enumerate(found):
-        for leaf, at in tree.training(block.X, block.w):
-            pieces[leaf].append((number, at))
-    sizes = [sum(len(at) for _, at in some) for some in pieces]
+    rows = read_run(run, scan, first)
+    found = dict(tree.training(rows.X, rows.w))
+    places = [found.get(leaf, np.empty(0, dtype=np.int64)) for leaf in range(tree.leaves)]
+    at = np.concatenate(places)
     with staged(folder / _name(run), folder=True) as staging:
-        for name in "Xyw":
-            if getattr(found[0], name) is None:
-                continue
-            taken = [getattr(found[number], name)[at] for some in pieces for number, at in some]
-            np.save(staging / f"{name}.npy", np.concatenate([getattr(found[0], name)[:0], *taken]))
-        np.save(staging / "offsets.npy", np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        for name, values in zip(Leaf._fields, rows, strict=True):
+            if values is not None:
+                np.save(staging / f"{name}.npy", values[at])
+        np.save(staging / "offsets.npy", np.cumsum([0, *map(len, places)], dtype=np.int64))
