@@ -215,7 +215,7 @@ def _name(run: int) -> str:
     return f"run-{run:06}"
 
 
-def read_run(run: int, scan: Scan, first: IntArray) -> Leaf:
+def rows_of_run(run: int, scan: Scan, first: IntArray) -> Leaf:
     """The rows of a run, in their order.
 
     Args:
@@ -230,7 +230,7 @@ def read_run(run: int, scan: Scan, first: IntArray) -> Leaf:
 
 def print_run(run: int, scan: Scan, tree: CutTree, first: IntArray) -> list[tuple[int, int, bytes]]:
     """(leaf, number of rows, their digest) of a run."""
-    rows = read_run(run, scan, first)
+    rows = rows_of_run(run, scan, first)
     made = []
     for leaf, at in tree.training(rows.X, rows.w):
         values = hashlib.sha256()
@@ -251,7 +251,7 @@ def write_run(run: int, folder: Path, scan: Scan, tree: CutTree, first: IntArray
         tree: says which leaves a row is trained in.
         first: blocks with which runs begin.
     """
-    rows = read_run(run, scan, first)
+    rows = rows_of_run(run, scan, first)
     found = dict(tree.training(rows.X, rows.w))
     places = [found.get(leaf, np.empty(0, dtype=np.int64)) for leaf in range(tree.leaves)]
     at = np.concatenate(places)

@@ -1,0 +1,57 @@
+"""Rows of leaves, read a run at a time."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.data.stream import Assembly
+from streamkern.data.targets import Classes
+from streamkern.execute import ThreadsExecutor
+from streamkern.partition import rows
+from streamkern.partition.tree import CutTree
+
+D = 5
+
+
+def test_rows_at_the_end_change_the_digests_of_their_own_leaves(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rows, "RUN_BYTES", 1 << 12)
+    monkeypatch.setattr(rows, "_BLOCK_ROWS", 50)
+    tree = CutTree.of(D).grown(0, np.eye(D)[0], (-0.1, 0, 0.1)).grown(1, np.eye(D)[1], (-0.1, 0, 0.1))
+    X = np.random.default_rng(0).normal(size=(3000, D)).astype(np.float32)
+    X[2500:, 0] = -1.0  # the first leaf
+    y = np.arange(3000) % 2
+
+    def prints(n: int) -> rows.Prints:
+        data = sk.from_arrays(X[:n], y[:n])
+        with ThreadsExecutor(2) as executor:
+            return rows.Prints.of(Assembly(data, Classes(np.arange(2))), tree, executor)
+
+    before, after = prints(2500), prints(3000)
+    assert before.digests[1:] == after.digests[1:]
+    assert before.digests[0] != after.digests[0]
+    assert (after.counts - before.counts).tolist() == [500, 0, 0]
+    assert len(rows.first_blocks(rows.routed_scan(Assembly(sk.from_arrays(X, y), Classes(np.arange(2)))))) > 10
+
+
+def test_memory_of_digests_does_not_grow_with_rows_times_leaves(monkeypatch: pytest.MonkeyPatch):
+    """Runs of a hundred rows in 64 leaves: what is held of a run that is done is a digest a leaf."""
+    monkeypatch.setattr(rows, "RUN_BYTES", 100 * 8)
+    monkeypatch.setattr(rows, "_BLOCK_ROWS", 100)
+    tree = CutTree.of(2)
+    while tree.leaves < 64:
+        tree = tree.grown(tree.leaves - 1, np.eye(2)[0], (tree.leaves / 64,) * 3)
+    peaks = []
+    for n in (5_000, 40_000):
+        data = sk.from_arrays(np.random.default_rng(0).random((n, 2), dtype=np.float32), np.arange(n) % 2)
+        assembly = Assembly(data, Classes(np.arange(2)))
+        with ThreadsExecutor(1) as one:
+            tracemalloc.start()
+            found = rows.Prints.of(assembly, tree, one)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert found.counts.sum() == n
+    assert peaks[1] < 2 * peaks[0]
