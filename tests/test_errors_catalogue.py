@@ -402,7 +402,7 @@ VALUES: list[tuple[str, str]] = [
     ("Gate('accuracy >')", "accuracy >"),
     ("Gate('1 > 0 and ' * 5000)", "characters"),
     ("sk.predict(model().save(f / 'm.zarr'), zarr(f), 's3://bucket/out.parquet')", "out.parquet"),
-    ("sk.predict(model().save(f / 'm.zarr'), zarr(f), f / 'out.csv')", "out.csv"),
+    ("sk.predict(model().save(f / 'm.zarr'), zarr(f), f / 'out.xlsx')", "out.xlsx"),
     ("sk.predict(model().save(f / 'm.zarr'), zarr(f), file(f, '', 'out.parquet'))", "out.parquet"),
     ("sk.predict(model().save(f / 'm.zarr'), zarr(f, X[:, :2]), f / 'out.parquet')", "2 features"),
     ("sk.predict(model().save(f / 'm.zarr'), zarr(f, X.astype('uint8')), f / 'out.parquet')", "uint8"),

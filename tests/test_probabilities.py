@@ -369,3 +369,22 @@ def test_memory_of_predictions_and_metrics_does_not_grow_with_the_rows(classes, 
         assert third > 40
         # Two numbers of each row would be 1.6 MB more.
         assert max(held[-third:]) < max(held[third:-third]) + (1 << 20), held[:: third // 5]
+
+
+@pytest.mark.parametrize(("rows", "kinds", "wrong"), [(60, 6, 0.0), (60, 3, 0.1), (600, 6, 0.1), (600, 2, 0.0)])
+@pytest.mark.parametrize("numbers", [False, True])
+def test_a_table_of_few_distinct_rows_is_predicted_as_its_outputs_say(
+    rows: int, kinds: int, wrong: float, numbers: bool
+):
+    """A column of a few values decides: nearly every row equals others."""
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, kinds, rows)
+    y = np.where(rng.random(rows) < wrong, rng.integers(0, kinds, rows), kind)
+    values = kind / 3.0 if numbers else np.array([f"kind {k}" for k in range(kinds)])[kind]
+    X = pd.DataFrame({"x": values})
+    model = sk.KernelClassifier().fit(X, y)
+    assert model.score(X, y) >= 0.98 * (1 - wrong)
+    P = model.predict_proba(X)
+    assert P[np.arange(rows), y].mean() > 0.5 + 0.2 / kinds
+    if rows > 100:
+        assert P.max(axis=1).mean() == pytest.approx(model.score(X, y), abs=0.04)

@@ -117,23 +117,24 @@ def predict(
     on_progress: Progress | None = None,
     verbose: int = 0,
 ) -> PredictionResult:
-    """Predict every stored row, in order, and write what comes out as one parquet file or one zarr group.
+    """Predict every stored row, in order, and write what comes out as one parquet or CSV file or one zarr group.
 
     The column ``prediction`` holds labels as they were in training, or values (``prediction_0``, ... where there are
     several). The target appears when it is whole. The same call after an interruption goes on with the parts that are
-    missing and gives the same bytes; after it is done, it does nothing.
+    missing and gives the same bytes; after it is done, it does nothing. A CSV file has no room for a note of what it
+    holds: a call after it is done ends with an error, unless ``overwrite`` is given.
 
     Args:
         model: a saved model, one in memory, or a registry, by its directory or URL: its champion.
         data: a table of any kind that can be trained on, with the columns of the training data; others are passed over.
-        target: the local file (parquet) or directory (zarr) to make.
+        target: the local file (parquet, CSV) or directory (zarr) to make.
         id: a column of numbers or strings to copy.
         scores: write the outputs too: ``score_LABEL`` for each class. In zarr they are one array, ``scores``.
         probabilities: write the probabilities of the classes: ``probability_LABEL``. In zarr one array,
             ``probabilities``.
         interval: write the ends that hold the target with this probability: ``lower`` and ``upper``, or ``lower_0``,
             ``upper_0``, ``lower_1``, ... where there are several values. In zarr one array, ``interval``.
-        format: ``parquet`` or ``zarr``; by the end of ``target`` if not given.
+        format: ``parquet``, ``csv`` or ``zarr``; by the end of ``target`` if not given.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
         threads: of this process, as for ``run``.
         scheduler: where blocks run, as for ``run``.
@@ -340,7 +341,7 @@ def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, st
         raise UsageError(
             "the format of the predictions is not known",
             where=url,
-            expected="a target that ends in .parquet or .zarr",
+            expected="a target that ends in .parquet, .csv or .zarr",
             remedy=f"say which: {', '.join(FORMATS)} (--format)",
         )
     return place, format

@@ -25,7 +25,7 @@ from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Expansion, Kernel, Laplace
 from streamkern.solvers.base import Problem
-from streamkern.solvers.left_out import DRAW, LeftOut, rows_left_out
+from streamkern.solvers.left_out import DRAW, LeftOut, one_by_one, rows_left_out
 from streamkern.solvers.residual import FAR, relative_residual
 from streamkern.solvers.score import residual
 from streamkern.sweep import Contribution
@@ -96,9 +96,16 @@ def solve_every_row(problem: Problem, basis: Expansion, ridge: float) -> tuple[A
         at = order[np.searchsorted(ids, drawn, sorter=order)]
         if w is not None:  # a row of weight 0 has no equation to leave out
             drawn, at = drawn[w[at] > 0], at[w[at] > 0]
-        missed = b[at] / _inverses(engine, L, v, codes, at)
+        inverses = _inverses(engine, L, v, codes, at)
+        if codes.max() + 1 == n or not one_by_one(codes, Y):
+            values, missed = means, b[at] / inverses
+        else:
+            # One of a group of equal rows: orthogonal to v, the inverse of A is 1/shift within the group.
+            values, own, shift = Y, np.square(v[at])[:, None], ridge * n + facts.get("jitter", 0.0)
+            apart = (Y - means)[at] * (1.0 if root is None else root[at])
+            missed = (shift * b[at] + apart) / (own * shift * inverses + (1.0 - own))
         missed = missed if root is None else missed / root[at]
-        left_out = LeftOut(means[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
+        left_out = LeftOut(values[at] - missed, y[at], None if w is None else w[at], "leave-one-out", drawn)
     return b if root is None else b * root, left_out, facts
 
 

@@ -34,6 +34,9 @@ ROWS = 10_000
 VALUES = 2_000_000
 """Outputs of them all, at most: with many classes there are fewer rows."""
 
+FEW = 100
+"""Rows below which equal ones of equal targets are taken for one of their weight: scikit-learn's checks ask for it."""
+
 _TILE = 512  # rows whose functions are in memory at a time
 _SURE = 1e-6  # least 1 − h: below, rounding decides
 DRAW = 0x6C656674  # keeps the draw apart from others
@@ -80,8 +83,9 @@ class LeftOut:
 def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: float) -> LeftOut:
     """Outputs of ridge regression on training rows, each as if it had been left out.
 
-    Rows of equal features are left out together, or each would be known from the others. A row that is a center is left
-    out as one too: a function that is largest at this very row is what no other row has.
+    Of rows of equal features one is left out, and the others stay: a row to come equals some as often. Few rows that
+    are copies are left out together (``one_by_one``). A row that is a center is left out as one too, unless an equal
+    one stays: a function that is largest at this very row no other row has.
 
     Args:
         problem: whose training rows are drawn from.
@@ -93,7 +97,13 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
     engine, outputs = problem.engine, weights.shape[1]
     ids = problem.draw(rows_left_out(problem.train.base_rows, outputs, problem.leave_out), DRAW)
     X, y, w = problem.full_rows(ids)
-    wanted, mass, codes = problem.by_features(X, as_values(y, outputs), w)
+    wanted = as_values(y, outputs)
+    means, mass, codes = problem.by_features(X, wanted, w)
+    if one_by_one(codes, wanted):
+        mass = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
+        codes = np.where(np.bincount(codes)[codes] == 1, codes, -1)  # no center is left out where an equal row stays
+    else:
+        wanted = means
     share, centers = mass / n, _centers(problem, ids, codes)
     found = engine.zeros((len(X), outputs))
     for rows in cuts(len(X), _TILE):
@@ -117,15 +127,26 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
     return LeftOut(found, y, w, "leave-one-out", ids)
 
 
+def one_by_one(codes: IntArray, values: Array) -> bool:
+    """Whether one of equal rows is left out, and not all of them.
+
+    Args:
+        codes: number of each row's group of equal features, shape (n,).
+        values: targets, shape (n, c).
+    """
+    first = np.unique(codes, return_index=True)[1]
+    return len(codes) >= FEW or len(first) == len(codes) or bool((values != values[first][codes]).any())
+
+
 def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list[int]]:
-    """Places of the centers that the rows of each group of equal rows are."""
+    """Places of the centers that the rows of each group are, but for the group -1."""
     centers = problem.centers.ids
     found: dict[int, list[int]] = {}
     if centers is None or problem.features is not None or not len(centers):
         return found
     order = np.argsort(centers)
     at = order[np.minimum(np.searchsorted(centers, ids, sorter=order), len(centers) - 1)]
-    for row in np.flatnonzero(centers[at] == ids).tolist():
+    for row in np.flatnonzero((centers[at] == ids) & (codes >= 0)).tolist():
         found.setdefault(int(codes[row]), []).append(int(at[row]))
     return found
 

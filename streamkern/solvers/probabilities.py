@@ -293,6 +293,9 @@ def calibrated(left_out: LeftOut, engine: Engine, logits: bool = False) -> Proba
     made = _solved(features, code, weight, engine, K, present, logits)
     if K == 2 and not _rises(made):  # few rows: one softness has the order of the scores
         made = _solved(features[:2], code, weight, engine, K, present, logits)
+    if not _follows(made):  # outputs on rows left out say the opposite, as of few rows that are far from one another
+        one, none = np.ones(K), np.zeros(K)
+        made = replace(made, below=one, above=none, bias=none, wide=None if logits else np.zeros(2))
     missing = np.flatnonzero(mass == 0).tolist()
     made = replace(made, facts={"source": left_out.source, "rows": len(y), "missing": missing} | made.facts)
     return replace(made, sets=ClassScores.of(made.probabilities(F), y, weight))
@@ -319,6 +322,15 @@ def _rises(made: ProbabilityCalibration) -> bool:
     f = np.linspace(-1.0, 2.0, 601)
     log_p = made.log_probabilities(np.column_stack([1.0 - f, f]))
     return bool((np.diff(log_p[:, 1] - log_p[:, 0]) > 0).all())
+
+
+def _follows(made: ProbabilityCalibration) -> bool:
+    """Whether each class's score is greater where its output is 1 than where it is 0; of two, their difference."""
+    K = len(made.bias)
+    Z = made._scores(np.eye(K))
+    if K == 2:
+        return bool(Z[0, 0] - Z[0, 1] > Z[1, 0] - Z[1, 1])
+    return bool((np.diag(Z) > made._scores(np.zeros((1, K)))[0]).all())
 
 
 class _Newton:

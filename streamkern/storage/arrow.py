@@ -172,6 +172,7 @@ class TableSource(ChosenSource):
         nan = not roles.wide and (request.lenient or roles.dtype.kind == "f")
         # Texts of labels and features are few, and read as a dictionary; those that name rows are all different.
         self._names_rows = request.role != "target"
+        self._kinds_fixed = isinstance(request.schema, Schema)  # those of a model, or of the first of several tables
         self._nullable = {*(roles.features if nan else ()), *(roles.targets if request.lenient else ())}
         self._words: list[dict[float, str]] = [{} for _ in roles.features]
 
@@ -195,6 +196,7 @@ class TableSource(ChosenSource):
         made = copy(self)
         made.__dict__.pop("fingerprint", None)
         made._read_by(schema)
+        made._kinds_fixed = True
         return made
 
     def _read_by(self, schema: Schema) -> None:
@@ -272,15 +274,17 @@ class TableSource(ChosenSource):
         nulls = self.dtype.kind != "f" and any(values.null_count for values in columns)
         X = np.empty((table.num_rows, len(columns)), dtype=np.float64 if nulls else self.dtype)
         for j, (values, column) in enumerate(zip(columns, self.schema.columns, strict=True)):
-            if self.schema.plain and is_number(values.type) and not pa.types.is_dictionary(values.type):
+            flags = column.kind != "boolean" or pa.types.is_boolean(values.type)
+            if self.schema.plain and flags and is_number(values.type) and not pa.types.is_dictionary(values.type):
                 X[:, j] = (values.cast(pa.float64(), safe=False) if values.null_count else values).to_numpy()
                 continue
             try:
                 X[:, j] = converted(values, column, self._words[j] if column.text else None)
             except UnfitError as error:
-                remedy = (
-                    f"correct the value or leave it empty; or read the column as another kind: "
-                    f'schema={{{column.name!r}: "category"}}'
+                remedy = "correct the value or leave it empty" + (
+                    f": the column is a {column.kind} in the rows of training, or in the table before this one"
+                    if self._kinds_fixed
+                    else f'; or read the column as another kind: schema={{{column.name!r}: "category"}}'
                 )
                 if column.kind == "datetime":
                     remedy += f"; dates of another order: pandas.to_datetime(table[{column.name!r}], dayfirst=True)"

@@ -339,7 +339,8 @@ def _schema(
             return None
         said = given.get(name)
         kind, text = field.inferred if said is None else (said.kind, said.text if whole else field.text)
-        columns.append(Column(name, kind, text and kind == "category", field.missing))
+        dated = said.dated if whole and said is not None else kind == "number" and field.inferred[0] == "datetime"
+        columns.append(Column(name, kind, text and kind == "category", field.missing, dated))
     return Schema(tuple(columns))
 
 

@@ -168,6 +168,8 @@ def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] |
         made = _floats(values.cast(pa.int64() if kind.bit_width == 64 else pa.int32())) / _UNITS[kind.unit]
     elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         made = _seconds(values)
+        if not column.dated and (there := ~np.isnan(made)).any():
+            raise UnfitError(row := int(np.argmax(there)), str(values[row].as_py()), f"a {column.kind}, but a date")
     else:
         made = _floats(values)
     if column.kind == "boolean" and not pa.types.is_boolean(kind):

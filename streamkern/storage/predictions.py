@@ -1,4 +1,4 @@
-"""Predictions at rest: a parquet file or a zarr group, made part by part in a directory next to it.
+"""Predictions at rest: a parquet or CSV file or a zarr group, made part by part in a directory next to it.
 
 A part is a fixed range of rows. It is there or it is not; the target appears by one rename when every part is.
 """
@@ -6,15 +6,18 @@ A part is a fixed range of rows. It is there or it is not; the target appears by
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import zarr
@@ -27,10 +30,15 @@ from streamkern.storage.writer import Workspace, staged_part
 from streamkern.storage.zarr import writable
 from streamkern.types import Array
 
-SUFFIXES = {"parquet": (".parquet", ".pq", ".parq"), "zarr": (".zarr",)}
+SUFFIXES = {"parquet": (".parquet", ".pq", ".parq"), "csv": (".csv",), "zarr": (".zarr",)}
 """How targets of each format end."""
 
 _MARK = "streamkern.predictions"
+
+_NAMES = re.compile(r"prediction(_.*)?|(score|probability)_.*|(lower|upper)(_\d+)?", re.DOTALL)
+"""Names of columns of predictions."""
+
+_IS_PREDICTION = re.compile(r"prediction(_.*)?", re.DOTALL)
 
 _NOTE = 1800
 """Bytes of a column of a row group in a footer: 850 measured while parts are written, and as many when it is."""
@@ -59,10 +67,18 @@ class OutputColumn:
 
 
 def record_at(place: Path) -> dict[str, Any] | None:
-    """Return the notes written with the predictions at a place; None if they are absent or incomplete."""
+    """Return the notes written with the predictions at a place; None if they are absent or incomplete.
+
+    A text table has none: where its columns are those of predictions, and an id first, the fingerprint is empty.
+    """
     found: Any = None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        if place.is_dir():
+        if place.suffix in SUFFIXES["csv"] and place.is_file():
+            with open(place, encoding="utf-8", newline="") as stream:
+                names = next(csv.reader(stream), [])
+            if names and all(map(_NAMES.fullmatch, names[1:])) and any(map(_IS_PREDICTION.fullmatch, names[:2])):
+                found = {"fingerprint": ""}
+        elif place.is_dir():
             found = read_json_file(place / "zarr.json")["attributes"][_MARK]
         else:
             found = json.loads(pq.read_schema(place).metadata[_MARK.encode()])
@@ -139,15 +155,28 @@ class Predictions(ABC):
         """All parts as the one thing that is put in place."""
 
 
-class ParquetPredictions(Predictions):
-    """One parquet file, a row group a part: plain columns, compressed, with a checksum on every page.
+class _Writer(Protocol):
+    """What writes tables to one file."""
 
-    A part is kept as an Arrow file, from which an interrupted prediction goes on. The parquet file is encoded behind
-    the parts as they come, so that little of it is left to do when the last one is there.
+    def write_table(self, table: pa.Table, row_group_size: int) -> None:
+        """Append rows, together where the format has groups of them."""
+
+    def close(self) -> None:
+        """Finish the file."""
+
+
+class FilePredictions(Predictions):
+    """One file. A part is kept as an Arrow file, from which an interrupted prediction goes on.
+
+    The whole is encoded behind the parts as they come, so that little of it is left to do when the last one is there.
     """
 
-    _whole: pq.ParquetWriter | None = None
+    _whole: _Writer | None = None
     _encoded = 0
+
+    @abstractmethod
+    def _opened(self) -> _Writer:
+        """What encodes the file."""
 
     def _prepare(self) -> None:
         pass
@@ -157,11 +186,6 @@ class ParquetPredictions(Predictions):
             with contextlib.suppress(OSError):  # a full disk takes no footer either, and this file is left behind
                 self._whole.close()
         self._whole, self._encoded = None, 0
-
-    @property
-    def noted_bytes(self) -> int:
-        """The footer, as it grows and as it is written."""
-        return _NOTE * len(self) * len(self._schema)
 
     def _files(self, part: int) -> list[Path]:
         a, b = self.rows(part)
@@ -198,20 +222,9 @@ class ParquetPredictions(Predictions):
             self._encode()
 
     def _encode(self) -> None:
-        """The next part as a row group."""
+        """The next part, at the end of the file."""
         if self._whole is None:
-            self._whole = pq.ParquetWriter(
-                self._file,
-                self._schema,
-                compression="zstd",
-                write_page_checksum=True,
-                # Labels are few: a dictionary of them takes half the time that compressing them does.
-                use_dictionary=[
-                    field.name
-                    for field in self._schema
-                    if field.type == pa.string() or (field.name == "prediction" and pa.types.is_integer(field.type))
-                ],
-            )
+            self._whole = self._opened()
         # Arrow's own file and no threads: one of them that lets go of a Python object as the process ends aborts it.
         options = pa.ipc.IpcReadOptions(use_threads=False)
         part = str(self._files(self._encoded)[0])
@@ -228,6 +241,55 @@ class ParquetPredictions(Predictions):
         self._whole.close()
         self._whole = None
         return self._file
+
+
+class ParquetPredictions(FilePredictions):
+    """One parquet file, a row group a part: plain columns, compressed, with a checksum on every page."""
+
+    @property
+    def noted_bytes(self) -> int:
+        """The footer, as it grows and as it is written."""
+        return _NOTE * len(self) * len(self._schema)
+
+    def _opened(self) -> _Writer:
+        writer: _Writer = pq.ParquetWriter(
+            self._file,
+            self._schema,
+            compression="zstd",
+            write_page_checksum=True,
+            # Labels are few: a dictionary of them takes half the time that compressing them does.
+            use_dictionary=[
+                field.name
+                for field in self._schema
+                if field.type == pa.string() or (field.name == "prediction" and pa.types.is_integer(field.type))
+            ],
+        )
+        return writer
+
+
+class CsvPredictions(FilePredictions):
+    """One CSV file of UTF-8, its first line the names of columns; numbers are as short as reads back the same."""
+
+    def _opened(self) -> _Writer:
+        return _CsvWriter(self._file, self._schema)
+
+
+class _CsvWriter:
+    """Text in quotes where it needs them, and an empty text always, which tells it from a missing one."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        with open(path, "w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream, lineterminator="\n").writerow(schema.names)
+        self._stream = pa.OSFile(str(path), "ab")
+        options = pacsv.WriteOptions(include_header=False, quoting_style="needed")
+        self._rows = pacsv.CSVWriter(self._stream, schema, write_options=options)
+
+    def write_table(self, table: pa.Table, row_group_size: int) -> None:
+        self._rows.write_table(table)
+
+    def close(self) -> None:
+        with self._stream:
+            self._rows.close()
 
 
 class ZarrPredictions(Predictions):
@@ -268,4 +330,8 @@ class ZarrPredictions(Predictions):
         return self.data
 
 
-FORMATS: dict[str, type[Predictions]] = {"parquet": ParquetPredictions, "zarr": ZarrPredictions}
+FORMATS: dict[str, type[Predictions]] = {
+    "parquet": ParquetPredictions,
+    "csv": CsvPredictions,
+    "zarr": ZarrPredictions,
+}

@@ -20,12 +20,14 @@ class Column:
         kind: ``number``; ``category``; ``boolean``, read as 0 and 1; ``datetime``, read as seconds since 1970 in UTC.
         text: whether the values of a category are text, for which numbers stand; else they are numbers themselves.
         missing: whether values are missing; None where only reading every row would show it.
+        dated: whether a number stands for a date, because the user calls a column of dates numbers.
     """
 
     name: str
     kind: str = "number"
     text: bool = False
     missing: bool | None = None
+    dated: bool = False
 
     @property
     def plain(self) -> bool:
@@ -80,7 +82,10 @@ class Schema:
 
     def to_json(self) -> list[dict[str, Any]]:
         """The columns as JSON."""
-        return [{"name": c.name, "kind": c.kind} | ({"text": True} if c.text else {}) for c in self.columns]
+        marks = ("text", "dated")
+        return [
+            {"name": c.name, "kind": c.kind} | {mark: True for mark in marks if getattr(c, mark)} for c in self.columns
+        ]
 
     def text_lines(self) -> list[str]:
         """One line a column, for people."""
@@ -106,7 +111,7 @@ class Schema:
             text = each.get("text", False)
             if type(text) is not bool or (text and each["kind"] != "category"):
                 raise ValueError(f"the column {each['name']!r} of the schema cannot hold text")
-            columns.append(Column(each["name"], each["kind"], text))
+            columns.append(Column(each["name"], each["kind"], text, dated=each.get("dated") is True))
         if len({column.name for column in columns}) < len(columns):
             raise ValueError("a column of the schema is named twice")
         return cls(tuple(columns))

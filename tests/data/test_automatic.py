@@ -251,6 +251,26 @@ def test_missing_numbers_of_a_table_are_filled_and_of_an_array_are_an_error() ->
         sk.KernelRegressor(**SETTINGS).fit(frame, X[:, 0])
 
 
+def test_rows_of_another_kind_than_in_training_are_refused_with_what_can_be_done_about_them() -> None:
+    table = pd.DataFrame({
+        "x": RNG.normal(size=N), "flag": RNG.random(N) < 0.5, "when": pd.date_range("2026-01-01", periods=N, freq="h"),
+    })  # fmt: skip
+    model = sk.KernelRegressor(**SETTINGS).fit(table, table.x)
+    few = table.head(3)
+    for other, message in (
+        (few.assign(x=few.when), "a number, but a date"),
+        (few.assign(x=["a", "b", "c"]), "number"),
+        (few.assign(flag=[0, 2, 1]), "boolean"),
+    ):
+        with pytest.raises(sk.DataError, match=message) as found:
+            model.predict(other)
+        assert "in the rows of training" in str(found.value)
+        assert "schema=" not in str(found.value)
+    assert model.predict(few.assign(flag=[0, 1, 1])).shape == (3,)
+    numbers = sk.KernelRegressor(**SETTINGS).fit(sk.from_arrays(table, table.x, schema={"when": "number"}))
+    assert np.isfinite(numbers.predict(few)).all()  # dates that the user calls numbers stay so
+
+
 def test_what_tells_no_rows_apart_is_refused() -> None:
     with pytest.raises(sk.DataError, match="No column distinguishes rows"):
         prepared({"a": ["x"] * 600, "b": [f"r{i}" for i in range(600)]}, np.arange(600.0))

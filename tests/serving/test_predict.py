@@ -55,6 +55,8 @@ def read(place: Path) -> dict[str, list[Any]]:
     """Columns by name, however they are stored."""
     if place.suffix == ".parquet":
         return {name: values.to_list() for name, values in pd.read_parquet(place).items()}
+    if place.suffix == ".csv":
+        return {name: values.to_list() for name, values in pd.read_csv(place, keep_default_na=False).items()}
     found: dict[str, list[Any]] = {}
     for name, array in zarr.open_group(place, mode="r").arrays():
         fields = array.attrs.get("fields")
@@ -68,7 +70,7 @@ def contents(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [*FORMATS, "csv"])
 def test_labels_scores_and_ids_are_those_of_the_rows_in_their_order(made: Path, tmp_path: Path, format: str):
     place = tmp_path / f"out.{format}"
     result = predict(made / "classes.zarr", made / "new.parquet", place, id="key", scores=True, memory="4GiB")
@@ -95,7 +97,7 @@ def test_a_target_of_parquet_is_one_file_that_every_reader_reads(made: Path, tmp
     assert pq.read_table(place).column("prediction").to_pylist() == want
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [*FORMATS, "csv"])
 def test_predictions_that_are_all_zero_are_rows_like_others(tmp_path: Path, format: str):
     X = np.random.default_rng(0).normal(size=(200, 4))
     model = sk.KernelClassifier(kernel=sk.Gaussian(1.0), centers=sk.Uniform(20), solver=sk.Direct())
@@ -108,7 +110,7 @@ def test_predictions_that_are_all_zero_are_rows_like_others(tmp_path: Path, form
     assert not rows.any()
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [*FORMATS, "csv"])
 def test_several_values_a_row_and_from_zarr(made: Path, tmp_path: Path, format: str):
     rows = frame(900, seed=2)
     sk.write_zarr(str(tmp_path / "new.zarr"), rows[NAMES].to_numpy(), columns=NAMES, chunk_rows=130)
@@ -120,7 +122,7 @@ def test_several_values_a_row_and_from_zarr(made: Path, tmp_path: Path, format: 
     np.testing.assert_allclose(found["prediction_1"], want[:, 1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [*FORMATS, "csv"])
 def test_parts_threads_and_processes_change_no_byte_of_a_row(
     made: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -155,7 +157,7 @@ print(module.predict(model, data, target, id="key", scores=True).kept)
 """
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [*FORMATS, "csv"])
 def test_after_kill_9_it_goes_on_with_what_is_missing_and_gives_the_same_bytes(
     made: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -197,6 +199,31 @@ def test_what_is_done_is_not_done_again_and_nothing_else_is_replaced(made: Path,
             predict(made / "classes.zarr", made / "new.parquet", other, overwrite=True)
         assert contents(other) == before
     assert record_at(made / "new.parquet") is None
+
+
+def test_a_csv_file_reads_back_as_it_was_and_only_predictions_are_replaced(tmp_path: Path):
+    labels = ['say "no"', "a,b", "", "two\nlines", "Ünï ", "007"]
+    rows = pd.DataFrame({"x": np.arange(60) % 6 / 3.0, "key": [f"{i:03}" for i in range(60)]})
+    data = sk.from_arrays(rows[["x"]], np.array(labels)[np.arange(60) % 6])
+    model = sk.KernelClassifier(kernel=sk.Gaussian(0.2), centers=60, solver=sk.Direct(1e-6)).fit(data).model_
+    place = tmp_path / "out.csv"
+    predict(model, rows, place, id="key", scores=True)
+    found = pd.read_csv(place, dtype={"key": str}, keep_default_na=False)
+    assert found.key.to_list() == rows.key.to_list()
+    assert found.prediction.to_list() == [labels[i % 6] for i in range(60)]
+    outputs = np.column_stack([found[f"score_{label}"] for label in model.encoding.values]).astype(np.float32)
+    np.testing.assert_array_equal(outputs, model.decision_function(rows).astype(np.float32))
+    with pytest.raises(sk.StorageError, match="something at this place"):
+        predict(model, rows, place)
+    predict(model, rows, place, overwrite=True)
+    assert list(pd.read_csv(place)) == ["prediction"]
+    rows.assign(prediction=1).to_csv(other := tmp_path / "other.csv", index=False)
+    for mine in (rows.assign(prediction=1), rows.assign(score_1=1)[["key", "score_1"]]):
+        mine.to_csv(other, index=False)
+        before = other.read_bytes()
+        with pytest.raises(sk.StorageError, match="something at this place"):
+            predict(model, rows, other, overwrite=True)
+        assert other.read_bytes() == before
 
 
 def test_a_target_in_the_hands_of_another_process_is_left_to_it(made: Path, tmp_path: Path):
@@ -269,7 +296,7 @@ def test_a_nan_is_named_by_its_row_and_nothing_stands_at_the_target(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"target": "out.csv"}, "format"),
+        ({"target": "out.xlsx"}, "format"),
         ({"target": "s3://bucket/out.parquet"}, "local files only"),
         ({"model": "values.zarr", "scores": True}, "no scores"),
         ({"id": "prediction"}, "cannot be called"),
@@ -291,19 +318,19 @@ def test_bad_usage_is_refused_before_anything_is_written(made: Path, tmp_path: P
 def small_disk(tmp_path: Path):
     place = tmp_path / "disk"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", place], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", place], capture_output=True).returncode:
         pytest.skip("mounting a small file system takes root, and a kernel that lets it")
     yield place
     subprocess.run(["umount", place], check=True)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [*FORMATS, "csv"])
 def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(
     made: Path, small_disk: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "PART_ROWS", 257)
     filler, place = small_disk / "filler", small_disk / f"out.{format}"
-    filler.write_bytes(bytes(200 << 10))
+    filler.write_bytes(bytes(456 << 10))
     with pytest.raises(sk.StorageError, match="the disk is full"):
         predict(made / "classes.zarr", made / "new.parquet", place, id="key", scores=True)
     assert not place.exists()
@@ -370,7 +397,7 @@ def test_the_commands_and_the_python_of_the_page_run_in_its_order(
 
 @pytest.mark.parametrize(
     ("words", "status"),
-    [(["absent.zarr", "new.parquet", "o.parquet"], 1), (["m.zarr", "new.parquet", "o.csv"], 2),
+    [(["absent.zarr", "new.parquet", "o.parquet"], 1), (["m.zarr", "new.parquet", "o.xlsx"], 2),
      (["m.zarr", "new.parquet", "o.parquet", "--memory", "9MiB"], 2), (["m.zarr", "new.parquet", "m.zarr"], 1)],
 )  # fmt: skip
 def test_the_exit_status_says_how_it_ended(made: Path, tmp_path: Path, monkeypatch, words: list[str], status: int):

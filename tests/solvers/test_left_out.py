@@ -116,7 +116,22 @@ def test_leave_one_out_is_bounded_where_a_row_decides_its_own_output():
         assert np.isfinite(found.outputs).all()
 
 
-def test_equal_rows_are_left_out_together():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_of_equal_rows_one_is_left_out_and_the_others_stay(weighted):
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.standard_normal((20, 2)), 3, axis=0)
+    w = rng.uniform(0.5, 2.0, 60) if weighted else None
+    data = sk.from_arrays(X, rng.standard_normal((60, 2)), sample_weight=w)
+    with ThreadsExecutor() as executor:
+        problem = Problem(
+            data, Continuous(np.zeros(2), flat=False), sk.Gaussian(1.5),
+            CenterSet(X[:30:3].copy(), np.arange(0, 30, 3)), executor, np.dtype(np.float64), leave_out=ROWS, mean_weight=1.0 if w is None else float(w.mean()),
+        )  # fmt: skip
+        found = train(problem, sk.Direct(ridge=1e-2).setup(problem)).left_out
+        np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
+
+
+def test_copies_of_few_rows_are_left_out_together():
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 2)), rng.standard_normal((40, 1))
     w = rng.integers(1, 4, size=40)
