@@ -25,7 +25,7 @@ from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Expansion, Kernel, Laplace
 from streamkern.solvers.base import Problem
-from streamkern.solvers.left_out import DRAW, LeftOut, one_by_one, rows_left_out
+from streamkern.solvers.left_out import DRAW, LeftOut, equals_stay, rows_left_out
 from streamkern.solvers.residual import FAR, relative_residual
 from streamkern.solvers.score import residual
 from streamkern.sweep import Contribution
@@ -97,7 +97,7 @@ def solve_every_row(problem: Problem, basis: Expansion, ridge: float) -> tuple[A
         if w is not None:  # a row of weight 0 has no equation to leave out
             drawn, at = drawn[w[at] > 0], at[w[at] > 0]
         inverses = _inverses(engine, L, v, codes, at)
-        if codes.max() + 1 == n or not one_by_one(codes, Y):
+        if codes.max() + 1 == n or not equals_stay(codes, Y):
             values, missed = means, b[at] / inverses
         else:
             # One of a group of equal rows: orthogonal to v, the inverse of A is 1/shift within the group.

@@ -84,7 +84,7 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
     """Outputs of ridge regression on training rows, each as if it had been left out.
 
     Of rows of equal features one is left out, and the others stay: a row to come equals some as often. Few rows that
-    are copies are left out together (``one_by_one``). A row that is a center is left out as one too, unless an equal
+    are copies are left out together (``equals_stay``). A row that is a center is left out as one too, unless an equal
     one stays: a function that is largest at this very row no other row has.
 
     Args:
@@ -99,7 +99,7 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
     X, y, w = problem.full_rows(ids)
     wanted = as_values(y, outputs)
     means, mass, codes = problem.by_features(X, wanted, w)
-    if one_by_one(codes, wanted):
+    if equals_stay(codes, wanted):
         mass = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
         codes = np.where(np.bincount(codes)[codes] == 1, codes, -1)  # no center is left out where an equal row stays
     else:
@@ -127,7 +127,7 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
     return LeftOut(found, y, w, "leave-one-out", ids)
 
 
-def one_by_one(codes: IntArray, values: Array) -> bool:
+def equals_stay(codes: IntArray, values: Array) -> bool:
     """Whether one of equal rows is left out, and not all of them.
 
     Args:

@@ -125,7 +125,8 @@ def test_of_equal_rows_one_is_left_out_and_the_others_stay(weighted):
     with ThreadsExecutor() as executor:
         problem = Problem(
             data, Continuous(np.zeros(2), flat=False), sk.Gaussian(1.5),
-            CenterSet(X[:30:3].copy(), np.arange(0, 30, 3)), executor, np.dtype(np.float64), leave_out=ROWS, mean_weight=1.0 if w is None else float(w.mean()),
+            CenterSet(X[:30:3].copy(), np.arange(0, 30, 3)), executor, np.dtype(np.float64), leave_out=ROWS,
+            mean_weight=1.0 if w is None else float(w.mean()),
         )  # fmt: skip
         found = train(problem, sk.Direct(ridge=1e-2).setup(problem)).left_out
         np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
