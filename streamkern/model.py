@@ -300,15 +300,18 @@ class KernelMachine(ModelAnswers):
             here = slice(max(0, start - int(starts[i])), min(stop, int(stops[i])) - int(starts[i]))
             yield Predicted(*block).part(here)
 
-    def answering(self, scales: bool = False) -> Callable[[Array], Array]:
+    def answering(
+        self, scales: bool = False, panels: Callable[[Basis], list[Array]] = lambda basis: []
+    ) -> Callable[[Array], Array]:
         """A function from stored rows in memory (n, d) to outputs (n, c): what every call needs is made once.
 
-        With ``scales`` to (n, 2c): with what ``intervals`` are made from.
+        With ``scales`` to (n, 2c): with what ``intervals`` are made from. ``panels`` says where panels are kept.
 
         Many threads may call it. It raises DataError as ``decision_function`` does, and trusts the shape.
         """
         dataset = self._prepared(Dataset(open_source(np.empty((0, self.n_features)))))
         assembly, basis = self._assembly(dataset, encoding=None), self._basis()
+        basis.buffers = panels(basis)
         weights = self._intervals().widened(self.weights) if scales else self.weights
 
         most = max(1, _CALL_BYTES // (8 * self.widest))

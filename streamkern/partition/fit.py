@@ -270,7 +270,7 @@ def _grown(
                 described(recipe.kernel), recipe.seed, recipe.dtype, platform.machine(),
             )  # fmt: skip
 
-        return stages.keep(name, key, compute)
+        return stages.keep(name, key, lambda: _trimmed(compute()))
 
     kernel = recipe.kernel or Laplace("median")
     grown = Ground(partition, assembly, kernel, executor, recipe.seed).grow(keep)
@@ -284,12 +284,18 @@ def _grown(
     return grown
 
 
+def _trimmed(found: T) -> T:
+    """A stage's value, once what the stage has freed is given back: leaves begin where the process was."""
+    release()
+    return found
+
+
 def _prints(assembly: Assembly, tree: CutTree, executor: Executor, stages: Stages) -> Prints:
     """What the rows of each leaf are, as a stage."""
     return stages.keep(
         "fingerprints",
         lambda: (rows_key(assembly.dataset), tree.fingerprint, encoding_to_json(assembly.encoding)),
-        lambda: Prints.of(assembly, tree, executor),
+        lambda: _trimmed(Prints.of(assembly, tree, executor)),
     )
 
 
@@ -393,11 +399,13 @@ class _Training:
         return self.stages.keep(
             "scatter",
             None,
-            lambda: Scattered.of(
-                self.assembly,
-                tree,
-                self.executor,
-                folder / digest("runs by id", self.common, rows_key(self.assembly.dataset))[:16],
+            lambda: _trimmed(
+                Scattered.of(
+                    self.assembly,
+                    tree,
+                    self.executor,
+                    folder / digest("runs by id", self.common, rows_key(self.assembly.dataset))[:16],
+                )
             ),
         )
 

@@ -128,6 +128,29 @@ class Leaves:
         return spread
 
 
+_FREE: dict[str, list[Array]] = {}
+"""Panels that no thread uses now, flat, by dtype."""
+
+
+class _Panels(list[Array]):
+    """Panels of one leaf's basis, from those that all leaves share: a thread needs one at a time, whatever its width.
+
+    With panels of their own a thousand leaves of a thousand centers would keep a gigabyte of them, for each thread.
+    """
+
+    def __init__(self, basis: Basis) -> None:
+        super().__init__()
+        self.shape, self.dtype = (basis.row_tile, basis.width), np.dtype(basis.dtype)
+        self.free = _FREE.setdefault(self.dtype.str, [])
+
+    def pop(self, index: Any = -1) -> Array:
+        flat, size = self.free.pop(), self.shape[0] * self.shape[1]
+        return (flat[:size] if len(flat) >= size else np.empty(size, self.dtype)).reshape(self.shape)
+
+    def append(self, panel: Array) -> None:
+        self.free.append((panel if panel.base is None else panel.base).reshape(-1))
+
+
 def quick(model: KernelMachine, scales: bool = False) -> Callable[[Array], Array]:
     """A function from encoded rows to a leaf's outputs, as ``KernelMachine.answering``, without its checks of rows.
 
@@ -139,9 +162,10 @@ def quick(model: KernelMachine, scales: bool = False) -> Callable[[Array], Array
     scaled, encoding = intervals is not None, model.encoding
     weights = model.weights if intervals is None else intervals.widened(model.weights)
     if model.transforms or np.any(model.origin):
-        plain = model.answering(scales=scaled)
+        plain = model.answering(scaled, _Panels)
     else:
         basis, center = model.functions()
+        basis.buffers = _Panels(basis)
         factor = np.asarray(model.factor, dtype=model.Z.dtype)
         offset = np.asarray(model.shift - center, dtype=model.Z.dtype)
 

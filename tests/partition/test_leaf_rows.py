@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,3 +56,18 @@ def test_memory_of_digests_does_not_grow_with_rows_times_leaves(monkeypatch: pyt
             tracemalloc.stop()
         assert found.counts.sum() == n
     assert peaks[1] < 2 * peaks[0]
+
+
+@pytest.mark.parametrize("metric", [None, sk.AGOP(rounds=1)])
+def test_leaves_share_the_memory_that_kernel_values_are_in(metric: sk.AGOP | None, tmp_path: Path):
+    """A thread needs one panel at a time, whatever the number of leaves and their centers."""
+    X = np.random.default_rng(0).normal(size=(4000, D)).astype(np.float32)
+    given = sk.KernelRegressor("laplace", centers=300, metric=metric, partition=sk.Partition(leaves=8))
+    model = given.fit(X, np.sin(X[:, 0])).model_
+    model.predict(X[:1])
+    tracemalloc.start()
+    outputs = model.predict(X)
+    kept = tracemalloc.get_traced_memory()[0] - outputs.nbytes
+    tracemalloc.stop()
+    assert kept < 4 * 256 * 300 * X.itemsize  # with a panel for each leaf eight
+    assert np.array_equal(sk.load_model(model.save(tmp_path / "model.zarr")).predict(X), outputs)
