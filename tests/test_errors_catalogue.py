@@ -143,6 +143,7 @@ PLAIN = {
     "storage/scatter.py": "OSError, told by the ingest",
     "storage/writer.py": "OSError of the system, put in words by staged and Workspace",
     "storage/zarr_store.py": "what zarr expects of a store",
+    "backends/lapack.py": "LinAlgError, as SciPy raises it, caught by the factors that a matrix may not have",
     "cli.py": "argparse's own, and signals",
     "memory.py": "an AssertionError of what cannot be",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,65 @@ from numba.extending import get_cython_function_address
 
 from streamkern.types import Array
 
-_REALS = {np.dtype(np.float32): ("ssyevr", ctypes.c_float), np.dtype(np.float64): ("dsyevr", ctypes.c_double)}
+_REALS = {np.dtype(np.float32): ("s", ctypes.c_float), np.dtype(np.float64): ("d", ctypes.c_double)}
+
+
+@cache
+def _routine(name: str, arguments: int) -> Callable[..., None]:
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(
+        get_cython_function_address("scipy.linalg.cython_lapack", name)
+    )
+
+
+def potrf(A: Array) -> Array:
+    """Lower factor L of A = L Lᵀ: what ``scipy.linalg.cholesky`` gives, bit for bit.
+
+    Args:
+        A: shape (p, p), float32 or float64; only what is on the diagonal and below it is looked at.
+
+    Raises:
+        LinAlgError: a pivot is not positive.
+    """
+    L, n, info = np.array(A, order="F"), ctypes.c_int(len(A)), ctypes.c_int()
+    by: Callable[[Any], Any] = ctypes.byref
+    _routine(_REALS[L.dtype][0] + "potrf", 5)(b"L", by(n), L.ctypes, by(n), by(info))
+    if info.value:
+        raise np.linalg.LinAlgError(f"the pivot {info.value} is not positive")
+    return np.tril(L)
+
+
+def trtrs(R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
+    """R⁻¹ B, or R⁻ᵀ B, by columns: what ``scipy.linalg.solve_triangular`` gives, bit for bit.
+
+    Args:
+        R: triangular, shape (p, p), float32 or float64; the other triangle is not looked at.
+        B: shape (p, k) or (p,).
+        lower: whether R is lower triangular.
+        transposed: whether its transpose is divided by.
+
+    Raises:
+        LinAlgError: R is singular.
+    """
+    dtype = np.result_type(R, B)
+    R, X = R.astype(dtype, copy=False), np.array(B, dtype=dtype, order="F")
+    if not X.size:
+        return X
+    size = dtype.itemsize
+    by_rows = R.strides[1] == size and R.strides[0] % size == 0 and R.strides[0] >= len(R) * size
+    if not by_rows and not R.flags.f_contiguous:
+        R, by_rows = np.ascontiguousarray(R), True
+    if by_rows:  # to LAPACK, which goes by columns, that is Rᵀ
+        lower, transposed = not lower, not transposed
+    n, columns = ctypes.c_int(len(R)), ctypes.c_int(X.size // len(X))
+    apart, info = ctypes.c_int((R.strides[0] if by_rows else R.strides[1]) // size), ctypes.c_int()
+    by: Callable[[Any], Any] = ctypes.byref
+    _routine(_REALS[dtype][0] + "trtrs", 10)(
+        b"L" if lower else b"U", b"T" if transposed else b"N", b"N", by(n), by(columns), R.ctypes, by(apart), X.ctypes,
+        by(n), by(info),
+    )  # fmt: skip
+    if info.value:
+        raise np.linalg.LinAlgError(f"the diagonal is 0 in row {info.value - 1}")
+    return X
 
 
 def top_eigenpairs(K: Array, k: int) -> tuple[Array, Array]:
@@ -25,14 +84,12 @@ def top_eigenpairs(K: Array, k: int) -> tuple[Array, Array]:
     Returns:
         Values (m,) and vectors (s, m): m is k, or less where K is not finite.
     """
-    s, (name, real) = len(K), _REALS[K.dtype]
+    s, (kind, real) = len(K), _REALS[K.dtype]
     A, values = K.copy(), np.empty(s, K.dtype)
     vectors = np.empty((k, s), K.dtype)  # columns as LAPACK has them
     support, found, info = np.empty(2 * k, np.intc), ctypes.c_int(), ctypes.c_int()
     n, first, unused = ctypes.c_int(s), ctypes.c_int(s - k + 1), real(0.0)
-    routine: Callable[..., None] = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 21)(
-        get_cython_function_address("scipy.linalg.cython_lapack", name)
-    )
+    routine = _routine(f"{kind}syevr", 21)
 
     def call(work: Array, integers: Array, *lengths: ctypes.c_int) -> None:
         by: Callable[[Any], Any] = ctypes.byref

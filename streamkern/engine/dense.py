@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
+from streamkern.backends import lapack
 from streamkern.backends.product import Factor
 from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
@@ -77,8 +77,8 @@ def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
         NumericalError: a pivot is not positive.
     """
     _cholesky(A, [slice(a, min(a + TILE, len(A))) for a in range(0, len(A), TILE)], parallel, last=False)
-    half = scipy.linalg.solve_triangular(A, B, lower=True, check_finite=False)
-    return np.asarray(scipy.linalg.solve_triangular(A, half, lower=True, trans="T", check_finite=False))
+    half = lapack.trtrs(A, B, lower=True)
+    return lapack.trtrs(A, half, lower=True, transposed=True)
 
 
 def _cholesky(A: Array, cuts: list[slice], parallel: Map, last: bool = True) -> list[Array]:
@@ -96,13 +96,13 @@ def _cholesky(A: Array, cuts: list[slice], parallel: Map, last: bool = True) -> 
 
         update(K)
         try:
-            A[K, K] = scipy.linalg.cholesky(A[K, K], lower=True, check_finite=False)
+            A[K, K] = lapack.potrf(A[K, K])
         except np.linalg.LinAlgError as error:
             raise not_positive() from error
         if not last and k == len(cuts) - 1:
             break
         identity = np.eye(K.stop - K.start, dtype=A.dtype)
-        inverses.append(scipy.linalg.solve_triangular(A[K, K], identity, lower=True, check_finite=False))
+        inverses.append(lapack.trtrs(A[K, K], identity, lower=True))
         right = Factor(inverses[-1])
 
         def panel(rows: slice, K: slice = K, update: Any = update, right: Factor = right) -> None:
@@ -154,12 +154,14 @@ def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
 def mirror(A: Array, parallel: Map, tile: int = TILE) -> Array:
     """A with what lies below its diagonal above it too, in place: by tiles, as columns are slow to write."""
     cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
+    above = np.triu(np.ones((min(tile, len(A)),) * 2, dtype=bool), 1)
 
     def part(i: int) -> None:
         rows = cuts[i]
         for cols in cuts[:i]:
             A[cols, rows] = A[rows, cols].T
-        A[rows, rows] = np.tril(A[rows, rows]) + np.tril(A[rows, rows], -1).T
+        own = A[rows, rows]
+        np.copyto(own, own.T.copy(), where=above[: len(own), : len(own)])
 
     parallel(part, range(len(cuts)))
     return A

@@ -164,6 +164,9 @@ class HostEngine(NumpyEngine):
     def cholesky(self, A: Array) -> Array:
         return dense.cholesky(A, self.parallel)
 
+    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
+        return lapack.trtrs(R, B, lower=lower, transposed=transposed)
+
     def spd_solve(self, A: Array, B: Array) -> Array:
         return dense.spd_solve(A, B, self.parallel)
 

@@ -6,7 +6,7 @@ two large matrices does not. So they are counted apart.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,22 @@ class Operations:
     eigen: float = 0.0
     numbers: float = 0.0
 
+    @property
+    def counts(self) -> tuple[float, ...]:
+        """The numbers of all kinds, in order: ``dataclasses.astuple`` copies each deeply."""
+        return tuple(vars(self).values())
+
     def __add__(self, other: Operations) -> Operations:
-        return Operations(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Operations(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
 
     def __mul__(self, times: float) -> Operations:
-        return Operations(*(times * a for a in astuple(self)))
+        return Operations(*(times * a for a in self.counts))
 
     __rmul__ = __mul__
 
     def priced(self, prices: Operations) -> float:
         """Σ operations times the price of their kind: seconds, where prices are seconds an operation."""
-        return float(sum(a * b for a, b in zip(astuple(self), astuple(prices), strict=True)))
+        return float(sum(a * b for a, b in zip(self.counts, prices.counts, strict=True)))
 
     def flops(self, entry: float) -> float:
         """Floating-point operations in all, ``entry`` of them for a value of the basis."""

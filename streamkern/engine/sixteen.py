@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
+from streamkern.backends import lapack
 from streamkern.backends.product import Factor
 from streamkern.backends.thin import add_transposed, laid_out, room, times
 from streamkern.engine.base import SLAB, SUMS, Centered, Map
@@ -97,10 +97,10 @@ def _in_place(store: Array, W: list[Array]) -> tuple[list[Array], list[Array]]:
 def _inverse_lower(S: Array) -> Array:
     """L⁻¹ of S = L Lᵀ, float32."""
     try:
-        L = scipy.linalg.cholesky(S, lower=True, check_finite=False)
+        L = lapack.potrf(S)
     except np.linalg.LinAlgError as error:
         raise not_positive() from error
-    inverse = scipy.linalg.solve_triangular(L, np.eye(len(L)), lower=True, check_finite=False).astype(np.float32)
+    inverse = lapack.trtrs(L, np.eye(len(L)), lower=True).astype(np.float32)
     if not np.isfinite(inverse).all():
         raise not_positive()
     return inverse

@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, SupportsFloat
@@ -454,7 +453,7 @@ class Expansion(Basis):
         return Expansion(self.kernel, Z, engine or self.engine)
 
     def head(self, n: int) -> Expansion:
-        head = copy(self)
+        head = object.__new__(type(self))  # a copy would pack all centers anew
         head.__dict__ = self.__getstate__()
         head.Z = self.Z[:n]
         head.resident = self.engine.hold_head(self.resident, head.Z)

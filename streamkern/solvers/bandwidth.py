@@ -31,16 +31,19 @@ _DRAW = 0x6D656469616E  # keeps these rows apart from what else is drawn
 R = TypeVar("R")
 
 
-def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], norm: int = 2) -> float:
+def median_distance(
+    dataset: Dataset, executor: Executor, dtype: np.dtype[Any], norm: int = 2, most: int = ROWS
+) -> float:
     """Median distance of two of the dataset's rows, scaled and not augmented, over the pairs that differ.
 
-    Of ``ROWS`` rows that are a function of the row ids alone: the same bits under any chunking and on any executor.
+    Of at most so many rows, a function of the row ids alone: the same bits under any chunking and on any executor.
 
     Args:
         dataset: the rows, preprocessed.
         executor: where they are read.
         dtype: of the streaming arithmetic, to which rows are rounded; distances are taken in float64.
         norm: 2, or 1 for Σ_k |x_k − z_k|.
+        most: rows whose distances are taken.
 
     Raises:
         DataError: the rows looked at are all the same.
@@ -48,7 +51,7 @@ def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], 
     from scipy.spatial.distance import pdist  # a tenth of a second that only this needs
 
     data = dataset.plain()
-    ids = data.draw(min(ROWS, data.base_rows), _DRAW)
+    ids = data.draw(min(most, data.base_rows), _DRAW)
     X, _ = gather(executor, Assembly(data, dtype=dtype), ids)
     distances = pdist(X.astype(np.float64), "euclidean" if norm == 2 else "cityblock")
     distances = distances[distances > 0]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from streamkern.backends import get_backend
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block, Scan
 from streamkern.data.targets import as_values
@@ -39,6 +40,7 @@ FEW = 100
 
 _TILE = 512  # rows whose functions are in memory at a time
 _SURE = 1e-6  # least 1 − h: below, rounding decides
+_ALONG = 0x616C6B65  # seeds the direction along which rows are compared first
 DRAW = 0x6C656674  # keeps the draw apart from others
 
 
@@ -153,9 +155,20 @@ def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list
 
 def alike(X: Array) -> tuple[IntArray, IntArray]:
     """Number of each row's group of equal rows, shape (n,), and the first row of each group."""
-    seen: dict[bytes, int] = {}
-    codes = np.array([seen.setdefault(digest, len(seen)) for digest in row_digests(X)], dtype=np.int64)
-    return codes, np.unique(codes, return_index=True)[1]
+    # Equal rows have equal sums along any direction: rows of a sum of their own are equal to no other.
+    along: Array = np.random.default_rng(_ALONG).uniform(0.5, 1.5, (X.shape[1],))
+    projected = get_backend().project(X, np.arange(len(X)), along)
+    sums, codes, counts = np.unique(projected, return_inverse=True, return_counts=True)
+    if len(sums) == len(X):
+        return np.arange(len(X)), np.arange(len(X))
+    shared, seen = np.flatnonzero(counts[codes] > 1), dict[bytes, int]()
+    found = [seen.setdefault(digest, len(seen)) for digest in row_digests(X[shared])]
+    codes[shared] = len(sums) + np.array(found, dtype=np.int64)
+    _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank[codes], first[order]
 
 
 def row_digests(X: Array) -> Iterator[bytes]:

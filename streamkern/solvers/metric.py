@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -501,6 +502,7 @@ def metric_bill(agop: AGOP, size: Size, rows: int) -> MetricBill:
     return MetricBill(work, fits * (2.0 * sample), peak + sampled + square, sample, fits)
 
 
+@lru_cache(maxsize=256)  # a fit asks for the same ones again and again
 def round_work(
     sample: int, p: int, full: bool, size: Size, ridges: tuple[float, ...] = RIDGES, compared: int | None = None
 ) -> tuple[Operations, Operations, int]:

@@ -188,6 +188,15 @@ MEMORY: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def imported() -> None:
+    """What a first set-up imports is no memory of any."""
+    with ThreadsExecutor(1) as executor:
+        solver = sk.EigenPro()
+        solver.prepare(problem((300, 40, 3, 2, 2), solver, None, executor))
+
+
+@pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize(("threads", "shape"), [(1, (6000, 900, 12, 4, 4)), (2, (5000, 2400, 30, 40, 4))], ids=str)
 @pytest.mark.parametrize("name", MEMORY)
 def test_memory_is_what_the_meter_says_and_no_less(name: str, threads: int, shape: tuple[int, ...]):
