@@ -249,8 +249,7 @@ class Ground:
             chosen = [leaf for leaf in self._chosen(grown) if whole or len(at.get(leaf, ())) >= SURE]
             if not chosen:
                 break
-            lines = self._lines(chosen, at)
-            bins = [line.counts(X[at[leaf]]) for leaf, line in lines.items()]
+            lines, bins = self._lines(chosen, at)
             before, grown = len(grown.tree.cuts), self._cut(grown, chosen, lines, bins, expected)
             for node in range(before, len(grown.tree.cuts)):
                 left, right = (-1 - grown.tree.children[node]).tolist()
@@ -264,25 +263,25 @@ class Ground:
         """The tree with these leaves cut, by counts of all rows."""
         X, _, w = self.sample
         at = dict(grown.tree.training(X, w))
-        lines, bins = self._lines(chosen, at), []
+        lines, bins = self._lines(chosen, at)
         if lines:
             (totals,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), Counting(grown.tree, lines)))
             ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
             bins = np.split(np.asarray(totals)[grown.tree.leaves :], ends[:-1])
         return self._cut(grown, chosen, lines, bins, int)
 
-    def _lines(self, chosen: list[int], at: dict[int, IntArray]) -> dict[int, Axis]:
-        """Directions of the leaves that have one, from the places of their rows in the sample."""
+    def _lines(self, chosen: list[int], at: dict[int, IntArray]) -> tuple[dict[int, Axis], Sequence[IntArray]]:
+        """Directions of the leaves that have one, from the places of their rows in the sample, which are counted."""
         X, y, w = self.sample
         none = np.empty(0, dtype=np.int64)
         items = [
             (leaf, X[rows], y[rows], None if w is None else w[rows])
             for leaf, rows in ((leaf, at.get(leaf, none)) for leaf in chosen)
         ]
-        shared = (self.kernel, self.assembly.encoding, self.seed)
-        axis = axis_of if self.partition.cuts == "gradient" else between_means
-        found = zip(chosen, self.executor.imap(axis, items, shared), strict=True)
-        return {leaf: line for leaf, line in found if line is not None}
+        shared = (self.kernel, self.assembly.encoding, self.seed, self.partition.cuts)
+        found = zip(chosen, self.executor.imap(_line, items, shared), strict=True)
+        made = [(leaf, *line) for leaf, line in found if line is not None]
+        return {leaf: line for leaf, line, _ in made}, [counted for *_, counted in made]
 
     def _cut(
         self, grown: Grown, chosen: list[int], lines: dict[int, Axis], bins: Sequence[IntArray],
@@ -382,6 +381,14 @@ def _pooled(values: list[tuple[float, int]]) -> list[tuple[float, float, int]]:
         else:
             parts.append((value, value, rows))
     return parts
+
+
+def _line(
+    item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int, cuts: str
+) -> tuple[Axis, IntArray] | None:
+    """The direction in which a leaf is cut, and its rows of the sample along it: a task."""
+    axis = (axis_of if cuts == "gradient" else between_means)(item, kernel, encoding, seed)
+    return None if axis is None else (axis, axis.counts(item[1]))
 
 
 def axis_of(item: tuple[int, Array, Array, Array | None], kernel: Kernel, encoding: Encoding, seed: int) -> Axis | None:
