@@ -656,6 +656,8 @@ solvers/estimator_inputs.py: y is the text
     test_estimators.py::test_no_target_at_all_is_told
 solvers/estimator_inputs.py: A target is missing:
     test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
+solvers/estimator_inputs.py: Targets are of two types:
+    test_estimators.py::test_targets_of_two_types_are_told_by_their_rows
 solvers/estimator_inputs.py: There is no target: this estimator requir
     test_estimators.py::test_no_target_at_all_is_told
 commands/runs.py: The page cannot be served:

@@ -374,6 +374,30 @@ def test_a_target_that_is_missing_is_told_by_its_row(y: Any, told: str) -> None:
         assert error.value.where == "y, row 1"
 
 
+@pytest.mark.parametrize(
+    ("y", "told", "where"),
+    [
+        ([1, "1", 2], "1 and '1'", "y, rows 0 and 1"),
+        (np.array(["a", "b", True], dtype=object), "'a' and True", "y, rows 0 and 2"),
+    ],
+)
+def test_targets_of_two_types_are_told_by_their_rows(y: Any, told: str, where: str) -> None:
+    for kind in (sk.KernelClassifier, sk.KernelRegressor):
+        with pytest.raises(sk.DataError, match=f"Targets are of two types: {told}") as error:
+            kind().fit(np.eye(3), y)
+        assert error.value.where == where
+
+
+def test_booleans_that_are_objects_are_booleans() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = X[:, 0] > 0
+    model = sk.KernelClassifier(random_state=0).fit(X, y)
+    for given in (y.astype(object), pd.Series(y, dtype=object), y.tolist()):
+        again = sk.KernelClassifier(random_state=0).fit(X, given)
+        assert again.classes_.dtype == bool
+        np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
 @pytest.mark.parametrize("y", [["a", None, "b"], pd.Series(["a", None, "b"], dtype="str"), ["a", np.nan, "b"]])
 def test_a_label_of_a_table_that_is_missing_is_told_by_its_row(y: Any) -> None:
     for kind in (sk.KernelClassifier, sk.KernelRegressor):

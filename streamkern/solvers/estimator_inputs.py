@@ -15,9 +15,11 @@ _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.ti
 def given_target(y: Any) -> Any:
     """Targets as they are, but pandas' nullable integers and booleans as NumPy's: scikit-learn makes floats of them.
 
+    Booleans that are objects, as a column with gaps leaves them, are booleans.
+
     Raises:
         UsageError: y is None, or the name of a column.
-        DataError: a value is missing (None, NaN among texts, NA or NaT), a date or a time.
+        DataError: a value is missing (None, NaN among texts, NA or NaT), a date or a time; or texts and others.
     """
     if y is None:
         raise UsageError(
@@ -55,6 +57,17 @@ def given_target(y: Any) -> Any:
                 expected="a label or a number for every row",
                 remedy="give numbers: pd.to_datetime(y).astype('int64'); or labels: [str(value) for value in y]",
             )
+    if values and all(isinstance(value, bool | np.bool_) for value in values):
+        return np.array(values, dtype=bool)
+    texts = np.array([isinstance(value, str) for value in values])
+    if texts.any() and not texts.all():
+        row = int(np.argmax(texts != texts[0]))
+        raise DataError(
+            f"Targets are of two types: {values[0]!r} and {values[row]!r}.",
+            where=f"y, rows 0 and {row}",
+            expected="targets of one type",
+            remedy="make all of them texts: [str(value) for value in y]; or numbers",
+        )
     nullable = (
         not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biu" and hasattr(dtype, "numpy_dtype")
     )
