@@ -292,15 +292,17 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
 
 def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_out(monkeypatch):
     monkeypatch.setattr(answers, "LEAST_HELD_OUT", 3000)
+    # Not by a budget that normal equations exceed: what tests before this one left in the process may exceed it first.
+    monkeypatch.setattr(auto, "choose_solver", lambda *_, **__: auto.Choice(sk.EigenPro(epochs=5), "EigenPro: a test"))
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 3))
     share = 1 / (1 + np.exp(-4 * X[:, 0]))
     y = np.where(rng.random(3000) < share, "yes", "no")
-    model = sk.KernelClassifier("laplace", 2650, memory="2GiB").fit(X, y)
+    model = sk.KernelClassifier("laplace", 900).fit(X, y)
     assert model.report_["projection"]  # no direct solver
     held = int(model.report_["held_out"].split()[0])
     assert 100 < held < 200
-    few = sk.KernelClassifier("laplace", 2650, memory="2GiB").fit(X[1:], y[1:])
+    few = sk.KernelClassifier("laplace", 900).fit(X[1:], y[1:])
     assert "held_out" not in few.report_
     assert not hasattr(few, "predict_proba")
     assert 0 < log_loss(y, model.predict_proba(X)) < 0.6
