@@ -25,7 +25,7 @@ from streamkern.data.class_weights import ClassWeight, require_class_weight
 from streamkern.data.dataset import unchanging
 from streamkern.data.preprocess import AUTOMATIC, Step, require_steps
 from streamkern.data.subsample import FEW, class_counts
-from streamkern.data.targets import Classes, Indicators
+from streamkern.data.targets import Classes
 from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import Scheduler, open_executor, scheduler_name
 from streamkern.kernels import FeatureMap, Kernel, named_kernel
@@ -427,9 +427,9 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
             distance of two rows. None or ``"auto"``: Laplace, whose norm, bandwidth and metric, and the solver's ridge,
             are those with the least error on held-out rows of a subsample, which takes at most half as long as the fit
-            itself, or three seconds; ``report_["kernel"]`` says why. Of fewer than 400 rows, its bandwidth is the root
-            mean square distance of two rows, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near 1/e whatever
-            the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+            itself, or three seconds; ``report_["kernel"]`` says why. Fewer than 400 rows are left out one at
+            a time, without a metric; of fewer than 40 the bandwidth is the root mean square distance of two rows. A
+            grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
             uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
@@ -502,16 +502,15 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
 
     ``predict_proba`` has probabilities where there are rows to learn them from that the model was not fitted to: with
     ``validation``; or with the solver ``Direct``, which has the outputs on training rows as if each had been left out.
-    Without them, or with ``class_weight``, the class of the largest output is the prediction; of two classes with a
-    ``threshold``, what lies above it. ``decision_function`` has the outputs themselves.
+    Else, or with ``class_weight``, the class of the largest output is predicted, with ``threshold`` what is above it.
 
     Args:
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
             distance of two rows. None or ``"auto"``: Laplace, whose norm, bandwidth and metric, and the solver's ridge,
             are those with the least error on held-out rows of a subsample, which takes at most half as long as the fit
-            itself, or three seconds; ``report_["kernel"]`` says why. Of fewer than 400 rows, its bandwidth is the root
-            mean square distance of two rows, σ² = 2 Σ_j var(x_j), which puts a typical kernel value near 1/e whatever
-            the units. A grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+            itself, or three seconds; ``report_["kernel"]`` says why. Fewer than 400 rows are left out one at
+            a time, without a metric; of fewer than 40 the bandwidth is the root mean square distance of two rows. A
+            grid of bandwidths is ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: where the p centers come from: a number of rows to draw, or a choice such as ``Given(Z)``. Where there
             are fewer rows than are to be drawn, all are taken, with a warning. None: all rows, at most 2,000, drawn
             uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
@@ -629,7 +628,8 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
     def decision_function(self, X: Any) -> Array:
         """A score for each class, shape (n, K); for two classes the second's less the first's, shape (n,).
 
-        Of several labels a row, each label's output less 1/2: shape (n, L).
+        Where probabilities decide, their logarithms but for a number a row; else outputs, as ``model_`` has them. Of
+        several labels a row, each label's output less 1/2: shape (n, L).
 
         Args:
             X: as in ``predict``.
@@ -637,10 +637,11 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         Raises:
             DataError: as ``predict``.
         """
-        outputs = self._outputs(X)
-        if isinstance(self.model_.encoding, Indicators):
+        outputs, encoding = self._outputs(X), self.model_.encoding
+        if not isinstance(encoding, Classes):
             return np.asarray(outputs - np.asarray(0.5, dtype=outputs.dtype))
-        return outputs if outputs.shape[1] > 2 else np.asarray(outputs[:, 1] - outputs[:, 0])
+        scores = encoding.scores(outputs)
+        return scores if scores.shape[1] > 2 else np.asarray(scores[:, 1] - scores[:, 0])
 
 
 def classification_targets(y: Any) -> Any:

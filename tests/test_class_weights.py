@@ -41,7 +41,9 @@ def test_they_are_weights_of_rows(solver, weighted):
         found = _model(solver, class_weight=given).fit(X, y, w)
         expected = _model(solver).fit(X, y, rows)
         np.testing.assert_allclose(
-            found.decision_function(X), expected.decision_function(X), atol=1e-6 if solver is SOLVERS[0] else 2e-4
+            found.model_.decision_function(X),
+            expected.model_.decision_function(X),
+            atol=1e-6 if solver is SOLVERS[0] else 2e-4,
         )
     if not weighted:
         np.testing.assert_allclose(balanced, compute_sample_weight("balanced", y))
@@ -161,7 +163,7 @@ def test_leaves_of_a_partition_and_tune_weigh_too():
     given = {"centers": 40, "solver": sk.Direct(ridge=1e-3), "partition": sk.Partition(leaves=3), "threads": 1}
     found = sk.KernelClassifier("gaussian", class_weight="balanced", **given).fit(X, y)
     expected = sk.KernelClassifier("gaussian", **given).fit(X, y, compute_sample_weight("balanced", y))
-    np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), atol=1e-4)
+    np.testing.assert_allclose(found.model_.decision_function(X), expected.model_.decision_function(X), atol=1e-4)
     assert found.model_.metadata["class_weight"]["yes"] > 3
 
 

@@ -49,6 +49,9 @@ class ClassProbabilities(Protocol):
     def most_probable(self, outputs: Array) -> IntArray:
         """Codes of the classes of largest probability, shape (n,), from outputs (n, K)."""
 
+    def scores(self, outputs: Array) -> Array:
+        """Scores of the classes, shape (n, K), in the order of their probabilities, from outputs (n, K)."""
+
 
 def distinct(y: Array) -> tuple[list[Any], IntArray]:
     """Distinct labels, ascending, and the number of each row's among them, shape (n,); objects as texts.
@@ -88,6 +91,10 @@ class Classes:
     def comparable(self, F: Array) -> Array:
         """Outputs (n, K) as the targets in {0, 1} are compared with them: F itself, or the softmax of logits."""
         return np.asarray(softmax(F, axis=1)) if self.logits else F
+
+    def scores(self, F: Array) -> Array:
+        """Outputs (n, K) as scores whose largest decides, unless a threshold does."""
+        return F if self.probabilities is None else self.probabilities.scores(F)
 
     def decided(self, F: Array) -> IntArray:
         """Codes of the classes that outputs (n, K) stand for, shape (n,)."""

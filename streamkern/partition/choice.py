@@ -42,10 +42,9 @@ from streamkern.solvers.choice import WIDEST_L1, KernelChoice
 from streamkern.solvers.fit import Fitted, Stages, chosen_kernel, fit, likely_outputs, planned, prepare, rows_key
 from streamkern.solvers.footprint import Footprint
 from streamkern.solvers.metered import SECOND, nominal_work
+from streamkern.solvers.row_errors import Errors
 from streamkern.solvers.score import residual
-from streamkern.storage.serialize import serializable
 from streamkern.sweep import gathered
-from streamkern.types import Array
 from streamkern.user_code import described
 
 TRIAL_ROWS = 40_000
@@ -63,9 +62,6 @@ LEAST_TABLE = 30_000
 
 MOST_WORK = 1200 * SECOND
 """Work of leaves by default, at most: twenty minutes on two slow cores."""
-
-BETTER = 0.99
-"""Leaves are taken where their squared error is less than this part of one model's, by more than its standard error."""
 
 _DRAW = 0x6F6E65  # keeps the sample distinct from what else is drawn
 
@@ -253,35 +249,6 @@ def _leaves(
         "difference"
     )
     return better, reason, (data, facts), choice if shared else None
-
-
-@serializable
-@dataclass(frozen=True, eq=False)
-class Errors:
-    """Errors of a model on held-out rows.
-
-    Attributes:
-        squares: of each row, the mean of its outputs, shape (n,).
-        weights: of the rows, shape (n,).
-    """
-
-    squares: Array
-    weights: Array
-
-    @property
-    def mean(self) -> float:
-        """The mean squared error."""
-        return float(np.average(self.squares, weights=self.weights))
-
-    def doubt(self, other: Errors) -> float:
-        """Standard error of the difference of two models' means, on the same rows: much less than that of either."""
-        apart = self.squares - other.squares
-        apart = self.weights * (apart - np.average(apart, weights=self.weights))
-        return float(np.sqrt(np.square(apart).sum()) / self.weights.sum())
-
-    def beats(self, other: Errors) -> bool:
-        """Whether the mean is less than ``BETTER`` of another's, by more than the standard error of the difference."""
-        return self.mean < BETTER * other.mean and other.mean - self.mean > self.doubt(other)
 
 
 def trial(

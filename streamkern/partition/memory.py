@@ -24,7 +24,6 @@ from streamkern.solvers.choice import Search, leaves_open, search_for
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.fit import centers_bytes, every_row, likely_outputs, planned, search_of, steps, width
 from streamkern.solvers.footprint import Footprint, footprint, loaded
-from streamkern.solvers.metric import metric_bill
 from streamkern.solvers.recipe import Recipe
 from streamkern.storage.base import Source
 from streamkern.types import Rows, Target
@@ -139,9 +138,9 @@ class Projection:
             slots=1, lanes=leaf.lanes, itemsize=itemsize, centers_bytes=centers_bytes(leaf, 1, shapes), overlaps=False,
             answers=answers, every_row=every_row(leaf, shapes),
         )  # fmt: skip
-        fits = project(agop=leaf.metric)
+        fits = project(learning=leaf.metric)
         search = search_of(leaf, fits, SEARCH_SHARE)
-        return (fits if search is None else project(agop=search.agop)), leaf
+        return (fits if search is None else project(learning=search)), leaf
 
     def search(self, data: Dataset) -> Search | None:
         """What is tried on a sample of all rows where the kernel of the leaves is left open; or None."""
@@ -181,7 +180,7 @@ class Projection:
         room = self.budget - reading.baseline - models - ids
         at_once = int(np.clip(room // each, 1, self.slots)) if self.here else self.slots
         search = self.search(data) if self.trial else None
-        chosen = 0 if search is None else metric_bill(search.agop, one.bill.size, data.base_rows).memory
+        chosen = 0 if search is None else search.bill(one.bill.size, data.base_rows).memory
         stages = {
             "statistics": scan,
             **({"kernel": scan + chosen} if chosen else {}),

@@ -33,7 +33,6 @@ from streamkern.solvers.fit import centers_bytes, likely_outputs, planned, searc
 from streamkern.solvers.footprint import Footprint, footprint, loaded
 from streamkern.solvers.left_out import rows_left_out
 from streamkern.solvers.metered import Bill, Size
-from streamkern.solvers.metric import metric_bill
 from streamkern.solvers.metrics import ranking
 from streamkern.solvers.placement import device_for, require_room
 
@@ -210,9 +209,9 @@ def _of_one(
         learning_bytes=learning_bytes(pipeline.train, steps(pipeline)), features=pipeline.features,
         answers=None if source is None else AnswersFrom(source, pipeline.task), processes=workers,
     )  # fmt: skip
-    fits = project(agop=pipeline.metric)
+    fits = project(learning=pipeline.metric)
     search = search_of(pipeline, fits)
-    fits = fits if search is None else project(agop=search.agop)
+    fits = fits if search is None else project(learning=search)
     bill = Bill(solver, replace(fits.bill.size, outputs=_outputs(pipeline)))
     doubt = _unlike(pipeline) if prices is None else None
     if prices is None:
@@ -280,7 +279,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     sample = sample_rows(data.base_rows, data.n_features * bill.size.itemsize)
     sweeps = sweeps_of(data.base_rows, sample, leaves)
     read = stored * pipeline.train.source.n_features * pipeline.train.source.dtype.itemsize
-    direction = metric_bill(replace(DIRECTION, kind="full"), bill.size, min(rows, DIRECTION.rows)).work
+    direction = replace(DIRECTION, kind="full").bill(bill.size, min(rows, DIRECTION.rows)).work
     once = next(stage for stage in around if stage.name == "statistics").seconds - _LOADED
 
     def stage(name: str, over: int, passes: int, flops: float, bytes_read: int, seconds: float) -> PlannedStage:
@@ -420,11 +419,11 @@ def _stages(
     learnt = [step.to_json()["name"].lower() for step in steps(pipeline) if isinstance(step, Learning)]
     metrics = []
     if pipeline.metric is not None:
-        costs = metric_bill(pipeline.metric, size, data.base_rows)
+        costs = pipeline.metric.bill(size, data.base_rows)
         took = seconds(costs.work, costs.rows, whole) + stored * _HASHED
         metrics = [stage("metric", costs.sample, costs.rounds, costs.work, whole, took)]
     if search is not None:
-        costs = metric_bill(search.agop, size, data.base_rows)
+        costs = search.bill(size, data.base_rows)
         work = search.work(size)
         took = seconds(work, costs.rows, whole) + stored * _HASHED
         metrics = [stage("kernel", costs.sample, search.fits, work, whole, took, "metric")]

@@ -10,6 +10,9 @@ The search takes at most half of the time of the fit that it is for, or three se
 counted on arrays of shapes at fixed prices, never in seconds: what is chosen is the same on any machine, on threads and
 workers.
 Where not even the smallest search is allowed, the kernel is ``default_kernel``.
+
+Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
+rows left out one at a time (``solvers.few_rows``), and no metric is learned. There the standard error counts, too.
 """
 
 from __future__ import annotations
@@ -30,9 +33,10 @@ from streamkern.solvers.bandwidth import median_distance
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.falkon import Falkon
+from streamkern.solvers.few_rows import BANDWIDTHS, LeftOutRounds, fit_work
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.metered import SECOND, THREADS, Bill, nominal, nominal_work
-from streamkern.solvers.metric import AGOP, WIDEST, Metric, Round, Rounds, metric_bill, round_work
+from streamkern.solvers.metric import AGOP, LEAST, WIDEST, Metric, MetricBill, Round, Rounds, round_work, sampled_bytes
 from streamkern.storage.serialize import serializable
 
 SIZES = tuple(
@@ -42,7 +46,10 @@ SIZES = tuple(
         *(2_500, 2_000, 1_600, 1_250, 1_000, 800, 600, 400),
     )
 )
-"""Rows of the subsample and centers of its models, the largest first: errors of fewer rows say too little."""
+"""Rows of the subsample and centers of its models, the largest first."""
+
+HELD_OUT_FROM = SIZES[-1][0]
+"""Rows of which a third is held out: a third of fewer says too little, and they are left out one at a time."""
 
 HELD_OUT = 1 / 3
 """Share of the subsample that models are compared on: an error takes less than a fit."""
@@ -147,8 +154,15 @@ class Search:
         return self.rows // FEW, self.centers // FEW
 
     @property
+    def by_one(self) -> bool:
+        """Whether rows are left out one at a time, since they are few."""
+        return self.rows < HELD_OUT_FROM
+
+    @property
     def fits(self) -> int:
         """Models, at most."""
+        if self.by_one:
+            return len(self.norms) * len(BANDWIDTHS)
         return len(self.norms) * self._some + _LAST
 
     @property
@@ -158,6 +172,9 @@ class Search:
 
     def work(self, size: Any) -> Operations:
         """Operations, on arrays of shapes."""
+        if self.by_one:
+            fitted, gradients, _ = fit_work(self.rows, size)
+            return float(self.fits) * fitted + gradients
         full, total = "full" in self.kinds, Operations()
         metrics = _ROUNDS * len(self.kinds)
         held = round(HELD_OUT * self.rows)
@@ -173,9 +190,22 @@ class Search:
                 total += replace(found, values=found.values * (longer if norm == 1 and 1 in self.norms else 1.0))
         return total
 
+    def bill(self, size: Any, rows: int) -> MetricBill:
+        """What it takes on so many training rows."""
+        found = self.agop.bill(size, rows)
+        if self.by_one:
+            held = fit_work(self.rows, size)[2] + sampled_bytes(self.rows, size)
+            found = found._replace(memory=held, rows=float(self.rows * (1 + self.fits)))
+        return found._replace(work=self.work(size), rounds=self.fits)
+
     def text(self) -> str:
         """What is tried, in a sentence."""
         norms = " and ".join(f"L{norm}" for norm in sorted(self.norms))
+        if self.by_one:
+            return (
+                f"kernel: Laplace in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of all "
+                f"{self.rows:,} rows, each left out"
+            )
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
         return (
             f"kernel: Laplace in the {norms} norm, {len(MULTIPLES)} bandwidths, {metric}, "
@@ -207,6 +237,11 @@ class KernelChoice:
     best: float
 
     @property
+    def by_one(self) -> bool:
+        """Whether rows were left out one at a time."""
+        return self.rows < HELD_OUT_FROM
+
+    @property
     def kernel(self) -> Kernel:
         """The kernel."""
         return kernel_from_json(self.described)
@@ -216,12 +251,15 @@ class KernelChoice:
         tried = f"of {len(self.trials)} models on {self.rows:,} rows"
         if self.best == self.simple:
             right = " and right as often" if self.metric.metric == "accuracy" else ""
+            sure = "surely " if self.by_one else ""
             return (
-                f"kernel: {self.kernel!r}, the root mean square distance; nothing {tried} is {ENOUGH:.0%} better{right}"
+                f"kernel: {self.kernel!r}, the root mean square distance; nothing {tried} is {sure}{ENOUGH:.0%} "
+                f"better{right}"
             )
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
+        rows = "rows left out one at a time" if self.by_one else "held-out rows"
         return (
-            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on held-out rows, chosen "
+            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on {rows}, chosen "
             f"{tried}, and {self.simple:.4g} with the default bandwidth and no metric"
         )
 
@@ -322,11 +360,12 @@ def search_for(
     fit = nominal_work(Direct() if isinstance(bill.solver, Logistic) else bill.solver, size)
     least, part = (LEAST_WORK, SHARE) if share is None else (LEAST_WORK / 10, share)
     allowed = min(MOST_WORK, max(least, part * fit))
-    for sample, p in SIZES:
+    few = ((rows, rows),) if LEAST <= rows < HELD_OUT_FROM else ()
+    for sample, p in (*SIZES, *few):
         if sample > rows:
             continue
         search = _search(sample, p, columns, d, seed)
-        if metric_bill(search.agop, replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
+        if search.bill(replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
             continue
         if search.work(size).priced(nominal(d)) <= allowed:
             return replace(search, smaller=not isinstance(bill.solver, Logistic))
@@ -338,16 +377,16 @@ def sample_search(sample: Dataset, centers: int, seed: int) -> Search | None:
 
     Args:
         sample: the rows, as wide as they will be.
-        centers: of its models.
+        centers: of its models, unless every row is one.
         seed: of what is drawn.
     """
     rows, d = sample.base_rows, sample.n_features
-    return _search(rows, centers, sample.source.n_features, d, seed) if SIZES[-1][0] <= rows else None
+    return _search(rows, centers, sample.source.n_features, d, seed) if rows >= LEAST else None
 
 
 def _search(rows: int, centers: int, columns: int, d: int, seed: int) -> Search:
-    kinds = [] if rows < TELLING * min(columns, d) else ["diagonal"]
-    if rows >= TELLING * d and 1 < d <= WIDEST:
+    kinds = [] if rows < max(HELD_OUT_FROM, TELLING * min(columns, d)) else ["diagonal"]
+    if rows >= max(HELD_OUT_FROM, TELLING * d) and 1 < d <= WIDEST:
         kinds.append("full")
     return Search(rows, centers, (2, 1) if d <= WIDEST_L1 else (2,), tuple(kinds), seed)
 
@@ -363,6 +402,8 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     Raises:
         NumericalError: the kernel matrix of the centers of a model is not positive definite.
     """
+    if search.by_one:
+        return _chosen_by_one(search, default, problem)
     rounds = replace(Rounds.of(search.agop, default, problem, HELD_OUT), ridges=RIDGES)
     few, trials = rounds.fewer(*search.few), _Trials()
     first: list[list[Round]] = []
@@ -391,6 +432,21 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     return KernelChoice(
         kernel.to_json(), found.ridge, rounds.train.base_rows, metric, tuple(trials.made), simple.mse, found.mse
     )
+
+
+def _chosen_by_one(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
+    """The kernel of few rows, by the errors of rows left out one at a time."""
+    rounds, trials = LeftOutRounds.all_rows(search.agop, default, problem), _Trials()
+    own: Any = default  # in the L2 norm
+    spans = {2: float(own.bandwidth), 1: rounds.span}
+    others = [(m, norm) for norm in search.norms for m in BANDWIDTHS if spans[norm] > 0 and (m, norm) != (1.0, 2)]
+    kernels = [default, *(_laplace(m * spans[norm], norm) for m, norm in others)]
+    simple, *more = trials.noted(rounds.on(kernel).plain() for kernel in kernels)
+    best = _least([simple, *more])
+    found = best if best.errors and simple.errors and best.errors.beats(simple.errors) else simple
+    metric = rounds.metric(found, [simple, *([] if found is simple else [found])])
+    described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
+    return KernelChoice(described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse)
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:

@@ -391,7 +391,7 @@ def fit(
             centers_bytes=centers_bytes(recipe, executor.slots, rows),
             stored_centers=recipe.centers is not None and recipe.centers.stored,
             learning_bytes=learning_bytes(data, steps(recipe)), features=recipe.features, overlaps=executor.overlaps,
-            agop=recipe.metric if search is None else search.agop,
+            learning=recipe.metric if search is None else search,
             answers=None if source is None else AnswersFrom(source, recipe.task, stages.left_out),
             processes=executor.processes,
             every_row=every_row(recipe, rows),

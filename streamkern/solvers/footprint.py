@@ -22,7 +22,7 @@ from streamkern.memory import format_bytes, parse_bytes, release, resident
 from streamkern.solvers.answers import AnswersFrom, answers_bytes
 from streamkern.solvers.base import HELD_OUT, MIX_BYTES, MIX_CHUNKS, Solver, ahead_bytes, row_bytes
 from streamkern.solvers.metered import SCAN_ROWS, Bill, Size, sums_held
-from streamkern.solvers.metric import AGOP, metric_bill
+from streamkern.solvers.metric import Billed
 from streamkern.solvers.metrics import ranks_bytes
 from streamkern.solvers.score import SAMPLED
 from streamkern.storage.base import Source
@@ -158,7 +158,7 @@ def footprint(
     stored_centers: bool = False,
     features: FeatureMap | None = None,
     overlaps: bool | None = None,
-    agop: AGOP | None = None,
+    learning: Billed | None = None,
     answers: AnswersFrom | None = None,
     better: bool = False,
     processes: int = 0,
@@ -186,7 +186,7 @@ def footprint(
         stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
         features: the feature map, or None.
         overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
-        agop: the metric to learn, or None.
+        learning: the metric to learn, or the search for a kernel, or None.
         answers: where outputs on rows that are left out come from; None where there are none.
         better: whether the peak is that of a fit whose data need the better solve.
         processes: workers that centers may be shared out over; 0 for none.
@@ -198,7 +198,7 @@ def footprint(
     project = partial(
         _project, dataset=dataset, p=p, outputs=outputs, solver=solver, budget=budget, baseline=baseline, slots=slots,
         lanes=lanes, itemsize=itemsize, validate=validate, centers_bytes=centers_bytes, learning_bytes=learning_bytes,
-        model_rows=model_rows, stored_centers=stored_centers, features=features, overlaps=overlaps, agop=agop,
+        model_rows=model_rows, stored_centers=stored_centers, features=features, overlaps=overlaps, learning=learning,
         answers=answers,
         better=better,
         processes=processes,
@@ -276,7 +276,7 @@ def _project(
     features: FeatureMap | None,
     overlaps: bool | None,
     most_rows: int | None = None,
-    agop: AGOP | None,
+    learning: Billed | None,
     answers: AnswersFrom | None,
     better: bool,
     processes: int,
@@ -344,8 +344,8 @@ def _project(
         + _DETAILS * min(SAMPLED, stored_rows) * outputs * 8
         + ranked,
     }
-    if agop is not None:
-        stages["metric"] = gather + ids + metric_bill(agop, size, dataset.base_rows).memory
+    if learning is not None:
+        stages["metric"] = gather + ids + learning.bill(size, dataset.base_rows).memory
     if answers is not None:
         held = answers_bytes(answers.task, min(stored_rows, answers.rows), outputs, d * itemsize)
         stages["calibrate"] = takes.centers + weights + max(gather, evaluation) + held

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from streamkern.solvers.bandwidth import median_distance
 from streamkern.solvers.base import Problem
 from streamkern.solvers.metered import MeteredProblem, Size
 from streamkern.solvers.path import PathError, RidgePath, path_scores
+from streamkern.solvers.row_errors import Errors
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution, ScanWork, gathered, sweep
 from streamkern.types import Array
@@ -104,6 +105,21 @@ class AGOP:
         """Rows of the sample, and centers of a round, where there are so many rows."""
         sample = min(self.rows, rows)
         return sample, max(1, min(self.centers, sample // 4))
+
+    def bill(self, size: Size, rows: int) -> MetricBill:
+        """What rounds take: the first of them on arrays of shapes, as the run takes it.
+
+        Args:
+            size: of the problem; n and p are those of a round here.
+            rows: training rows.
+        """
+        sample, p = self.sizes(rows)
+        kinds = self.kinds(size.d)
+        fitted, gradients, peak = round_work(sample, p, "full" in kinds, size)
+        square = 8 * size.d * size.d * 8 if "full" in kinds else 0
+        fits = 1 + self.rounds * len(kinds)
+        work = float(fits) * (fitted + gradients)
+        return MetricBill(work, fits * (2.0 * sample), peak + sampled_bytes(sample, size) + square, sample, fits)
 
 
 @serializable
@@ -221,6 +237,7 @@ class Round(NamedTuple):
         score: on held-out rows.
         ridge: the best.
         held: number of those rows.
+        errors: on each of those rows, where they are known.
     """
 
     kind: str
@@ -233,6 +250,7 @@ class Round(NamedTuple):
     score: float
     ridge: float
     held: int
+    errors: Errors | None = None
 
     @property
     def standard_error(self) -> float:
@@ -316,16 +334,8 @@ class Rounds:
     @classmethod
     def of(cls, agop: AGOP, kernel: Kernel, problem: Problem, held_out: float = HELD_OUT) -> Rounds:
         """The sample is read here, once, and ``held_out`` of it is for comparisons."""
-        data, executor, dtype = problem.train.plain(), problem.executor, problem.dtype
-        rows, p = agop.sizes(data.base_rows)
-        ids = np.sort(data.draw(rows, _DRAW, agop.seed))
-        X, y, w = gathered(executor, Assembly(data, problem.encoding, 0.0, dtype), ids)
-        classify = isinstance(problem.encoding, Classes)
-        assert y is not None
-        c = problem.encoding.outputs
-        encoding: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
-        # Of mean 1: only the ratios of weights matter, and a ridge is added to sums that are divided by rows.
-        base = from_arrays(X, y, sample_weight=None if w is None or not w.any() else w / w.mean())
+        base, encoding, X, _ = cls.sample(agop, problem)
+        rows, p = agop.sizes(problem.train.base_rows)
         train, held = base.split(held_out, agop.seed)
         if rows < LEAST or held.base_rows < 2 or train.base_rows < p:
             raise UsageError(
@@ -338,9 +348,24 @@ class Rounds:
         wide -= wide.mean(axis=0)
         full = "full" in agop.kinds(X.shape[1])
         return cls(
-            agop, kernel, train, held, problem, encoding, dtype, p, np.square(wide).mean(axis=0),
-            problem.engine.gram(wide.T.copy()) / rows if full else None, blocks=features_of(data).categories,
+            agop, kernel, train, held, problem, encoding, problem.dtype, p, np.square(wide).mean(axis=0),
+            problem.engine.gram(wide.T.copy()) / rows if full else None,
+            blocks=features_of(problem.train).categories,
         )  # fmt: skip
+
+    @staticmethod
+    def sample(agop: AGOP, problem: Problem) -> tuple[Dataset, Encoding, Array, Array | None]:
+        """The sample in memory, and the encoding of its targets; its features and sample weights."""
+        data = problem.train.plain()
+        ids = np.sort(data.draw(agop.sizes(data.base_rows)[0], _DRAW, agop.seed))
+        X, y, w = gathered(problem.executor, Assembly(data, problem.encoding, 0.0, problem.dtype), ids)
+        classify = isinstance(problem.encoding, Classes)
+        assert y is not None
+        c = problem.encoding.outputs
+        encoding: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
+        # Of mean 1: only the ratios of weights matter, and a ridge is added to sums that are divided by rows.
+        w = None if w is None or not w.any() else w / w.mean()
+        return from_arrays(X, y, sample_weight=w), encoding, X, w
 
     @property
     def d(self) -> int:
@@ -403,16 +428,8 @@ class Rounds:
 
     def fit(self, kind: str, number: int, M: Array, factor: Array) -> Round:
         """The round's model, at the best ridge."""
-        through = Metric(kind, number, M, factor, M)
-        train, held = through.applied(self.train), through.applied(self.held)
-        like, kernel = self.like, self.kernel
-        if kernel.asks_median:
-            kernel = kernel.at_median(median_distance(train, like.executor, self.dtype, kernel.norm))
-        centers: CenterSet = Uniform(self.p, self.agop.seed).choose(train, like.executor, self.dtype)
-        problem = replace(
-            like, train=train, encoding=self.encoding, kernel=kernel, centers=centers, dtype=self.dtype,
-            validation=None, features=None, mean_weight=1.0, largest_weight=1.0,
-        )  # fmt: skip
+        problem = self.problem_through(kind, number, M, factor)
+        held = Metric(kind, number, M, factor, M).applied(self.held)
         weights = RidgePath.of(problem).solved(self.ridges)
         mse, score = path_scores(problem, held, weights)
         best = int(np.argmin(mse))
@@ -421,6 +438,17 @@ class Rounds:
         return Round(
             kind, number, M, factor, problem, kept, float(mse[best]), float(score[best]), self.ridges[best],
             self.held.base_rows,
+        )  # fmt: skip
+
+    def problem_through(self, kind: str, number: int, M: Array, factor: Array) -> Problem:
+        """What a round fits: the rows through its metric, and centers among them."""
+        train, like, kernel = Metric(kind, number, M, factor, M).applied(self.train), self.like, self.kernel
+        if kernel.asks_median:
+            kernel = kernel.at_median(median_distance(train, like.executor, self.dtype, kernel.norm))
+        centers: CenterSet = Uniform(self.p, self.agop.seed).choose(train, like.executor, self.dtype)
+        return replace(
+            like, train=train, encoding=self.encoding, kernel=kernel, centers=centers, dtype=self.dtype,
+            validation=None, features=None, mean_weight=1.0, largest_weight=1.0,
         )  # fmt: skip
 
     def outer(self, made: Round, full: bool) -> Array:
@@ -464,8 +492,13 @@ def require_metric(recipe: Any) -> None:
             )
 
 
+def sampled_bytes(rows: int, size: Size) -> int:
+    """Bytes of a sample in memory, and of its copies while it is made."""
+    return rows * (size.d * (2 * size.itemsize + 16) + 8 * size.outputs + 64)
+
+
 class MetricBill(NamedTuple):
-    """Operations and memory of learning a metric.
+    """Operations and memory of learning a metric, or of choosing a kernel.
 
     Attributes:
         work: operations of all rounds, each of them the most.
@@ -482,24 +515,11 @@ class MetricBill(NamedTuple):
     rounds: int
 
 
-def metric_bill(agop: AGOP, size: Size, rows: int) -> MetricBill:
-    """What rounds take: the first of them on arrays of shapes, as the run takes it.
+class Billed(Protocol):
+    """What is learned from a sample of the rows before centers are chosen: a metric, or a kernel."""
 
-    Args:
-        agop: what is learned.
-        size: of the problem; n and p are those of a round here.
-        rows: training rows.
-    """
-    sample, p = agop.sizes(rows)
-    kinds = agop.kinds(size.d)
-    fitted, gradients, peak = round_work(sample, p, "full" in kinds, size)
-    c = size.outputs
-    d = size.d
-    sampled = sample * (d * (2 * size.itemsize + 16) + 8 * c + 64)
-    square = 8 * d * d * 8 if "full" in kinds else 0
-    fits = 1 + agop.rounds * len(kinds)
-    work = float(fits) * (fitted + gradients)
-    return MetricBill(work, fits * (2.0 * sample), peak + sampled + square, sample, fits)
+    def bill(self, size: Size, rows: int) -> MetricBill:
+        """What it takes on so many training rows."""
 
 
 @lru_cache(maxsize=256)  # a fit asks for the same ones again and again
@@ -519,12 +539,12 @@ def round_work(
     size = replace(size, n=sample, p=p, features=None, stored=False, blocks=None)
     meter, overlaps = Meter(), size.slots > 1 if size.overlaps is None else size.overlaps
     engine = MeterEngine(meter, default_engine(), size.slots, overlaps)
-    problem = MeteredProblem.of(size, engine, _Run())
+    problem = MeteredProblem.of(size, engine, UncountedSums())
     weights = RidgePath.of(problem).solved(ridges)
     c, kept = size.outputs, engine.zeros((p, size.outputs), size.dtype)
     held = PathError(problem.expansion(), c, False)
     error = replace(size, n=max(1, round(HELD_OUT * sample) if compared is None else compared))
-    problem_of_error = MeteredProblem.of(error, engine, _Run())
+    problem_of_error = MeteredProblem.of(error, engine, UncountedSums())
     problem_of_error.sweep(held, weights.astype(size.dtype))
     del weights
     fitted, _ = meter.taken()
@@ -533,5 +553,7 @@ def round_work(
     return fitted, gradients, meter.peak
 
 
-class _Run:
+class UncountedSums:
+    """Notes nothing of the sums of a sweep on shapes."""
+
     sums = 0

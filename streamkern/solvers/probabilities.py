@@ -117,13 +117,14 @@ class ProbabilityCalibration:
 
     def log_probabilities(self, outputs: Array) -> Array:
         """Their logarithms, which stay finite where a probability rounds to 0."""
-        return np.asarray(log_softmax(self._scores(outputs), axis=1))
+        return np.asarray(log_softmax(self.scores(outputs), axis=1))
 
     def most_probable(self, outputs: Array) -> IntArray:
         """Codes of the classes of the largest probability, shape (n,)."""
-        return np.asarray(self._scores(outputs).argmax(axis=1))
+        return np.asarray(self.scores(outputs).argmax(axis=1))
 
-    def _scores(self, outputs: Array) -> Array:
+    def scores(self, outputs: Array) -> Array:
+        """Logarithms of the probabilities, but for a number that all classes of a row share, shape (n, K)."""
         F = _compared(outputs, self.logits)
         if self.logits:
             return np.asarray(self.below * F + self.bias)
@@ -327,10 +328,10 @@ def _rises(made: ProbabilityCalibration) -> bool:
 def _follows(made: ProbabilityCalibration) -> bool:
     """Whether each class's score is greater where its output is 1 than where it is 0; of two, their difference."""
     K = len(made.bias)
-    Z = made._scores(np.eye(K))
+    Z = made.scores(np.eye(K))
     if K == 2:
         return bool(Z[0, 0] - Z[0, 1] > Z[1, 0] - Z[1, 1])
-    return bool((np.diag(Z) > made._scores(np.zeros((1, K)))[0]).all())
+    return bool((np.diag(Z) > made.scores(np.zeros((1, K)))[0]).all())
 
 
 class _Newton:

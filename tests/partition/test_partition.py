@@ -317,7 +317,7 @@ def test_a_class_that_a_leaf_lacks_and_a_leaf_of_one_class():
     model = sk.KernelClassifier(centers=100, partition=sk.Partition(leaves=4, overlap=0.0)).fit(X, y)
     assert model.report_["partition"]["constant"] >= 1
     assert model.score(X, y) > 0.94
-    outputs = model.decision_function(X)
+    outputs = model.model_.decision_function(X)
     alone = (outputs == [1.0, 0.0, 0.0]).all(axis=1)
     assert 0.2 < alone.mean() < 0.5
     assert (y[alone] == "a").all()

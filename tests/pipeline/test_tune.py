@@ -257,6 +257,10 @@ def test_a_kernel_that_is_left_open_is_searched_for_and_the_page_shows_every_mod
 def test_a_pipeline_of_defaults_and_one_of_few_rows_are_tuned() -> None:
     X, y = waves(300)
     found = tune(sk.Pipeline(sk.from_arrays(X, y), task="regression"), seconds=False, centers=50)
+    assert found.search is not None
+    assert {trial["centers"] for trial in found.search.trials} == {300}
+    X, y = waves(39)
+    found = tune(sk.Pipeline(sk.from_arrays(X, y), task="regression"), seconds=False, centers=8)
     assert found.search is None
     assert {type(trial.kernel) for trial in found.trials} == {sk.Laplace}
 

@@ -74,8 +74,8 @@ def test_the_gradient_of_a_class_is_that_of_its_score() -> None:
     labels, gradients = row_gradients(model.model_, X[:5])
     np.testing.assert_array_equal(labels, model.predict(X[:5]))
     h = np.array([1e-5, 0, 0]) * X[:, 0].std()
-    top = np.argmax(model.decision_function(X[:5]), axis=1)
-    ahead, behind = (model.decision_function(X[:5] + s * h)[np.arange(5), top] for s in (1, -1))
+    top = np.argmax(model.model_.decision_function(X[:5]), axis=1)
+    ahead, behind = (model.model_.decision_function(X[:5] + s * h)[np.arange(5), top] for s in (1, -1))
     np.testing.assert_allclose(gradients[:, 0], (ahead - behind) / (2 * h[0]), rtol=1e-3, atol=1e-6)
 
 

@@ -141,9 +141,11 @@ def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Size, c
         work = search.work(replace(size, slots=THREADS, overlaps=True)).priced(nominal(size.d))
         assert work <= max(LEAST_WORK, min(MOST_WORK, SHARE * nominal_work(bill.solver, size)))
         assert search.rows <= size.n
-        assert ("diagonal" in search.kinds) == (20 * columns <= search.rows)
-        assert ("full" in search.kinds) == (20 * size.d <= search.rows and 1 < size.d <= 1000)
-        assert bool(search.kinds) or "no metric" in search.text()
+        few = search.rows < 400
+        assert search.by_one == few == (size.n < 400)
+        assert ("diagonal" in search.kinds) == (not few and 20 * columns <= search.rows)
+        assert ("full" in search.kinds) == (not few and 20 * size.d <= search.rows and 1 < size.d <= 1000)
+        assert bool(search.kinds) or ("each left out" if few else "no metric") in search.text()
         assert (1 in search.norms) == (size.d <= 200)
 
 
@@ -153,9 +155,8 @@ def test_little_memory_makes_it_smaller_and_few_rows_rule_it_out():
     large, small = (search_for(bill, size.n, size.d, budget) for budget in (16 << 30, 400 << 20))
     assert large is not None and small is not None  # noqa: PT018
     assert small.centers < large.centers
-    assert search_for(bill, 399, size.d, 16 << 30) is None
-    X, y = rows(399)
-    assert "kernel" not in fitted(X, y).report_
+    assert search_for(bill, 39, size.d, 16 << 30) is None
+    assert "kernel" not in sk.KernelRegressor(memory="4GiB").fit(*rows(39)).report_
 
 
 def test_a_small_table_of_many_levels_chooses_bandwidth_and_ridge():

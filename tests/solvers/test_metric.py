@@ -21,7 +21,7 @@ from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion
 from streamkern.solvers.base import Problem
 from streamkern.solvers.metered import Size
-from streamkern.solvers.metric import AGOP, GradientOuter, Metric, learn_metric, metric_bill
+from streamkern.solvers.metric import AGOP, GradientOuter, Metric, learn_metric
 from tests.device import StrictDevice
 
 KERNEL = sk.Laplace("median")
@@ -184,7 +184,7 @@ def test_what_cannot_have_a_metric_is_refused():
 
 def test_a_bill_grows_with_what_is_tried():
     size = Size(100_000, 2000, 30, 1)
-    one, both = (metric_bill(AGOP(kind=kind), size, 100_000) for kind in ("diagonal", "auto"))
+    one, both = (AGOP(kind=kind).bill(size, 100_000) for kind in ("diagonal", "auto"))
     assert (one.rounds, both.rounds) == (4, 7)
     assert both.work.values > one.work.values > 4 * 25_000 * 2000
     assert one.memory > 2000**2 * 8
@@ -200,7 +200,7 @@ def test_what_is_held_is_within_the_bill():
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak <= metric_bill(agop, Size(4000, 500, 10, 1, slots=2), 4000).memory
+    assert peak <= agop.bill(Size(4000, 500, 10, 1, slots=2), 4000).memory
 
 
 def test_levels_of_a_category_are_weighed_alike():

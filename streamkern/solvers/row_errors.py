@@ -1,0 +1,43 @@
+"""Squared errors of models on the same rows, which say whether one model is better than another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamkern.storage.serialize import serializable
+from streamkern.types import Array
+
+BETTER = 0.99
+"""A model beats another where its squared error is less than this part of the other's, by more than the standard error
+of the difference."""
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Errors of a model on rows that it was not fitted to.
+
+    Attributes:
+        squares: of each row, the mean of its outputs, shape (n,).
+        weights: of the rows, shape (n,).
+    """
+
+    squares: Array
+    weights: Array
+
+    @property
+    def mean(self) -> float:
+        """The mean squared error."""
+        return float(np.average(self.squares, weights=self.weights))
+
+    def doubt(self, other: Errors) -> float:
+        """Standard error of the difference of two models' means, on the same rows: much less than that of either."""
+        apart = self.squares - other.squares
+        apart = self.weights * (apart - np.average(apart, weights=self.weights))
+        return float(np.sqrt(np.square(apart).sum()) / self.weights.sum())
+
+    def beats(self, other: Errors) -> bool:
+        """Whether the mean is less than ``BETTER`` of another's, by more than the standard error of the difference."""
+        return self.mean < BETTER * other.mean and other.mean - self.mean > self.doubt(other)

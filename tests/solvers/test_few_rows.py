@@ -1,0 +1,126 @@
+"""The kernel and the ridge of few rows, by the errors of rows that are left out one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_diabetes
+
+import streamkern as sk
+from streamkern.centers import Uniform
+from streamkern.engine import default_engine
+from streamkern.execute.threads import ThreadsExecutor
+from streamkern.solvers import Problem, train
+from streamkern.solvers.choice import search_for
+from streamkern.solvers.few_rows import RIDGES, LeftOutRounds, left_out_path
+from streamkern.solvers.left_out import ROWS
+from streamkern.solvers.metered import Bill, Size, nominal
+from streamkern.solvers.metric import AGOP
+from tests.problems import drawn
+
+N = 60
+
+
+def _laplace(X: np.ndarray, Z: np.ndarray, bandwidth: float) -> np.ndarray:
+    return np.exp(-np.linalg.norm(X[:, None] - Z[None], axis=2) / bandwidth)
+
+
+def test_the_closed_form_is_a_fit_without_each_row():
+    rng = np.random.default_rng(0)
+    X, Y, w = rng.normal(size=(N, 3)), rng.normal(size=(N, 2)), rng.uniform(0.2, 3, N)
+    K, ridges = _laplace(X, X, 2.0), (1e-6, 1e-2)
+    path = left_out_path(default_engine(), K.copy(), Y, np.sqrt(w)[:, None], w.sum(), ridges)
+    for k, ridge in enumerate(ridges):
+        A = K + ridge * w.sum() * np.diag(1 / w)
+        np.testing.assert_allclose(path.weights[:, 2 * k : 2 * k + 2], np.linalg.solve(A, Y), rtol=1e-6)
+        for row in range(0, N, 7):
+            rest = np.arange(N) != row
+            output = K[row, rest] @ np.linalg.solve(A[np.ix_(rest, rest)], Y[rest])
+            np.testing.assert_allclose(path.missed[row, k], Y[row] - output, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_a_round_is_compared_by_what_direct_says_of_rows_left_out(task: str, weighted: bool):
+    """Weights of rows and equal rows, too: of equal rows one is left out."""
+    X, y, w, encoding = drawn(task, weighted, N)
+    X[-5:] = X[:5]
+    data = sk.from_arrays(X, y, sample_weight=w)
+    with ThreadsExecutor(2) as executor:
+        centers = Uniform(N, 3).choose(data, executor, np.dtype(np.float64))
+        problem = Problem(
+            data, encoding, sk.Laplace(2.0), centers, executor, np.dtype(np.float64), leave_out=ROWS,
+            mean_weight=1.0 if w is None else float(w.mean()), every_row=True,
+        )  # fmt: skip
+        rounds = LeftOutRounds.all_rows(AGOP(rows=N, centers=N), problem.kernel, problem)
+        made = replace(rounds, ridges=(1e-3,)).plain()
+        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).left_out
+        wide = problem.full_rows(np.arange(N))[0]
+    truth = np.eye(3)[found.y] if task == "classification" else found.y
+    mass = np.ones(N) if w is None else found.w
+    expected = np.average(np.square(found.outputs - truth).mean(axis=1), weights=mass)
+    assert made.mse == pytest.approx(expected, rel=1e-6)
+    assert made.errors is not None
+    assert made.errors.mean == pytest.approx(made.mse)
+    apart = np.abs(wide[:, None] - wide[None]).sum(axis=2)
+    v = np.ones(N) if w is None else w
+    assert rounds.span == pytest.approx(v @ apart @ v / v.sum() ** 2)
+
+
+def test_rows_of_weight_0_are_no_rows_and_few_distinct_rows_are_learned():
+    rng = np.random.default_rng(3)
+    X, y, w = rng.normal(size=(80, 3)), rng.normal(size=80), rng.integers(0, 3, 80)
+    y += 2 * X[:, 0]
+    one, other = (
+        sk.KernelRegressor(memory="1GiB").fit(X, values, sample_weight=w).predict(X)
+        for values in (y, np.where(w > 0, y, 1.0))
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    kinds = rng.integers(0, 6, 60)
+    assert sk.KernelClassifier(memory="1GiB").fit(kinds[:, None] / 3.0, kinds).score(kinds[:, None] / 3.0, kinds) == 1
+
+
+def test_a_small_table_has_a_ridge_and_noise_a_large_one():
+    X, y = load_diabetes(return_X_y=True)
+    better = []
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(len(X))
+        train, test = order[:300], order[300:]
+        chosen = sk.KernelRegressor(memory="1GiB").fit(X[train], y[train])
+        plain = sk.KernelRegressor(sk.Laplace(0.215), memory="1GiB").fit(X[train], y[train])
+        better.append(chosen.score(X[test], y[test]) - plain.score(X[test], y[test]))
+        assert chosen.report_["ridge"] >= 1e-5
+    assert np.mean(better) > 0.05
+    assert min(better) > 0
+    assert set(np.argsort(chosen.feature_importances_)[-2:]) == {2, 8}
+    assert "left out one at a time" in chosen.report_["kernel"]["reason"]
+    rng = np.random.default_rng(0)
+    noise = sk.KernelRegressor(memory="1GiB").fit(rng.normal(size=(300, 5)), rng.normal(size=300))
+    assert noise.score(rng.normal(size=(1000, 5)), rng.normal(size=1000)) > -0.1
+    assert noise.report_["ridge"] >= 0.01
+
+
+def test_any_threads_choose_the_same_and_a_given_kernel_stays():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(200, 4))
+    y = np.sin(X[:, 0]) + 0.3 * rng.normal(size=200)
+    one, three = (sk.KernelRegressor(memory="1GiB", threads=threads).fit(X, y) for threads in (1, 3))
+    assert one.model_.weights_sha256 == three.model_.weights_sha256
+    assert one.report_["kernel"] == three.report_["kernel"]
+    assert {trial["kernel"].get("norm", 2) for trial in one.report_["kernel"]["trials"]} == {1, 2}
+    assert "kernel" not in sk.KernelRegressor("laplace", memory="1GiB").fit(X, y).report_
+    assert sk.KernelRegressor(memory="1GiB", solver=sk.Direct(0.02)).fit(X, y).report_["ridge"] == 0.02
+
+
+def test_the_plan_says_what_is_tried_and_bounds_its_memory():
+    size = Size(300, 300, 8, 3, slots=2)
+    search = search_for(Bill(sk.Direct(), size), 300, 8, 1 << 30)
+    assert search is not None
+    assert (search.by_one, search.centers, search.fits, search.kinds) == (True, 300, 12, ())
+    bill = search.bill(size, 300)
+    assert bill.work.priced(nominal(8)) > 0
+    assert bill.memory > 3 * 8 * 300**2
+    assert search_for(Bill(sk.Direct(), size), 300, 8, 16 << 20) is None  # no eighth of so small a budget
+    assert len(RIDGES) == 11
