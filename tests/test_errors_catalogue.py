@@ -365,6 +365,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.Laplace(1e-320)", "e-320"),
     ("sk.RandomProjection(1 << 24)", "16,777,216"),
     ("sk.Polynomial(degree=1.5)", "1.5"),
+    ("sk.Linear(centred='yes')", "yes"),
     ("sk.NTK(depth=0)", "0"),
     ("sk.Laplace(1)(X[0], X)", "1 dimensions"),
     ("sk.Laplace(1)(X, X[:, :2])", "2"),

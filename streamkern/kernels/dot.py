@@ -1,4 +1,4 @@
-"""Kernels of the inner product ⟨x, z⟩ and the two norms. None is translation invariant."""
+"""Kernels of the inner product ⟨x, z⟩ and the two norms. None is translation invariant but a centred one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from streamkern.backends import NumpyBackend
 from streamkern.backends.base import Backend, Profile, magnitudes
+from streamkern.errors import UsageError
 from streamkern.kernels.base import Kernel, set_integer, set_number, tiles
 from streamkern.kernels.derivatives import Slopes, angular_slopes, dot_slopes
 from streamkern.kernels.radial import check_profile, name_of, profile_values
@@ -23,15 +24,28 @@ class Linear(Kernel):
 
     Args:
         offset: c, 0 or above.
+        centred: whether x and z are taken less the mean of the centers, as kernels of distances may be: what is added
+            to all rows changes nothing then.
 
     Raises:
-        UsageError: the offset is negative or not finite.
+        UsageError: the offset is negative or not finite, or ``centred`` is not a boolean.
     """
 
     offset: float = 0.0
+    centred: bool = False
 
     def __post_init__(self) -> None:
         set_number(self, "offset")
+        if not isinstance(self.centred, bool):
+            raise UsageError(f"centred is {self.centred!r}.", where="Linear(centred=...)", expected="True or False")
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters; without ``centred`` where it is False: fingerprints stay what they were."""
+        return {name: value for name, value in super().to_json().items() if name != "centred" or value}
+
+    @property
+    def translation_invariant(self) -> bool:
+        return self.centred
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
         if self.offset:

@@ -33,7 +33,14 @@ from streamkern.progress import showing
 from streamkern.solvers import Direct, Falkon, Logistic, Problem
 from streamkern.solvers.auto import AUTO, resolved
 from streamkern.solvers.bandwidth import AUTO_KERNEL, median_distance
-from streamkern.solvers.choice import KernelChoice, Search, choose_kernel, default_kernel, leaves_open, sample_search
+from streamkern.solvers.choice import (
+    KernelChoice,
+    Search,
+    choose_kernel,
+    default_kernel,
+    leaves_open,
+    sample_search,
+)
 from streamkern.solvers.fit import Stages, likely_outputs, planned, prepare
 from streamkern.solvers.footprint import footprint, loaded
 from streamkern.solvers.path import RidgePath, path_scores
@@ -166,7 +173,7 @@ class Tuning:
     def text(self) -> str:
         """Tables for a terminal."""
         lines = [
-            *([] if self.search is None else [*_searched(self.search), ""]),
+            *([] if self.search is None else [*self.search.lines(), ""]),
             f"{self.rows:,} rows to fit, {self.held_out:,} held out, {self.curve[-1].centers:,} centers; the median "
             f"distance of two rows is {self.median:.4g}",
             "",
@@ -261,7 +268,11 @@ def tune(
         invariant = all(family.translation_invariant for family in families)
         search = None
         if kernel in (None, "auto") and leaves_open(pipeline):
-            search = sample_search(planned(replace(pipeline, train=sample)), _count(pipeline, sample, centers), seed)
+            p, direct = (
+                _count(pipeline, sample, centers),
+                pipeline.solver == AUTO or isinstance(pipeline.solver, Direct),
+            )
+            search = sample_search(planned(replace(pipeline, train=sample)), p, seed, direct)
         bench = _Bench.of(pipeline, sample, centers, seed, budget, executor, invariant, search)
         dtype, found = bench.problem.dtype, bench.choice
         families = families if found is None else (found.kernel,)
@@ -581,19 +592,6 @@ def _timed(
             seconds = None
         made.append(replace(trial, seconds=seconds))
     return tuple(made)
-
-
-def _searched(search: KernelChoice) -> list[str]:
-    """A table of the models of a search, in order."""
-    head = ("norm", "bandwidth", "metric", "round", "rows", "centers", "ridge", "score", "mse")
-    lines = ["".join(f"{name:>10}" for name in head)]
-    for trial in search.trials:
-        lines.append(
-            f"{'L' + str(trial['kernel'].get('norm', 2)):>10}{trial['kernel']['bandwidth']:>10.4g}{trial['kind']:>10}"
-            f"{trial['round']:>10}{trial['rows']:>10,}{trial['centers']:>10,}{trial['ridge']:>10.0e}"
-            f"{trial['score']:>10.4f}{trial['mse']:>10.4g}" + (" *" if search.chosen(trial) else "")
-        )
-    return lines
 
 
 def _least(trials: Sequence[Trial]) -> Trial:

@@ -10,6 +10,7 @@ import numpy as np
 from streamkern.report.figures import number_text
 from streamkern.report.markup import bar, table
 from streamkern.report.run_directory import RunDirectory
+from streamkern.solvers.choice import norm_and_bandwidth
 
 SHOWN = 30
 """Columns and features that are shown, the largest shares first."""
@@ -26,7 +27,7 @@ def searched(choice: dict[str, Any]) -> str:
     """Return HTML of the search for a kernel: a table of every model that was tried, and the reason of the choice."""
     rows = [
         (
-            f"L{trial['kernel'].get('norm', 2)}, {number_text(trial['kernel']['bandwidth'])}",
+            "{}, {:.4g}".format(*norm_and_bandwidth(trial["kernel"])),
             trial["kind"],
             trial["round"],
             f"{trial['rows']:,}",

@@ -26,9 +26,10 @@ import numpy as np
 from streamkern.centers import Given, Uniform
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
+from streamkern.data.targets import Classes
 from streamkern.engine.operations import Operations
 from streamkern.errors import DataError
-from streamkern.kernels import Kernel, Laplace, kernel_from_json
+from streamkern.kernels import Kernel, Laplace, Linear, kernel_from_json
 from streamkern.solvers.bandwidth import median_distance
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.direct import Direct
@@ -97,6 +98,12 @@ NO_RIDGE = 1e-7
 LEAST_LOGISTIC = 3e-7
 """Ridge of ``Logistic`` at least, for the rows of the subsample: where squares want none, logits grow without bound."""
 
+LINEAR = (1.0, 30.0)
+"""Weights of a linear part, whose mean on the diagonal they are, beside a kernel, which is 1 there."""
+
+LINEAR_DOUBTS = 2.0
+"""Standard errors by which it has to be better: beyond the rows it goes on without bound."""
+
 FINER = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridges of these, in multiples of the best so far."""
 
@@ -134,6 +141,7 @@ class Search:
         kinds: kinds of metrics.
         seed: of the subsample.
         smaller: whether a bandwidth may be smaller than the best, where least squares is as good: see ``WITHIN``.
+        linear: whether a linear part beside the kernel is tried, for values.
     """
 
     rows: int
@@ -142,6 +150,7 @@ class Search:
     kinds: tuple[str, ...]
     seed: int = 0
     smaller: bool = True
+    linear: bool = False
 
     @property
     def agop(self) -> AGOP:
@@ -162,8 +171,12 @@ class Search:
     def fits(self) -> int:
         """Models, at most."""
         if self.by_one:
-            return len(self.norms) * len(BANDWIDTHS)
-        return len(self.norms) * self._some + _LAST
+            return len(self.norms) * len(BANDWIDTHS) + self._linear
+        return len(self.norms) * self._some + _LAST + self._linear
+
+    @property
+    def _linear(self) -> int:
+        return len(LINEAR) if self.linear else 0
 
     @property
     def _some(self) -> int:
@@ -182,7 +195,7 @@ class Search:
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
         for (rows, p), fits, outer, norms in (
             (self.few, self._some, metrics, self.norms),
-            (last, _LAST, (FURTHER + 1) * bool(self.kinds), (1,)),
+            (last, _LAST + self._linear, (FURTHER + 1) * bool(self.kinds), (1,)),
         ):
             fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, held)
             for norm in norms:
@@ -201,15 +214,16 @@ class Search:
     def text(self) -> str:
         """What is tried, in a sentence."""
         norms = " and ".join(f"L{norm}" for norm in sorted(self.norms))
+        linear = "; for values also with a linear part" if self.linear else ""
         if self.by_one:
             return (
                 f"kernel: Laplace in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of all "
-                f"{self.rows:,} rows, each left out"
+                f"{self.rows:,} rows, each left out{linear}"
             )
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
         return (
             f"kernel: Laplace in the {norms} norm, {len(MULTIPLES)} bandwidths, {metric}, "
-            f"by the error on held-out rows of {self.rows:,}; models of {self.centers:,} centers"
+            f"by the error on held-out rows of {self.rows:,}; models of {self.centers:,} centers{linear}"
         )
 
 
@@ -257,10 +271,12 @@ class KernelChoice:
                 f"better{right}"
             )
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
+        radial, linear = radial_part(self.described)
         rows = "rows left out one at a time" if self.by_one else "held-out rows"
+        kernel = f"{kernel_from_json(radial)!r}{' and a linear part' if linear else ''}"
         return (
-            f"kernel: {self.kernel!r} with {metric}: squared error {self.best:.4g} on {rows}, chosen "
-            f"{tried}, and {self.simple:.4g} with the default bandwidth and no metric"
+            f"kernel: {kernel} with {metric}: squared error {self.best:.4g} on {rows}, chosen {tried}, and "
+            f"{self.simple:.4g} with the default bandwidth and no metric"
         )
 
     def chosen(self, trial: dict[str, Any]) -> bool:
@@ -279,6 +295,19 @@ class KernelChoice:
             "trials": [dict(each) for each in self.trials],
         }
 
+    def lines(self) -> list[str]:
+        """A table of the models, in order."""
+        head = ("norm", "bandwidth", "metric", "round", "rows", "centers", "ridge", "score", "mse")
+        lines = ["".join(f"{name:>10}" for name in head)]
+        for trial in self.trials:
+            norm, sigma = norm_and_bandwidth(trial["kernel"])
+            lines.append(
+                f"{norm:>10}{sigma:>10.4g}{trial['kind']:>10}{trial['round']:>10}{trial['rows']:>10,}"
+                f"{trial['centers']:>10,}{trial['ridge']:>10.0e}{trial['score']:>10.4f}{trial['mse']:>10.4g}"
+                + (" *" if self.chosen(trial) else "")
+            )
+        return lines
+
     def solver(self, given: Solver, n: int) -> Solver:
         """The solver with the ridge for n rows, where it has none but its default: noise asks for λ n."""
         least = LEAST_LOGISTIC if isinstance(given, Logistic) else 0.0
@@ -292,6 +321,17 @@ def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
     """
     spread = 2.0 * float(np.sum(facts.variance * np.square(dataset.factor)))
     return Laplace(float(np.sqrt(spread)) if spread > 0 else 1.0)
+
+
+def radial_part(described: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """A kernel of the search as JSON without its linear part, and whether it has one."""
+    return (described["parts"][0], True) if "parts" in described else (described, False)
+
+
+def norm_and_bandwidth(described: dict[str, Any]) -> tuple[str, float]:
+    """Of a kernel of the search as JSON, for tables: such as ``L1``, or ``L2+linear``."""
+    radial, linear = radial_part(described)
+    return f"L{radial.get('norm', 2)}{'+linear' if linear else ''}", float(radial["bandwidth"])
 
 
 def with_ridge(given: Solver, ridge: float) -> Solver:
@@ -364,7 +404,8 @@ def search_for(
     for sample, p in (*SIZES, *few):
         if sample > rows:
             continue
-        search = _search(sample, p, columns, d, seed)
+        # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
+        search = _search(sample, p, columns, d, seed, isinstance(bill.solver, Direct))
         if search.bill(replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
             continue
         if search.work(size).priced(nominal(d)) <= allowed:
@@ -372,23 +413,24 @@ def search_for(
     return None
 
 
-def sample_search(sample: Dataset, centers: int, seed: int) -> Search | None:
+def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Search | None:
     """The search on all rows of a subsample; None where they are too few for it.
 
     Args:
         sample: the rows, as wide as they will be.
         centers: of its models, unless every row is one.
         seed: of what is drawn.
+        linear: see ``Search``.
     """
     rows, d = sample.base_rows, sample.n_features
-    return _search(rows, centers, sample.source.n_features, d, seed) if rows >= LEAST else None
+    return _search(rows, centers, sample.source.n_features, d, seed, linear) if rows >= LEAST else None
 
 
-def _search(rows: int, centers: int, columns: int, d: int, seed: int) -> Search:
+def _search(rows: int, centers: int, columns: int, d: int, seed: int, linear: bool) -> Search:
     kinds = [] if rows < max(HELD_OUT_FROM, TELLING * min(columns, d)) else ["diagonal"]
     if rows >= max(HELD_OUT_FROM, TELLING * d) and 1 < d <= WIDEST:
         kinds.append("full")
-    return Search(rows, centers, (2, 1) if d <= WIDEST_L1 else (2,), tuple(kinds), seed)
+    return Search(rows, centers, (2, 1) if d <= WIDEST_L1 else (2,), tuple(kinds), seed, linear=linear)
 
 
 def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
@@ -427,6 +469,7 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     found = _at_its_bandwidth(rounds, best, ABOUT, trials, search.smaller) if first else best
     if best is simple:
         found = _preferred(simple, [found])
+    found = _with_linear(rounds, found, [simple, *last], trials) if search.linear else found
     metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
     kernel = found.problem.kernel
     return KernelChoice(
@@ -444,9 +487,24 @@ def _chosen_by_one(search: Search, default: Kernel, problem: Problem) -> KernelC
     simple, *more = trials.noted(rounds.on(kernel).plain() for kernel in kernels)
     best = _least([simple, *more])
     found = best if best.errors and simple.errors and best.errors.beats(simple.errors) else simple
+    found = _with_linear(rounds, found, [simple, *more], trials) if search.linear else found
     metric = rounds.metric(found, [simple, *([] if found is simple else [found])])
     described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
     return KernelChoice(described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse)
+
+
+def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _Trials) -> Round:
+    """The best model, or one with a linear part beside a kernel in the L2 norm, where that is surely better.
+
+    The L1 norm has no products to add.
+    """
+    square = float(rounds.variance.sum())
+    if isinstance(rounds.encoding, Classes) or not square > 0:
+        return best
+    base = _least([each for each in [best, *others] if each.problem.kernel.norm == 2])
+    kernels = [base.problem.kernel + float(f"{weight / square:.3g}") * Linear(centred=True) for weight in LINEAR]
+    found = _least(trials.noted(rounds.on(kernel).through(base) for kernel in kernels))
+    return found if rounds.errors(found).beats(rounds.errors(best), LINEAR_DOUBTS) else best
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:

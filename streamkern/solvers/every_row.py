@@ -23,7 +23,7 @@ from streamkern.engine import Engine
 from streamkern.engine.triangle import cuts
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
-from streamkern.kernels import Expansion, Kernel, Laplace
+from streamkern.kernels import Expansion, Kernel, Laplace, Sum
 from streamkern.solvers.base import Problem
 from streamkern.solvers.left_out import DRAW, LeftOut, equals_stay, rows_left_out
 from streamkern.solvers.residual import FAR, relative_residual
@@ -42,6 +42,8 @@ def takes_a_factor(kernel: Kernel | None) -> bool:
 
     Eigenvalues of smoother kernels fall below what a factor can hold; their normal equations have a better basis.
     """
+    if isinstance(kernel, Sum):  # what is added makes no eigenvalue smaller
+        return any(takes_a_factor(part) for part in kernel.parts)
     return kernel is None or isinstance(kernel, Laplace)
 
 

@@ -107,9 +107,10 @@ class LeftOutRounds(Rounds):
         mass = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
         wide = X.astype(np.float64)
         wide -= np.average(wide, axis=0, weights=mass)
+        variance = np.average(np.square(wide), axis=0, weights=mass)
         return cls(
             agop, kernel, base, base, problem, encoding, problem.dtype, len(X),
-            np.average(np.square(wide), axis=0, weights=mass), None, RIDGES, span=_mean_distance(wide, mass),
+            variance, None, RIDGES, span=_mean_distance(wide, mass),
         )  # fmt: skip
 
     def fit(self, kind: str, number: int, M: Array, factor: Array) -> Round:

@@ -24,7 +24,7 @@ from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.origins import Features, features_of
 from streamkern.data.stream import Assembly, Block, Scan
-from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.data.targets import Classes, Continuous, Encoding, as_values
 from streamkern.data.transforms import LinearMap
 from streamkern.engine import default_engine
 from streamkern.engine.meter import MeterEngine
@@ -439,6 +439,16 @@ class Rounds:
             kind, number, M, factor, problem, kept, float(mse[best]), float(score[best]), self.ridges[best],
             self.held.base_rows,
         )  # fmt: skip
+
+    def errors(self, made: Round) -> Errors:
+        """Squared errors of a round's model on the held-out rows."""
+        if made.errors is not None:
+            return made.errors
+        problem, held = made.problem, Metric(made.kind, made.number, made.M, made.factor, made.M).applied(self.held)
+        X, y, w = gathered(problem.executor, problem.assembly(held), np.sort(held.draw(held.base_rows)))
+        assert y is not None
+        F = problem.expansion().predict(X, made.weights).astype(np.float64) - as_values(y, self.encoding.outputs)
+        return Errors(np.square(F).mean(axis=1), np.ones(len(X)) if w is None else w)
 
     def problem_through(self, kind: str, number: int, M: Array, factor: Array) -> Problem:
         """What a round fits: the rows through its metric, and centers among them."""

@@ -38,6 +38,6 @@ class Errors:
         apart = self.weights * (apart - np.average(apart, weights=self.weights))
         return float(np.sqrt(np.square(apart).sum()) / self.weights.sum())
 
-    def beats(self, other: Errors) -> bool:
-        """Whether the mean is less than ``BETTER`` of another's, by more than the standard error of the difference."""
-        return self.mean < BETTER * other.mean and other.mean - self.mean > self.doubt(other)
+    def beats(self, other: Errors, doubts: float = 1.0) -> bool:
+        """Whether the mean is less than ``BETTER`` of another's, by more than so many standard errors of it."""
+        return self.mean < BETTER * other.mean and other.mean - self.mean > doubts * self.doubt(other)

@@ -118,7 +118,7 @@ def test_the_plan_says_what_is_tried_and_bounds_its_memory():
     size = Size(300, 300, 8, 3, slots=2)
     search = search_for(Bill(sk.Direct(), size), 300, 8, 1 << 30)
     assert search is not None
-    assert (search.by_one, search.centers, search.fits, search.kinds) == (True, 300, 12, ())
+    assert (search.by_one, search.centers, search.fits, search.kinds) == (True, 300, 14, ())
     bill = search.bill(size, 300)
     assert bill.work.priced(nominal(8)) > 0
     assert bill.memory > 3 * 8 * 300**2

@@ -170,7 +170,8 @@ def test_a_search_for_the_kernel_is_that_of_least_squares_and_gives_it_the_ridge
     found = [search_for(Bill(solver, size), 20_000, 14, 4 << 30) for solver in (sk.Logistic(), sk.Direct())]
     assert None not in found
     assert [each.smaller for each in found] == [False, True]
-    assert replace(found[0], smaller=True) == found[1]
+    assert [each.linear for each in found] == [False, True]
+    assert replace(found[0], smaller=True, linear=True) == found[1]
     assert with_ridge(sk.Logistic(), 1e-3) == sk.Logistic(ridge=1e-3)
     assert with_ridge(sk.Logistic(ridge=1e-2), 1e-3) == sk.Logistic(ridge=1e-2)
 
