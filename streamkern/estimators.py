@@ -291,8 +291,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any, scales: bool = False) -> Array:
         """f(X), shape (n, c); with what the scales of intervals are made from, shape (n, 2c)."""
         check_is_fitted(self)
-        schema = self.model_.schema
-        numbers = schema is None or (schema.plain and not is_mixed(X))
+        schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
+        numbers = not by_name and (schema is None or (schema.plain and not is_mixed(X)))
         if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
             # The model looks for NaN itself, block by block, and can say in which row.
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")

@@ -309,7 +309,7 @@ def is_dask_frame(value: Any) -> bool:
 def is_mixed(value: Any) -> bool:
     """Whether a table or an array in memory holds anything but plain numbers: text, dates, booleans among numbers."""
     if is_table(value):
-        if isinstance(value, Mapping | list | tuple):
+        if isinstance(value, Mapping | list | tuple) or _is_series(value):
             return True
         if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
             return True
@@ -333,6 +333,11 @@ def is_mixed(value: Any) -> bool:
 _WORDS = {str, np.str_, bool, np.bool_, type(None), datetime.datetime, datetime.date, np.datetime64, decimal.Decimal}
 
 
+def _is_series(value: Any) -> bool:
+    """Whether it is one column of pandas or polars, which is a table by its interface alone."""
+    return hasattr(value, "dtype") and not hasattr(value, "columns") and hasattr(value, "__arrow_c_stream__")
+
+
 def _has_objects(frame: Any) -> bool:
     """Whether a pandas frame has columns that NumPy has no dtype for, such as nullable numbers, or of objects."""
     return any(not isinstance(dtype, np.dtype) or dtype.kind in "OMm" for dtype in getattr(frame, "dtypes", ()))
@@ -353,9 +358,9 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
         require_names_apart(value.schema.names)
         return value if isinstance(value, pa.Table) else pa.Table.from_batches([value])
     try:
+        if _is_series(value):
+            raise ValueError("a Series is one column, or one row (of which series.to_frame().T makes a table)")
         if type(value).__module__.partition(".")[0] == "pandas":
-            if not hasattr(value, "columns"):
-                raise ValueError("a Series is one column, or one row (of which series.to_frame().T makes a table)")
             require_names_apart([str(name) for name in value.columns])
             return pa.table({str(name): _column(value.iloc[:, j]) for j, name in enumerate(value.columns)})
         if hasattr(value, "__arrow_c_stream__"):
