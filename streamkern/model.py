@@ -14,7 +14,7 @@ import numpy as np
 
 from streamkern.backends import get_backend
 from streamkern.backends.base import wide
-from streamkern.data.alike import not_finite, require_alike, require_scaled_alike, require_width
+from streamkern.data.alike import not_usable, require_alike, require_scaled_alike, require_width
 from streamkern.data.class_weights import described_weights, without_class_weights
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
@@ -43,7 +43,7 @@ from streamkern.solvers.fit import Fitted
 from streamkern.solvers.saved import Answers, described_arrays, loaded_answers, saved_answers
 from streamkern.solvers.score import Scored, score, score_in_detail
 from streamkern.solvers.sums import MEMBER, StoredSums, Sums, kept_of
-from streamkern.storage import Source, array_source, open_source, table_source
+from streamkern.storage import Source, array_source, table_source
 from streamkern.storage.artifact import load_artifact, require_machine_room, save_artifact, sha256
 from streamkern.storage.base import digest
 from streamkern.storage.convert import is_table
@@ -309,7 +309,7 @@ class KernelMachine(ModelAnswers):
 
         Many threads may call it. It raises DataError as ``decision_function`` does, and trusts the shape.
         """
-        dataset = self._prepared(Dataset(open_source(np.empty((0, self.n_features)))))
+        dataset = self._prepared(Dataset(array_source(np.empty((0, self.n_features)), None, self.columns)))
         assembly, basis = self._assembly(dataset, encoding=None), self._basis()
         basis.buffers = panels(basis)
         weights = self._intervals().widened(self.weights) if scales else self.weights
@@ -321,7 +321,7 @@ class KernelMachine(ModelAnswers):
                 return np.concatenate([outputs(X[i : i + most]) for i in range(0, len(X), most)])
             ids = np.arange(len(X), dtype=np.int64)
             block = assembly.build(Raw(X, None, ids, np.zeros_like(ids)), ids, (), "the rows")
-            return _evaluated(block, dataset, basis, weights, self.encoding)
+            return _evaluated(block, dataset, basis, weights, self.encoding, X)
 
         return outputs
 
@@ -628,13 +628,15 @@ def _decided(outputs: Array, encoding: Encoding) -> Array:
     return outputs[:, 0] if encoding.flat else outputs[:, : encoding.outputs]
 
 
-def _evaluated(block: Block, dataset: Dataset, basis: Basis, weights: Array, encoding: Encoding) -> Array:
-    bad = get_backend().finite_rows(block.X)
+def _evaluated(
+    block: Block, dataset: Dataset, basis: Basis, weights: Array, encoding: Encoding, stored: Array | None = None
+) -> Array:
+    finite_rows = get_backend().finite_rows
+    bad = finite_rows(block.X)
+    outputs = basis.predict(block.X, weights) if bad < 0 else np.empty((0, 1))
+    bad = finite_rows(outputs) if bad < 0 else bad
     if bad >= 0:
-        source = dataset.source
-        place = source.where(0) if len(source.bounds) > 1 else "the source"
-        raise not_finite(block.X[bad], f"{place}, row {int(block.ids[bad])}", dataset.columns)
-    outputs = basis.predict(block.X, weights)
+        raise not_usable(dataset, block.X[bad], int(block.ids[bad]), None if stored is None else stored[bad])
     if not isinstance(encoding, Continuous):
         return outputs
     c = encoding.outputs

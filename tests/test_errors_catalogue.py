@@ -649,6 +649,8 @@ centers.py: A row has a value that is not finite.
     test_centers_rpcholesky.py::test_a_row_that_is_not_finite_is_refused
 centers.py: Z is
     test_parameters.py::test_a_parameter_of_the_wrong_type_is_refused_by_its_name
+data/alike.py: A feature is too large:
+    test_rows_to_predict.py::test_what_float32_cannot_hold_is_said_so
 data/alike.py: A feature is
     pipeline/test_before_training.py::test_rows_that_evaluation_would_refuse_are_refused_before_training
 estimators.py: ... is given, and there is no kernel.

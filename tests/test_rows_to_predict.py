@@ -1,5 +1,6 @@
 """Rows given to a fitted model: found by name, and refused in the library's words."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,3 +43,84 @@ def test_columns_of_a_plain_frame_are_found_by_their_names(preprocess: str | Non
         np.testing.assert_array_equal(model.predict(given.head(5)), want)
     with pytest.raises(sk.DataError, match="column 'b' is not there"):
         model.predict(PLAIN.drop(columns="b"))
+
+
+@pytest.mark.parametrize("table", [PLAIN, MIXED], ids=["plain", "mixed"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e308])
+def test_a_value_that_cannot_be_predicted_is_named_as_it_is_stored(
+    table: pd.DataFrame, value: float, tmp_path: Path
+) -> None:
+    model = fitted(table)
+    rows = table.head(3).copy()
+    rows.loc[1, "b"] = value
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    words = r"too large: 1e\+308" if np.isfinite(value) else "infinity"
+    for call in (model.predict, model.model_.predict, sk.Predictor(model.model_)):
+        with pytest.raises(sk.DataError, match=rf"(?s)A feature is {words}.*row 1, feature 'b'.*correct the value"):
+            call(rows)
+    with pytest.raises(sk.DataError, match=rf"(?s)A feature is {words}.*feature 'b'"):
+        model.model_.predict(tmp_path / "rows.csv")
+
+
+def test_what_float32_cannot_hold_is_said_so() -> None:
+    X = PLAIN.to_numpy(np.float32)
+    rows = X[:3].astype(np.float64)
+    rows[2, 1] = 1e308
+    with pytest.raises(sk.DataError, match=r"(?s)too large: 1e\+308.*row 2, feature 1.*float32 holds.*float64"):
+        fitted(X).predict(rows)
+
+
+def test_a_missing_value_of_a_plain_frame_is_named_by_its_column() -> None:
+    model = fitted(PLAIN)
+    rows = PLAIN.head(3).copy()
+    rows.loc[1, "b"] = np.nan
+    for call in (model.predict, sk.Predictor(model.model_)):
+        with pytest.raises(sk.DataError, match=r"(?s)A feature is NaN.*row 1, feature 'b'.*Impute"):
+            call(rows)
+
+
+@pytest.mark.parametrize("value", [20240115, 20240115.0, "20240115"])
+def test_digits_in_a_column_of_dates_are_no_seconds(value: Any, tmp_path: Path) -> None:
+    model = fitted(MIXED)
+    rows = MIXED.head(2).astype({"when": object}).assign(when=value)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    for given in (rows, rows.to_dict("records"), tmp_path / "rows.csv"):
+        with pytest.raises(sk.DataError, match=r"(?s)'?20240115(.0)?'? of column 'when' is not a date.*%Y%m%d"):
+            model.model_.predict(given)
+    seconds = pd.Timestamp("2024-01-15").timestamp()
+    want = model.predict(MIXED.head(2).assign(when=pd.Timestamp("2024-01-15")))
+    np.testing.assert_array_equal(model.predict(rows.assign(when=seconds)), want)
+    with pytest.raises(sk.DataError, match="is not a date"):
+        sk.from_arrays(rows, schema={"when": "datetime"}).source.read(0)
+
+
+def written(table: pd.DataFrame, door: str, folder: Path) -> Any:
+    """The table as one of the doors takes it."""
+    if door in ("frame", "records"):
+        return table if door == "frame" else table.astype(object).to_dict("records")
+    place = folder / f"rows{len(list(folder.iterdir()))}.{door}"
+    if door == "csv":
+        table.to_csv(place, index=False)
+    else:
+        table.to_parquet(place)
+    return place
+
+
+@pytest.mark.parametrize("door", ["frame", "csv", "parquet", "records"])
+@pytest.mark.parametrize("kind", ["array", "plain", "plain with gaps", "mixed"])
+def test_gaps_are_filled_where_training_had_more_than_numbers_without_gaps(
+    kind: str, door: str, tmp_path: Path
+) -> None:
+    train = MIXED if kind == "mixed" else PLAIN.copy()
+    if kind == "plain with gaps":
+        train.loc[::9, "a"] = np.nan
+    model = fitted(train.to_numpy() if kind == "array" else train).model_
+    rows = train.head(3).copy()
+    rows.loc[1, "b"] = np.nan
+    given: Any = rows.to_numpy() if kind == "array" else written(rows, door, tmp_path)
+    if kind in ("array", "plain"):
+        with pytest.raises(sk.DataError, match=r"(?s)A feature is NaN.*row 1.*Impute"):
+            model.predict(given)
+    else:
+        want = model.predict(rows.assign(b=rows.b.fillna(train.b.median())))
+        np.testing.assert_allclose(model.predict(given), want, rtol=1e-4)

@@ -10,8 +10,9 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.stream import Block
+from streamkern.data.subsample import rows_of
 from streamkern.data.transforms import Transform, require_numbers
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError, StreamkernError, UsageError
 from streamkern.storage.base import unlike_columns
 from streamkern.storage.schema import Schema
 from streamkern.types import Array
@@ -109,4 +110,37 @@ def not_finite(x: Array, where: str, columns: Sequence[str] | None) -> DataError
         remedy='leave out the rows with missing values, or train with preprocess=(sk.Impute("mean"),), which fills them'
         if gap
         else "correct the value, or leave out the row",
+    )
+
+
+def not_usable(dataset: Dataset, x: Array, row: int, stored: Array | None = None) -> StreamkernError:
+    """The error for a row that has no finite output: by the value as it is stored, where that tells.
+
+    Args:
+        dataset: the rows.
+        x: its features, shape (d,).
+        row: its id.
+        stored: the row as it is stored, shape (n_stored,); it is read again by default.
+    """
+    source = dataset.source
+    if stored is None:
+        stored = rows_of(source, np.array([row])).X[0]
+    chunk = int(np.searchsorted(source.bounds, row, side="right")) - 1
+    where = f"the rows, row {row}"
+    if len(source.bounds) > 1:
+        where = source.where_row(chunk, row - int(source.bounds[chunk]))
+    values = np.nan_to_num(np.abs(stored.astype(np.float64)), nan=0.0, posinf=np.inf)
+    if source.schema is not None:  # numbers that stand for text are large
+        values[list(source.schema.positions("category"))] = 0.0
+    j = int(np.argmax(values))
+    if np.isinf(values[j]):
+        return not_finite(np.where(np.isinf(stored), stored, 0.0), where, source.columns)
+    if np.isnan(x).any():
+        return not_finite(x, where, dataset.columns)
+    return DataError(
+        f"A feature is too large: {stored[j]!s}.",
+        where=f"{where}, feature {j if source.columns is None else repr(source.columns[j])}",
+        expected=f"numbers for which {x.dtype} holds features and kernel values",
+        remedy="correct the value, or leave out the row"
+        + ('; or train in float64: dtype="float64"' if x.dtype == np.float32 else ""),
     )

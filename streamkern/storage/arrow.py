@@ -288,6 +288,7 @@ class TableSource(ChosenSource):
                 )
                 if column.kind == "datetime":
                     remedy += f"; dates of another order: pandas.to_datetime(table[{column.name!r}], dayfirst=True)"
+                    remedy += ", or format='%Y%m%d' of digits"
                 raise DataError(
                     f"The value {error.value!r} of column {column.name!r} is not {error.expected}.",
                     where=self.where_row(chunk, error.row),

@@ -274,12 +274,22 @@ def _seconds(values: pa.ChunkedArray) -> Array:
         if (late := np.abs(seconds) >= _YEAR_10_000).any():  # in milliseconds, as pandas writes JSON
             row = int(np.argmax(late))
             raise UnfitError(row, values[row].as_py(), "a date, or seconds since 1970 up to the year 9999")
+        if (digits := _dates_in_digits(seconds)).any():
+            row = int(np.argmax(digits))
+            raise UnfitError(row, values[row].as_py(), "a date such as 2026-03-14, or seconds since 1970")
         return seconds
     gaps = np.asarray(values.is_null().to_numpy())
     whole = np.asarray(values.fill_null(0).to_numpy()).astype(np.int64)
     made = (whole * _DAY).astype(np.float64) if units is None else whole // units + (whole % units) / units
     made[gaps] = np.nan
     return made
+
+
+def _dates_in_digits(numbers: Array) -> Array:
+    """Which numbers are days written as digits, such as 20260314: as seconds they would be a day in August 1970."""
+    days = np.where((numbers >= 1900_01_01) & (numbers <= 2100_12_31) & (numbers % 1 == 0), numbers, 0).astype(np.int64)
+    month, day = days // 100 % 100, days % 100
+    return (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
 
 
 # ------------------------------------------------------------------------------------------------- whatever is a table
