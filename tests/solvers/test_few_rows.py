@@ -74,12 +74,12 @@ def test_rows_of_weight_0_are_no_rows_and_few_distinct_rows_are_learned():
     X, y, w = rng.normal(size=(80, 3)), rng.normal(size=80), rng.integers(0, 3, 80)
     y += 2 * X[:, 0]
     one, other = (
-        sk.KernelRegressor(memory="1GiB").fit(X, values, sample_weight=w).predict(X)
+        sk.KernelRegressor(memory="4GiB").fit(X, values, sample_weight=w).predict(X)
         for values in (y, np.where(w > 0, y, 1.0))
     )
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
     kinds = rng.integers(0, 6, 60)
-    assert sk.KernelClassifier(memory="1GiB").fit(kinds[:, None] / 3.0, kinds).score(kinds[:, None] / 3.0, kinds) == 1
+    assert sk.KernelClassifier(memory="4GiB").fit(kinds[:, None] / 3.0, kinds).score(kinds[:, None] / 3.0, kinds) == 1
 
 
 def test_a_small_table_has_a_ridge_and_noise_a_large_one():
@@ -88,8 +88,8 @@ def test_a_small_table_has_a_ridge_and_noise_a_large_one():
     for seed in range(5):
         order = np.random.default_rng(seed).permutation(len(X))
         train, test = order[:300], order[300:]
-        chosen = sk.KernelRegressor(memory="1GiB").fit(X[train], y[train])
-        plain = sk.KernelRegressor(sk.Laplace(0.215), memory="1GiB").fit(X[train], y[train])
+        chosen = sk.KernelRegressor(memory="4GiB").fit(X[train], y[train])
+        plain = sk.KernelRegressor(sk.Laplace(0.215), memory="4GiB").fit(X[train], y[train])
         better.append(chosen.score(X[test], y[test]) - plain.score(X[test], y[test]))
         assert chosen.report_["ridge"] >= 1e-5
     assert np.mean(better) > 0.05
@@ -97,7 +97,7 @@ def test_a_small_table_has_a_ridge_and_noise_a_large_one():
     assert set(np.argsort(chosen.feature_importances_)[-2:]) == {2, 8}
     assert "left out one at a time" in chosen.report_["kernel"]["reason"]
     rng = np.random.default_rng(0)
-    noise = sk.KernelRegressor(memory="1GiB").fit(rng.normal(size=(300, 5)), rng.normal(size=300))
+    noise = sk.KernelRegressor(memory="4GiB").fit(rng.normal(size=(300, 5)), rng.normal(size=300))
     assert noise.score(rng.normal(size=(1000, 5)), rng.normal(size=1000)) > -0.1
     assert noise.report_["ridge"] >= 0.01
 
@@ -106,12 +106,12 @@ def test_any_threads_choose_the_same_and_a_given_kernel_stays():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(200, 4))
     y = np.sin(X[:, 0]) + 0.3 * rng.normal(size=200)
-    one, three = (sk.KernelRegressor(memory="1GiB", threads=threads).fit(X, y) for threads in (1, 3))
+    one, three = (sk.KernelRegressor(memory="4GiB", threads=threads).fit(X, y) for threads in (1, 3))
     assert one.model_.weights_sha256 == three.model_.weights_sha256
     assert one.report_["kernel"] == three.report_["kernel"]
     assert {trial["kernel"].get("norm", 2) for trial in one.report_["kernel"]["trials"]} == {1, 2}
-    assert "kernel" not in sk.KernelRegressor("laplace", memory="1GiB").fit(X, y).report_
-    assert sk.KernelRegressor(memory="1GiB", solver=sk.Direct(0.02)).fit(X, y).report_["ridge"] == 0.02
+    assert "kernel" not in sk.KernelRegressor("laplace", memory="4GiB").fit(X, y).report_
+    assert sk.KernelRegressor(memory="4GiB", solver=sk.Direct(0.02)).fit(X, y).report_["ridge"] == 0.02
 
 
 def test_the_plan_says_what_is_tried_and_bounds_its_memory():
@@ -124,3 +124,9 @@ def test_the_plan_says_what_is_tried_and_bounds_its_memory():
     assert bill.memory > 3 * 8 * 300**2
     assert search_for(Bill(sk.Direct(), size), 300, 8, 16 << 20) is None  # no eighth of so small a budget
     assert len(RIDGES) == 11
+
+
+def test_a_budget_that_few_rows_do_not_fit_is_refused_with_what_would():
+    X, y = load_diabetes(return_X_y=True)
+    with pytest.raises(sk.PlanRefusedError, match="budget of at least"):
+        sk.KernelRegressor(memory="64MiB").fit(X[:300], y[:300])
