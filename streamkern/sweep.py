@@ -1,4 +1,4 @@
-"""The one primitive: a sum, over blocks of rows, of what each contributes under the current state.
+"""The one primitive: a sum over blocks of rows of each block's contribution under the current state.
 
     sweep(rows, state) = Σ over blocks of contribution(block, state), added in a fixed order.
 
@@ -33,7 +33,7 @@ class Contribution(ABC):
     """Contribution of a block to a sum, under a state. Picklable; reads no data itself: blocks are passed in."""
 
     def begin(self, block: Any) -> Any:
-        """Do what can be done for a block before the state is known: a token for the call; None where it is nothing."""
+        """Prepare a block before the state is known: return a token for the call, or None without preparation."""
         return None
 
     @abstractmethod
@@ -75,13 +75,13 @@ class ScanWork:
         return self.blocks.block(key)
 
     def contribute(self, block: Any, state: Any) -> Parts:
-        """What the block contributes."""
+        """The block's contribution."""
         return self.contribution(block, state)
 
 
 @dataclass(eq=False)
 class StepWork:
-    """A contribution on the blocks of a stream: what the lanes of a step do.
+    """A contribution on the blocks of a stream, for the lanes of a step.
 
     Args:
         blocks: where blocks come from.

@@ -41,7 +41,7 @@ kernels of order n = 0, 1, 2 (Cho & Saul 2009), ``ntk`` the neural tangent kerne
 
 
 class Backend(Protocol):
-    """Where the elementwise arithmetic of a block runs."""
+    """The backend that computes the elementwise arithmetic of a block."""
 
     @property
     def name(self) -> str:
@@ -252,7 +252,7 @@ class HostBackend(Backend, Protocol):
 
 
 def wide(dtype: np.dtype[Any]) -> bool:
-    """Whether float32 does not hold every value of a dtype of stored rows, as of float64 and integers of 32 bits."""
+    """Return True if float32 cannot hold all values of a dtype of stored rows: float64 and integers of 32 bits."""
     return not np.can_cast(dtype, np.float32)
 
 
@@ -339,12 +339,12 @@ def _parameter(params: Mapping[str, float], name: str, upper: float) -> float:
 
 
 def has_dense_rows(X: Array) -> bool:
-    """Whether the elements of each row of X (n, d) lie side by side, whatever the distance between rows."""
+    """Return True if the elements of each row of X (n, d) are contiguous, whatever the distance between rows."""
     return X.size == 0 or (bool(X.flags.aligned) and (X.shape[1] == 1 or X.strides[1] == X.itemsize))
 
 
 def check_gather(raw: Array, index: IntArray, out: Array) -> None:
-    """Check what a compiled gather would otherwise read or write out of bounds.
+    """Check the indices and shapes of a compiled gather, which would otherwise read or write out of bounds.
 
     Raises:
         UsageError: the shapes disagree, an index is out of range, or the output cannot be written row by row.
@@ -365,7 +365,7 @@ def check_gather(raw: Array, index: IntArray, out: Array) -> None:
 
 
 def check_angular(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
-    """Check a kind, a depth, and what ``check_tile`` checks.
+    """Check a kind and a depth, and make the checks of ``check_tile``.
 
     Raises:
         UsageError: one of them is not as ``Backend.angular`` says.

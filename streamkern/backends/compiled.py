@@ -1,4 +1,4 @@
-"""How loops are compiled: when they are first called, once for the types listed with them, without fast-math."""
+"""Compilation of loops: when they are first called, once for the types listed with them, without fast-math."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamkern.storage.writer import turn
 
 
 def _kept() -> bool:
-    """Whether compiled code can be kept on the disk; in a container that is read-only it cannot."""
+    """Return True if compiled code can be cached on the disk; in a read-only container it cannot."""
     try:
         numba.njit(cache=True)(_kept)
     except RuntimeError:
@@ -35,7 +35,7 @@ OPTIONS = {"cache": _kept(), "nogil": True, "error_model": "numpy", "boundscheck
 
 
 class Loop:
-    """A function compiled when it is first called: an import stays cheap, and no run compiles what it does not use."""
+    """A function compiled when it is first called: imports stay cheap, and a run compiles only the loops it uses."""
 
     def __init__(self, function: Callable[..., Any], signatures: list[Any]) -> None:
         self._function = function
@@ -58,7 +58,7 @@ class Loop:
         return self._compiled(*args)
 
     def is_compiled(self) -> bool:
-        """Whether a call compiles nothing: the code is in this process, or kept since the source was written."""
+        """Return True if a call compiles nothing: the code is loaded, or cached since the source was written."""
         if self._compiled is not None:
             return True
         folder, release = numba.njit(**OPTIONS)(self._function).stats.cache_path, numba.__version__.encode()

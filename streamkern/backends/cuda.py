@@ -350,7 +350,7 @@ class CudaBackend:
         return np.empty(shape, dtype)
 
     def put(self, array: Array) -> Any:
-        """A copy on the device of an array of the host; what is on the device already is itself."""
+        """Copy an array of the host to the device; an array that is there already is returned as it is."""
         return np.asarray(array)
 
     def _seen(self, array: Any) -> Any:
@@ -523,7 +523,7 @@ def numba_stream(pointer: int) -> Any:
 
 
 def target() -> str:
-    """What compiles the kernels: the numba-cuda package where it is installed, else Numba's own target."""
+    """Name the compiler of the kernels: the numba-cuda package where it is installed, else Numba's own target."""
     return "numba-cuda" if "numba_cuda" in str(cuda.__file__) else "Numba's bundled CUDA target"
 
 

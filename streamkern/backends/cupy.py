@@ -206,7 +206,7 @@ class CupyDevice:
 
 
 def tf32() -> bool:
-    """Whether products of float32 are rounded to tf32: only with ``CUPY_TF32=1``."""
+    """Return True if products of float32 are rounded to tf32: only with ``CUPY_TF32=1``."""
     return os.environ.get("CUPY_TF32", "0") not in ("", "0")
 
 

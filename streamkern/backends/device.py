@@ -44,11 +44,11 @@ class DeviceLoops(Backend, Protocol):
 
 
 class Device(Protocol):
-    """Where a block is computed. Arrays of it follow the array API; pickled, it is the device of the other process."""
+    """A device for blocks. Arrays of it follow the array API; pickled, it is the device of the other process."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name of the device in reports."""
 
     def describe(self) -> str:
         """Name, memory and precision, for people."""

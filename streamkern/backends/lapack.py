@@ -24,7 +24,7 @@ def _routine(name: str, arguments: int) -> Callable[..., None]:
 
 
 def potrf(A: Array) -> Array:
-    """Lower factor L of A = L Lᵀ: what ``scipy.linalg.cholesky`` gives, bit for bit.
+    """Lower factor L of A = L Lᵀ, bit for bit that of ``scipy.linalg.cholesky``.
 
     Args:
         A: shape (p, p), float32 or float64; only what is on the diagonal and below it is looked at.
@@ -41,7 +41,7 @@ def potrf(A: Array) -> Array:
 
 
 def trtrs(R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
-    """R⁻¹ B, or R⁻ᵀ B, by columns: what ``scipy.linalg.solve_triangular`` gives, bit for bit.
+    """R⁻¹ B, or R⁻ᵀ B, by columns, bit for bit that of ``scipy.linalg.solve_triangular``.
 
     Args:
         R: triangular, shape (p, p), float32 or float64; the other triangle is not looked at.
@@ -75,7 +75,7 @@ def trtrs(R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array
 
 
 def top_eigenpairs(K: Array, k: int) -> tuple[Array, Array]:
-    """Top k eigenpairs of a symmetric matrix, ascending: what ``scipy.linalg.eigh`` gives for that subset, bit for bit.
+    """Top k eigenpairs of a symmetric matrix, ascending, bit for bit those of ``scipy.linalg.eigh`` for that subset.
 
     Args:
         K: shape (s, s), symmetric to the bit, float32 or float64, contiguous.

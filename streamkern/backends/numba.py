@@ -181,7 +181,7 @@ class NumbaBackend:
 
     @property
     def compiled(self) -> bool:
-        """Whether the largest of the loops is compiled already, in this process or an earlier one."""
+        """True if the largest of the loops is compiled already, in this process or an earlier one."""
         return loops.radial_products.is_compiled()
 
     def radial_products(

@@ -255,7 +255,7 @@ def _pack(Z: Any, packed: Any) -> None:
 
 
 def packed_bytes(p: int, d: int, itemsize: int) -> int:
-    """Bytes of what ``pack`` makes of p rows of d numbers."""
+    """Bytes of p rows of d numbers after ``pack``."""
     width = _width(itemsize, d)
     return -(-p // width) * width * d * itemsize if width else 0
 

@@ -1,4 +1,4 @@
-"""Derivatives of radial kernels on the CPU: what the gradient of a model is summed from."""
+"""Derivatives of radial kernels on the CPU, which the gradient of a model is a sum of."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ _many_columns, _one_vector = _down(BLOCKS), _down(1)
 
 @numba.njit(**OPTIONS)
 def _group(left: Any) -> Any:
-    """How many of the columns that are left come next: groups of nearly one size."""
+    """Number of the remaining columns in the next group: groups are of nearly one size."""
     groups = (left + _GROUP - 1) // _GROUP
     return (left + groups - 1) // groups
 
@@ -308,7 +308,7 @@ def add_transposed(A: Array, R: Array, out: Array) -> None:
 
 
 def _compiled(A: Array, B: Array) -> bool:
-    """Whether loops here read both: dense rows, not empty, B in float32 and A as well, or integers in whole vectors."""
+    """Return True if loops here read both: dense, not empty, both in float32, or integers in whole vectors."""
     known = A.dtype == np.float32 or (A.dtype == np.int16 and not A.shape[1] % LANES)
     single = bool(VECTORS) and known and B.dtype == np.float32 and A.size > 0 and min(B.shape) > 0
     return single and has_dense_rows(A) and has_dense_rows(B)

@@ -1,4 +1,4 @@
-"""Where heavy arithmetic runs: one protocol of verbs, and its implementations side by side."""
+"""Heavy arithmetic: one protocol of verbs, and its implementations side by side."""
 
 from __future__ import annotations
 

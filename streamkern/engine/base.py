@@ -102,11 +102,11 @@ class Centered(Evaluated, Protocol):
 
 
 class TaskRunner(Protocol):
-    """What an engine takes of an executor."""
+    """The part of an executor that an engine uses."""
 
     @property
     def overlaps(self) -> bool:
-        """Whether two stages of the set-up may be evaluated at a time, by threads that would wait otherwise."""
+        """True if two stages of the set-up may be evaluated at a time, by threads that would wait otherwise."""
 
     def host_map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """``fn(item)`` in threads of this process."""
@@ -120,7 +120,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name of the engine in reports."""
 
     @property
     def loops(self) -> Backend:
@@ -128,7 +128,7 @@ class Engine(Protocol):
 
     @property
     def device(self) -> Device | None:
-        """Where the rows of a step are to lie; None for the memory of the process."""
+        """The device for the rows of a step; None for the memory of the process."""
 
     @property
     def overlaps(self) -> bool:
@@ -138,7 +138,7 @@ class Engine(Protocol):
         """The same, with tiles run by an executor's threads."""
 
     def here(self) -> Engine:
-        """The same, with every tile in threads of this process: for what happens in each step."""
+        """The same engine with every tile in threads of this process, for the work of each step."""
 
     def meanwhile(self, work: Callable[[], Array] | None) -> AbstractContextManager[Callable[[], Array | None]]:
         """Evaluate in a background thread while the context runs; yields a function that returns the result.
@@ -158,7 +158,7 @@ class Engine(Protocol):
         """Standard normals, float64, a function of the key."""
 
     def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
-        """Whether a condition on data holds; a plan assumes ``bound``, which takes the most.
+        """Return True if a condition on data holds; a plan assumes ``bound``, which needs the most.
 
         Args:
             condition: of the data.
@@ -167,7 +167,7 @@ class Engine(Protocol):
         """
 
     def count(self, mask: Array) -> int:
-        """How many entries of a mask are true; a plan assumes all."""
+        """Number of true entries of a mask; a plan assumes all."""
 
     # rows against centers
 
@@ -178,7 +178,7 @@ class Engine(Protocol):
         """The first of those that ``hold`` returned, which are Z."""
 
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
-        """Bytes of what ``hold`` returns for p centers of width d."""
+        """Bytes of the result of ``hold`` for p centers of width d."""
 
     def compiling_bytes(self) -> int:
         """Bytes that compiling takes in this process; 0 where an earlier one's code is kept, or nothing compiles."""
@@ -190,7 +190,7 @@ class Engine(Protocol):
         """k(X, Z), shape (b, p), written to ``out`` where given."""
 
     def panels(self, basis: Evaluated, X: Array, begun: Any = None) -> Iterator[tuple[slice, Array]]:
-        """Panels φ(X[rows]) in turn, each valid until the next; ``begun`` is what ``begin`` returned for X."""
+        """Panels φ(X[rows]) in turn, each valid until the next; ``begun`` is the token of ``begin`` for X."""
 
     def begin(self, basis: Evaluated, X: Array) -> Any:
         """Evaluate the first panel of X before the weights are known. None where nothing is gained by it."""
@@ -221,7 +221,7 @@ class Engine(Protocol):
         ...
 
     def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
-        """φ(X), shape (n, M), by tiles in threads of this process; or of each tile what ``then`` makes of it."""
+        """φ(X), shape (n, M), by tiles in threads of this process; or the result of ``then`` for each tile."""
 
     def covariance(self, basis: Evaluated, X: Array, V: Array) -> Array:
         """ΦᵀΦ V of rows X, shape (M, k), in float64; Φ is never held."""
@@ -295,7 +295,7 @@ class Engine(Protocol):
         """
 
     def packed_product(self, W: Any, B: Array) -> Array:
-        """Wᵀ W B in float32, shape (p, c), reading W, or what ``place`` returned, from memory once."""
+        """Wᵀ W B in float32, shape (p, c), reading W, or the result of ``place``, from memory once."""
 
     def times_packed(self, B: Array, W: PackedFactor) -> Array:
         """B Wᵀ in float32, shape (n, p)."""

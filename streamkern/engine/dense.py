@@ -152,7 +152,7 @@ def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
 
 
 def mirror(A: Array, parallel: Map, tile: int = TILE) -> Array:
-    """A with what lies below its diagonal above it too, in place: by tiles, as columns are slow to write."""
+    """Copy the lower triangle of A to the upper one, in place: by tiles, as columns are slow to write."""
     cuts = [slice(a, min(a + tile, len(A))) for a in range(0, len(A), tile)]
     above = np.triu(np.ones((min(tile, len(A)),) * 2, dtype=bool), 1)
 

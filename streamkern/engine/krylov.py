@@ -15,7 +15,7 @@ _RESIDUAL = 1e-2  # ‖K e − σ e‖/σ that is near enough
 
 
 def is_cheaper(s: int, k: int) -> bool:
-    """Whether a Krylov space costs less than the reduction of the whole matrix (s, s), for its top k pairs."""
+    """Return True if a Krylov space costs less than the reduction of the whole matrix (s, s), for its top k pairs."""
     return s >= _FROM and s >= _SHARE * (k - 1)
 
 

@@ -104,7 +104,7 @@ class MeterEngine:
         return self._new(shape)
 
     def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
-        """The bound; or what is likely, where that is counted."""
+        """The bound; or the likely value, where that is counted."""
         return likely if self.likely and likely is not None else bound
 
     def count(self, mask: Array) -> int:
@@ -323,7 +323,7 @@ class MeterEngine:
         return PackedFactor(p, lead, self._new((p,), np.float32), (*numbers, *beyond))
 
     def packed_product(self, W: Any, B: Array) -> Array:
-        """Wᵀ W B: integers are counted as what they are once they are read."""
+        """Wᵀ W B: packed integers are counted with the width that they have once read."""
         n, c = B.shape
         self.meter.count("thin", 4.0 * c * sum(panel.size for panel in W.numbers))
         with self.meter.scratch((SUMS + 3) * n * min(c, SLAB) * 4):

@@ -1,4 +1,4 @@
-"""A device on shapes: the verbs of ``engine/on_device.py`` run on it, and a meter sees what lies there at a time."""
+"""A device on shapes: the verbs of ``engine/on_device.py`` run on it, and a meter counts the bytes there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamkern.types import Array
 
 
 class _Loops:
-    """Loops over arrays of the device: what they return lies there, and they hold nothing besides."""
+    """Loops over arrays of the device: their results lie there, and they allocate nothing else."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -60,7 +60,7 @@ class MeteredDevice:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """What is held at a time: where threads compute, the peak of one for each turn, less what was sent to stay."""
+        """Bytes at a time: where threads compute, the peak of one for each turn, less arrays that were sent to stay."""
         if self._inside:
             yield
             return
@@ -100,7 +100,7 @@ class MeteredDevice:
 
 
 class MeteredDeviceEngine(OnDevice, MeterEngine):
-    """The meter of a run whose blocks are computed on a device: what it holds is ``device.meter.peak``.
+    """The meter of a run whose blocks are computed on a device; ``device.meter.peak`` has the bytes of the device.
 
     Args:
         meter: counts what the host does.

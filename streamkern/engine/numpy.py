@@ -114,7 +114,7 @@ class NumpyEngine:
         return bool(condition)
 
     def count(self, mask: Array) -> int:
-        """How many entries of a mask are true."""
+        """Number of true entries of a mask."""
         return int(np.count_nonzero(mask))
 
     # ------------------------------------------------------------------------------ rows against centers

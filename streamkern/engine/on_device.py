@@ -23,7 +23,7 @@ _SQUARE = 1024  # of a matrix whose diagonal is set
 
 
 class _There:
-    """What a device holds for an expansion: centers, norms and the last state, sent when they are first needed."""
+    """An expansion's arrays on the device: centers, norms and the last state, sent when they are first needed."""
 
     def __init__(self, Z: Any) -> None:
         self.Z = Z
@@ -41,7 +41,7 @@ class _Placed:
 
 
 class OnDevice:
-    """The verbs that a device computes: rows against centers, and what an exact projection needs of K(Z, Z).
+    """The verbs that a device computes: rows against centers, and the products with K(Z, Z) of an exact projection.
 
     Attributes:
         device: where values are computed.
@@ -240,7 +240,7 @@ def _as_type(array: Any, dtype: Any) -> Any:
 
 
 def _narrow(expansion: Centered) -> bool:
-    """Whether rows are so narrow that values are summed up as they are made."""
+    """Return True if rows are so narrow that values are summed up as they are made."""
     radial = expansion.kernel.profile is not None
     return radial and expansion.Z.shape[1] <= NARROW and expansion.dtype == np.float32
 

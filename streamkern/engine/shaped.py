@@ -1,4 +1,4 @@
-"""Arrays of a shape and a dtype and no numbers: NumPy code runs on them, and a meter sees what it takes.
+"""Arrays of a shape and a dtype and no numbers: NumPy code runs on them, and a meter counts its work and memory.
 
 A view shares the memory of its array, and memory is free again once nothing refers to it: so the bytes alive at any
 moment are those that the same code would hold with numbers.
@@ -228,7 +228,7 @@ class Shaped(NDArrayOperatorsMixin):
 
 
 def _operand(value: Any) -> Any:
-    """What NumPy's promotion looks at: a dtype, or the type of a Python number, which is weak."""
+    """The operand of NumPy's promotion: a dtype, or the type of a Python number, which is weak."""
     if type(value) in (bool, int, float):
         return type(value)
     return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype

@@ -1,4 +1,4 @@
-"""Where blocks run: threads of this process, or the workers of a Dask cluster."""
+"""Executors of blocks: threads of this process, or the workers of a Dask cluster."""
 
 from __future__ import annotations
 

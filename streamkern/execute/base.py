@@ -43,13 +43,13 @@ class LaneWork(Protocol):
         """Read and assemble a block; called ahead of time, from a thread of its own."""
 
     def begin(self, block: Any) -> Any:
-        """Do what can be done for the block before the state is known, and return a token of it.
+        """Prepare the block before the state is known, and return a token of it.
 
         It may be called by another thread than ``contribute``, or never.
         """
 
     def contribute(self, block: Any, state: Any, begun: Any = None) -> Parts:
-        """What the block contributes under ``state``; ``begun`` is the token of ``begin``, or None."""
+        """The block's contribution under ``state``; ``begun`` is the token of ``begin``, or None."""
 
 
 class SharedWork(Protocol):
@@ -73,7 +73,7 @@ class SharedWork(Protocol):
         """Read a tile of centers."""
 
     def forward(self, held: Any, part: Any, blocks: Sequence[Any]) -> list[tuple[Parts, Any]]:
-        """Sums for each block, such as its outputs; and what ``backward`` needs of it.
+        """Sums for each block, such as its outputs; and the values of it that ``backward`` needs.
 
         Args:
             held: a tile of centers.
@@ -82,16 +82,16 @@ class SharedWork(Protocol):
         """
 
     def respond(self, block: Any, *sums: Any) -> Any:
-        """What follows for a block from the sums over all tiles, which may be overwritten."""
+        """The block's response to the sums over all tiles, which may be overwritten."""
 
     def backward(self, part: Any, values: Any, response: Any) -> Parts:
         """Sums that follow from a block's response."""
 
     def contribute(self, block: Any, response: Any, *sums: Any) -> Parts:
-        """What the block contributes to the step, as ``LaneWork`` says."""
+        """The block's contribution to the step, as ``LaneWork`` says."""
 
     def advance(self, held: Any, part: Any, parts: Parts) -> Any:
-        """What belongs to a tile of centers after the step, whose sums over all lanes are ``parts``."""
+        """A tile's part of the state after the step, whose sums over all lanes are ``parts``."""
 
 
 class Share(NamedTuple):
@@ -138,7 +138,7 @@ class StepResult(NamedTuple):
         return sum(share.compute for share in self.shares)
 
     def timeline(self) -> dict[str, Any]:
-        """Where the time went, as numbers that add up over steps; JSON-serialisable."""
+        """Seconds of each activity, as numbers that add up over steps; JSON-serialisable."""
         return {
             "steps": 1,
             "compute": self.compute,
@@ -177,17 +177,17 @@ class Allowance(NamedTuple):
 
 
 class Placement(Protocol):
-    """Lanes placed where they run, with what they need resident there."""
+    """Lanes placed on threads or workers, with the data they need resident there."""
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
-        """Sum of what every lane contributes to the step at ``position``; blocks of ``ahead`` are read meanwhile."""
+        """Sum of all lanes' contributions to the step at ``position``; blocks of ``ahead`` are read meanwhile."""
 
     def close(self) -> None:
         """Release resident state."""
 
 
 class Executor(Protocol):
-    """Where blocks run. Parallelism is across blocks: inside one, BLAS has one thread.
+    """An executor of blocks. Parallelism is across blocks: inside one, BLAS has one thread.
 
     Attributes:
         allowed: memory that each worker process may hold; None for no bound. Of this process, ``memory.limited`` says.
@@ -197,7 +197,7 @@ class Executor(Protocol):
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name of the executor in reports."""
 
     @property
     def slots(self) -> int:
@@ -209,11 +209,11 @@ class Executor(Protocol):
 
     @property
     def overlaps(self) -> bool:
-        """Whether two stages of the set-up may be evaluated at a time, by threads that would wait otherwise."""
+        """True if two stages of the set-up may be evaluated at a time, by threads that would wait otherwise."""
 
     @property
     def dashboard(self) -> str | None:
-        """Where workers can be watched, or None."""
+        """URL of a page that shows the workers, or None."""
 
     @property
     def request_counts(self) -> WorkerCounts:

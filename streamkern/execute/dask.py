@@ -490,7 +490,7 @@ class Lanes:
     def _step(
         self, position: Position, state: Any, ahead: tuple[Position, ...]
     ) -> tuple[Parts, tuple[Share, ...], float]:
-        """The sums, what each worker did, and the seconds of the slowest."""
+        """The sums, the share of each worker, and the seconds of the slowest."""
         executor, tree, shares, slowest = self.executor, Tree(self.lanes), list[Share](), 0.0
         message, deadline = dumps((position, state, ahead)), time.monotonic() + executor.step_timeout
         calls = [(placed, _ask(placed, message)) for placed in self._actors]
@@ -516,7 +516,7 @@ class Lanes:
         """Check actors that the answer of another depends on: here on none."""
 
     def _stop(self) -> None:
-        """Have actors give up what others of them wait for: here nothing."""
+        """Make actors stop waiting for one another: here nothing."""
 
 
 class SharedLanes(Lanes):
@@ -580,7 +580,7 @@ class SharedLanes(Lanes):
             raise LostError
 
     def _stop(self) -> None:
-        """Have workers cancel the step that they run ahead, and release what they hold, which others will hold."""
+        """Have workers cancel the step that they run ahead, and release the arrays that others will have."""
         with self.executor.client.as_current():
             for placed in self._actors:
                 with suppress(Exception, CancelledError):
@@ -630,7 +630,7 @@ class LaneActor:
         self._pool = LanePool(shared.value, mine, lanes, self._threads)
 
     def step(self, message: bytes) -> bytes:
-        """Sums of the largest complete subtrees held here, and the seconds they took; or what was raised."""
+        """Sums of the largest complete subtrees on this worker, and their seconds; or the exception, pickled."""
         position, state, ahead = loads(message)
         answer = packed(self._shared, lambda: self._pool.nodes(position, state, ahead))
         if ahead:  # while the sums travel and the host updates

@@ -35,7 +35,7 @@ _CLOSED = "closed"
 
 
 class Route(NamedTuple):
-    """Which part a worker has.
+    """A worker's part in a step with shared centers.
 
     Attributes:
         rank: its number; 0 is the root.
@@ -116,7 +116,7 @@ class ShareActor:
         )
 
     async def deliver(self, name: tuple[Any, ...], message: bytes) -> None:
-        """Take a message of another worker: a step to begin with, or what a running one waits for."""
+        """Accept a message of another worker: a step to begin with, or sums that a running one waits for."""
         if name[0] == "go":
             self._steps.submit(self._context.copy().run, self._step, message)
             return
@@ -133,7 +133,7 @@ class ShareActor:
             turn.set()
 
     async def step(self, message: bytes) -> bytes:
-        """The root's: the sums of a step, and what each worker did; or what was raised.
+        """At the root: the sums of a step and each worker's share of the work; or the exception.
 
         Requests are sent before earlier ones are answered, each through a connection of its own, and may overtake one
         another: steps run in the order of their numbers.
@@ -150,7 +150,7 @@ class ShareActor:
         return await asyncio.wrap_future(running)
 
     def close(self) -> None:
-        """Release what is held."""
+        """Release the worker's arrays."""
         for pool in (self._steps, self._rows, self._threads):
             pool.shutdown()
         self._prefetch.close()
@@ -257,7 +257,7 @@ class ShareActor:
         close: Callable[[Any], T],
         rest: Callable[[T, Any], Any] | None = None,
     ) -> T:
-        """What all workers compute, joined up the tree, closed at its root and sent down again.
+        """Results of all workers, joined up the tree, closed at its root and sent down again.
 
         Args:
             name: of the messages.

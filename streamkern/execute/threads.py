@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def blas_kernels() -> tuple[str, ...]:
-    """Which kernels BLAS has chosen in this process: others round otherwise."""
+    """Names of the kernels that BLAS has chosen in this process: others round differently."""
     found = {f"{info['internal_api']} {info.get('architecture', '')}".strip() for info in threadpool_info()
              if info["user_api"] == "blas"}  # fmt: skip
     return tuple(sorted(found))
@@ -38,7 +38,7 @@ def _serve(executor: object) -> None:
 
 
 def _is_served_by(executor: object) -> bool:
-    """Whether this thread is one of the executor's own: waiting there for its other threads could wait for ever.
+    """Return True if this thread is one of the executor's own: waiting there for its other threads could deadlock.
 
     A block whose contribution calls a verb of an engine that is bound to the executor evaluates it by itself.
     """

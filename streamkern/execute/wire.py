@@ -36,7 +36,7 @@ class LostError(Exception):
 
 
 def dumps(value: Any) -> bytes:
-    """Plain pickle, and cloudpickle for what no worker can import: what scripts and pipeline files define."""
+    """Serialize with pickle, or with cloudpickle for objects of scripts and pipeline files, which workers lack."""
     payload = bytes(pickle.dumps(value))  # type: ignore[no-untyped-call]
     if PIPELINE_FILE.encode() not in payload:
         return payload
@@ -46,7 +46,7 @@ def dumps(value: Any) -> bytes:
 
 
 class Shared:
-    """What tasks or actors of a worker share: unpickled there once, and pickled again for a worker that copies it."""
+    """An object that tasks or actors of a worker share: unpickled once, pickled again for a worker that copies it."""
 
     def __init__(self, payload: bytes, allowed: Allowance | None = None) -> None:
         self.before, self.allowed = COUNTS.now(), allowed
@@ -59,7 +59,7 @@ class Shared:
         return Shared, (dumps(self.value), self.allowed)
 
     def limit(self) -> AbstractContextManager[None]:
-        """Hold the worker to what it may hold; called in a task, which knows its worker."""
+        """Limit the worker to its budget; called in a task, which knows its worker."""
         if self.allowed is None:
             return nullcontext()
         return limited(self.allowed.bytes(self.held, get_worker().state.nthreads))
@@ -77,7 +77,7 @@ def give_way(driver: str) -> None:
 
 
 def packed(shared: Shared, compute: Callable[[], Any]) -> bytes:
-    """What ``compute`` returns or raises, and the counts of requests to stores, pickled."""
+    """The result or the exception of ``compute``, and the counts of requests to stores, pickled."""
     try:
         with shared.limit():
             return dumps((True, compute(), counts(shared)))

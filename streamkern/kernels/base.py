@@ -35,12 +35,12 @@ class Kernel(Parameters, ABC):
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether k(x + a, z + a) = k(x, z): then rows may be centred, which float32 distances need."""
+        """True if k(x + a, z + a) = k(x, z): then rows may be centred, which float32 distances need."""
         return False
 
     @property
     def norm(self) -> int:
-        """What values are made from: 2 for inner products and so distances in the L2 norm, 1 for L1 distances."""
+        """The norm that values depend on: 2 for inner products and so distances in the L2 norm, 1 for L1 distances."""
         return 2
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Kernel(Parameters, ABC):
         return out.reshape((len(X), *weights.shape[1:]))
 
     def _centred(self, Z: Array) -> tuple[Array, Array]:
-        """What to subtract from rows, and the centers less it: their mean where the kernel allows that, else 0."""
+        """The center to subtract from rows, and the centers less it: their mean where the kernel allows it, else 0."""
         if not (self.translation_invariant and len(Z)):
             return np.zeros((), Z.dtype), Z
         shift = Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
@@ -142,7 +142,7 @@ class Kernel(Parameters, ABC):
 
     @property
     def asks_median(self) -> bool:
-        """Whether a length scale is the median distance of two rows, which nobody knows yet."""
+        """True if a length scale is the median distance of two rows, which is not known yet."""
         return False
 
     def at_median(self, distance: float) -> Kernel:
@@ -318,7 +318,7 @@ class Scaled(Kernel):
 
     @property
     def norm(self) -> int:
-        """That of k_0."""
+        """The norm of k_0."""
         return self.kernel.norm
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
@@ -529,7 +529,7 @@ def _check_kernels(whole: Kernel, *parts: Any) -> None:
 def _fold(
     parts: tuple[Kernel, ...], combine: np.ufunc, S: Array, x_norms: Array, z_norms: Array, backend: Backend
 ) -> None:
-    """The parts' values combined, in place: strip by strip of rows, so that what is held besides stays in the cache."""
+    """Combine the parts' values in place, strip by strip of rows, so that temporary arrays stay in the cache."""
     for rows in tiles(len(S), _STRIP):
         strip, norms = S[rows], x_norms[rows]
         values = []

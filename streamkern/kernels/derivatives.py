@@ -1,4 +1,4 @@
-"""Derivatives of kernels by their first argument: what the gradient of a model is made of.
+"""Derivatives of kernels by their first argument, for the gradient of a model.
 
 A kernel of inner products and norms has ∇_x k(x, z) = P z + Q x with P = ∂k/∂⟨x, z⟩ and Q = 2 ∂k/∂‖x‖². For a radial
 kernel Q = −P = φ'(r)/r, where r = ‖x − z‖. A kernel of the L1 distance has ∇_x k(x, z) = P sign(x − z) with P = φ'(r).

@@ -40,7 +40,7 @@ class Linear(Kernel):
             raise UsageError(f"centred is {self.centred!r}.", where="Linear(centred=...)", expected="True or False")
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters; without ``centred`` where it is False: fingerprints stay what they were."""
+        """Name and parameters; without ``centred`` where it is False, so that fingerprints stay the same."""
         return {name: value for name, value in super().to_json().items() if name != "centred" or value}
 
     @property

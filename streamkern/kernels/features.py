@@ -34,11 +34,11 @@ class FeatureMap(Protocol):
 
     @property
     def needs_centers(self) -> bool:
-        """Whether φ is made from centers Z."""
+        """True if φ is made from centers Z."""
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ: then rows may be centred."""
+        """True if ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ: then rows may be centred."""
 
     def width(self, d: int, p: int = 0) -> int:
         """Number M of features of rows of width d, given p centers."""
@@ -71,7 +71,7 @@ class _Map(Parameters):
 
     @property
     def needs_centers(self) -> bool:
-        """Whether φ is made from centers: it is not."""
+        """False: φ does not need centers."""
         return False
 
 
@@ -192,7 +192,7 @@ class ReLUFeatures(_Map):
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether rows may be centred: they may not, the angle is at the origin."""
+        """False: rows may not be centred, as the angle is at the origin."""
         return False
 
     def width(self, d: int, p: int = 0) -> int:
@@ -218,12 +218,12 @@ class _AtCenters:
 
     @property
     def needs_centers(self) -> bool:
-        """Whether φ is made from centers: it is."""
+        """True: φ is made from centers."""
         return True
 
     @property
     def translation_invariant(self) -> bool:
-        """Whether rows may be centred: as the kernel says."""
+        """True if the kernel is translation invariant: then rows may be centred."""
         return self.kernel.translation_invariant
 
     def width(self, d: int, p: int = 0) -> int:

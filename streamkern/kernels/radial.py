@@ -115,7 +115,7 @@ class _Normed(Radial):
         return f"{type(self).__name__}({given})"
 
     def to_json(self) -> dict[str, Any]:
-        """The parameters; the norm where it is 1, so that what is made from a kernel of the L2 norm keeps its name."""
+        """The parameters; the norm only where it is 1, so that fingerprints of kernels of the L2 norm stay the same."""
         found = super().to_json()
         return {name: value for name, value in found.items() if (name, value) != ("norm", 2)}
 

@@ -1,4 +1,4 @@
-"""Kernels by name: what a saved model may hold, and what a user may type."""
+"""Kernels by name: those that a saved model may hold, and that a user may type."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
 
 
 def _parts(value: Any) -> int:
-    """How many kernels a description has."""
+    """Number of kernels in a description."""
     if isinstance(value, dict):
         return 1 + sum(map(_parts, value.values()))
     return sum(map(_parts, value)) if isinstance(value, list) else 0

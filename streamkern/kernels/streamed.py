@@ -33,10 +33,10 @@ class StoredCenters(Protocol):
         """Their mean, shape (d,), float64."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of centers."""
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
-        """Which centers, and the centers, ``TILE_ROWS`` at a time, in order."""
+        """Pairs of a slice and its centers, ``TILE_ROWS`` at a time, in order."""
 
 
 def mean_row(Z: Array | StoredCenters) -> Array:

@@ -63,7 +63,7 @@ class NystromPreconditioner:
 @serializable
 @dataclass(frozen=True)
 class StepSize:
-    """What the preconditioned kernel allows, measured on rows that the eigensystem has not seen.
+    """The steps that the preconditioned kernel allows, measured on rows that the eigensystem has not seen.
 
     Attributes:
         beta: mean of the preconditioned kernel's diagonal k_P(x, x).
@@ -91,7 +91,7 @@ class StepSize:
         return m / max(self.beta + (m - 1) * self.top, self.peak) / (1 << self.halvings)
 
     def report(self, batch: int, step: float | None) -> dict[str, Any]:
-        """What a report says of them, for batches of so many rows and the step that was asked for, if any."""
+        """Fields of a report, for batches of so many rows and the requested step, if any."""
         found = {
             "beta": self.beta, "lambda": self.top, "peak": self.peak, "critical_batch": self.critical_batch,
             "batch": batch, "step": step or self.step(batch),
@@ -100,7 +100,7 @@ class StepSize:
 
 
 def slower(prepared: S, step: float | None) -> S | None:
-    """What a solver prepared, with half the step in ``size``; None where a step was given, or it was halved before.
+    """A solver's prepared value with half the step in ``size``; None where a step was given, or it was halved before.
 
     Args:
         prepared: a dataclass with a ``size``.

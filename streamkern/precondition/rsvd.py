@@ -102,7 +102,7 @@ class RandomizedSVD:
 
     @property
     def damping(self) -> Array:
-        """1 − τ λ_{q+1}/λ_i: what P takes from each top direction, shape (q,)."""
+        """1 − τ λ_{q+1}/λ_i: the share of each top direction that P removes, shape (q,)."""
         return 1.0 - self.tau * self.eigensystem.tail / self.eigensystem.values
 
     def apply(self, g: Array) -> Array:

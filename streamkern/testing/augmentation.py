@@ -54,7 +54,7 @@ class AugmentationSuite:
         assert self.applied(augmentation, X, ids, copies).shape == (0, self.width)
 
     def test_seeds_and_copies_and_rows_are_told_apart(self, augmentation: Augmentation) -> None:
-        """Each changes what is drawn, for some of the rows."""
+        """Each changes the random draws, for some of the rows."""
         X, ids, copies = self.rows(60)
         base = self.applied(augmentation, X, ids, copies)
         for ids2, copies2, seed in ((ids, copies, 4), (ids, copies + 1, 3), (ids + 1, copies, 3)):

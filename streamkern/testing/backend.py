@@ -37,7 +37,7 @@ class BackendSuite:
 
     @pytest.mark.parametrize("dtype", [np.float64, np.int32, np.uint32, np.int64, np.uint64])
     def test_wide_rows_are_shifted_before_they_are_rounded(self, backend: Backend, dtype: type) -> None:
-        """What float32 would round away at the offset is there, with noise and without."""
+        """Digits that float32 would round away at the offset are there, with noise and without."""
         near, index = _stored(), np.array([5, 5, 59, 0, 31])
         raw: Array = (near.astype(np.int64) + 1_700_000_000).astype(dtype)
         for scale in (np.float64(1.0), 1 / 3, np.linspace(0.1, 2, 17)):
@@ -146,7 +146,7 @@ class BackendSuite:
 
     @pytest.mark.parametrize("kind", RADIAL_KINDS)
     def test_in_float64_a_row_that_is_a_center_is_at_distance_zero(self, backend: Backend, kind: str) -> None:
-        """Whatever rounding left in the inner product; and the next row is not."""
+        """For any rounding error left in the inner product; and the next row is not."""
         rng = np.random.default_rng(3)
         X: Array = 10 * rng.normal(size=(64, 300))
         norms = backend.row_norms(X)

@@ -156,7 +156,7 @@ class Failing:
 
 
 def expected_step(work: OrderSensitive, lanes: int, position: Position, state: float) -> Parts:
-    """What a step sums to, lane after lane in one thread."""
+    """The sum of a step, lane after lane in one thread."""
     tree = Tree(lanes)
     for lane in range(lanes):
         tree.put(0, lane, work.contribute(work.build(position[0], lane, position[1]), state))
@@ -220,7 +220,7 @@ def small_weights(executor: Executor, projection: str, on_step: Any = lambda pro
 
 @cache
 def expected_weights(projection: str) -> Array:
-    """What one thread of this process trains."""
+    """The weights that one thread of this process trains."""
     with ThreadsExecutor(1) as executor:
         return small_weights(executor, projection)
 
@@ -232,7 +232,7 @@ class ExecutorSuite:
     """
 
     def test_results_come_in_the_order_of_the_items(self, executor: Executor) -> None:
-        """Whatever finishes first."""
+        """In any order of completion."""
         assert list(executor.imap(minus, range(50), (7,))) == [i - 7 for i in range(50)]
 
     def test_no_items_give_no_results(self, executor: Executor) -> None:
@@ -264,7 +264,7 @@ class ExecutorSuite:
         assert list(executor.imap(minus, [3], (1,))) == [2]
 
     def test_a_sweep_can_be_left_early(self, executor: Executor) -> None:
-        """What is in flight is dropped."""
+        """Blocks in flight are dropped."""
         results = executor.imap(minus, range(1000), (0,))
         assert next(results) == 0
         results.close()  # type: ignore[attr-defined]
@@ -288,7 +288,7 @@ class ExecutorSuite:
             assert set(threads) == {1}
 
     def test_the_host_maps_in_this_process(self, executor: Executor) -> None:
-        """In order, over what cannot be pickled."""
+        """In order, over objects that cannot be pickled."""
         lock = threading.Lock()
 
         def square(x: int) -> tuple[int, int]:
@@ -309,7 +309,7 @@ class ExecutorSuite:
 
     @pytest.mark.parametrize("lanes", [1, 3, 4, 7])
     def test_a_step_adds_up_in_the_order_of_the_tree(self, executor: Executor, lanes: int) -> None:
-        """Bit by bit what one thread adds up, for any number of lanes; with and without reading ahead."""
+        """The sum equals that of one thread bit by bit, for any number of lanes; with and without reading ahead."""
         work = OrderSensitive()
         placement = executor.place(work, lanes)
         try:

@@ -77,7 +77,7 @@ class KernelSuite:
         np.testing.assert_allclose(kernel.matvec(X, Z, W[:, 0]), expected[:, 0], rtol=1e-8, atol=1e-8)
 
     def test_panels_do_not_matter(self, kernel: Kernel) -> None:
-        """Whatever their size, from a row upwards."""
+        """For panels of any size, from a row upwards."""
         X, Z, W = self.rows(300, 0), self.rows(70, 1), self.rows(70, 2, 4)
         whole = Expansion(kernel, Z).predict(X, W)
         for tile_bytes in (1, 70 * 8 * 7, 70 * 8 * 299):
@@ -115,7 +115,7 @@ class KernelSuite:
         assert pickle.loads(pickle.dumps(kernel)) == kernel
 
     def test_shapes_that_do_not_fit_are_refused(self, kernel: Kernel) -> None:
-        """Rows of another width, weights of another length, and what is no matrix."""
+        """Rows of another width, weights of another length, and arrays that are not matrices."""
         X, Z = self.rows(5, 0), self.rows(4, 1)
         with pytest.raises(UsageError, match="6 features and Z has 5"):
             kernel(X, Z[:, :5])

@@ -120,7 +120,7 @@ class SolverSuite:
 
     @pytest.mark.parametrize("chunk_rows", [100, 257, N])
     def test_chunks_do_not_matter(self, executor: Executor, chunk_rows: int) -> None:
-        """Streamed from chunks of any size, it converges to what it converges to on the whole."""
+        """Streamed from chunks of any size, it converges to the same weights as on the whole."""
         X, y = small_data()
         source = ArraySource(X, y, chunk_rows=chunk_rows)
         problem = small_problem(executor, X, y, data=Dataset(source))

@@ -58,7 +58,7 @@ class SourceSuite:
         return None
 
     def test_declares_every_facet(self, source: Source) -> None:
-        """Each is the default of the contract or what the subclass of the suite says, and of its type."""
+        """Each is the default of the contract or the one that the subclass of the suite states, and of its type."""
         assert isinstance(source, Source)
         for facet in set(FACETS) - {"bounds", "n_features", "dtype", "columns", "target", "schema"}:
             expected = self.facets.get(facet, getattr(Source, facet))
@@ -212,7 +212,7 @@ class SourceSuite:
             _same(joined.read(chunks + chunk), source.read(chunk))
 
     def test_no_facet_is_lost_when_rows_are_left_out(self, source: Source) -> None:
-        """What is left has the facets of all: here without the second chunk, and the first row of the third."""
+        """The remaining rows have the facets of all: here without the second chunk, and the first row of the third."""
         cut = int(source.bounds[2]) + 1
         part = FilteredSource(source, [Without(((int(source.bounds[1]), cut),))])
         for facet in set(FACETS) - {"bounds", "in_memory"}:
