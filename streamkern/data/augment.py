@@ -28,7 +28,7 @@ class Augmentation(Protocol):
         """Change rows X, shape (b, d), in place; ``row_ids`` and ``copies`` have shape (b,)."""
 
     def to_json(self) -> dict[str, Any]:
-        """What the augmentation is, for fingerprints and reports."""
+        """Name and parameters of the augmentation, for fingerprints and reports."""
 
 
 class Bank(NamedTuple):

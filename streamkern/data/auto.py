@@ -1,4 +1,4 @@
-"""``preprocess="auto"``: what each column of a table needs, by its kind and by what one sweep over the rows finds.
+"""``preprocess="auto"``: the steps for each column of a table, by its kind and by statistics from one sweep.
 
 Defaults and names follow skrub's ``TableVectorizer`` where they can.
 """
@@ -113,7 +113,7 @@ class Quantile(Parameters):
 
 @dataclass(frozen=True)
 class Dates(Parameters):
-    """Dates and times to what a calendar knows of them; what comes again, such as a weekday, is a sine and a cosine.
+    """Dates and times to parts of the calendar; periodic parts, such as the weekday, become a sine and a cosine.
 
     Args:
         columns: names or positions of columns of seconds since 1970; None for all that the schema calls ``datetime``.
@@ -413,7 +413,7 @@ def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool, means: 
 
 
 def tags(dataset: Dataset) -> list[str]:
-    """What each feature is: a number, a boolean, a category or a time that is left, an indicator, or part of a turn."""
+    """Role of each feature: a number, boolean, category or time that is left, an indicator, or part of a cycle."""
     found = [column.kind for column in _kinds(dataset).columns]
     for transform in dataset.transforms:
         if isinstance(transform, Fill):
@@ -445,7 +445,7 @@ def _tags_of(transform: Encode | TargetMeans | Calendar, number: int) -> list[st
 
 
 def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
-    """What the automatic preprocessing did, and why, a sentence each.
+    """The choices of the automatic preprocessing and their reasons, a sentence each.
 
     Args:
         dataset: the rows, preprocessed.
@@ -510,7 +510,7 @@ def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> 
 
 
 def planned_note(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
-    """What the automatic preprocessing will do, before the rows are read."""
+    """The steps that the automatic preprocessing will take, before the rows are read."""
     if any(isinstance(step, JoinQuantiles) for step in steps):
         return [
             "preprocessing: features are standardised and joined by their normal quantiles if their units differ, once "
@@ -585,7 +585,7 @@ def _curves(X: Array, d: int, columns: Sequence[int], knots: int, kept: bool = F
 
 
 def _parts(x: Array) -> tuple[str, ...]:
-    """What a calendar knows of these times that differs among them."""
+    """The parts of the calendar that differ among these times."""
     span = float(np.ptp(x)) if len(x) else 0.0
     years = x.astype("datetime64[s]").astype("datetime64[Y]")
     checks = (

@@ -404,7 +404,7 @@ _COUNTED: WeakKeyDictionary[Source, dict[int, int]] = WeakKeyDictionary()
 
 
 def first_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...]:
-    """How many different values stored columns have in the first chunk, which is read for it once."""
+    """Number of distinct values of stored columns in the first chunk, which is read for it once."""
     known = _COUNTED.setdefault(source, {})
     missing = [column for column in columns if column not in known]
     if missing:

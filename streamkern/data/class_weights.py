@@ -69,7 +69,7 @@ class ClassWeightedSource(DerivedSource):
 
 
 def row_factors(factors: Array, y: Array) -> Array:
-    """What rows weigh by their classes, shape (n,).
+    """Weights of rows by their classes, shape (n,).
 
     Args:
         factors: see ``ClassWeightedSource``.
@@ -83,7 +83,7 @@ def _labels(encoding: Encoding) -> list[Any]:
 
 
 def require_class_weight(class_weight: Any, where: str) -> None:
-    """Refuse what cannot be weights of classes.
+    """Raise UsageError where a value is not a class weighting.
 
     Raises:
         UsageError: it is neither "balanced" nor a dict of numbers >= 0 of which one is positive, nor None.
@@ -220,7 +220,7 @@ def weighted_by(data: Dataset, encoding: Any, factors: Array | None) -> Dataset:
 
 
 def planned_weights(data: Dataset, class_weight: ClassWeight) -> Dataset:
-    """Rows that take what reading takes with weights of classes: for projections, not for reading."""
+    """Rows whose reading needs as much memory and time as with weights of classes: for projections, not for reading."""
     return data if class_weight is None else _over(data, None, None)
 
 

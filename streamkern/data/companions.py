@@ -38,7 +38,7 @@ class AllTiles:
         return self.scan.block((index,))
 
     def cuts(self, ids: IntArray) -> list[slice]:
-        """Where in ``ids``, ascending ids of rows, those of each tile are."""
+        """Slices of ``ids``, ascending ids of rows, one for each tile."""
         starts, stops = self.scan.spans
         return list(map(slice, np.searchsorted(ids, starts).tolist(), np.searchsorted(ids, stops).tolist()))
 

@@ -26,7 +26,7 @@ from streamkern.user_code import users_code
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Virtual rows: what is stored, which rows of it, how they are scaled, and how often and how they are varied.
+    """Virtual rows: a source, a choice of its rows, their scaling, and how often and how they are augmented.
 
     A dataset of C copies is C rounds over the chosen rows; in round r each row is augmented with copy number r. A
     number of rows that is not a multiple ends with a round over a fixed sample. Every method returns a new dataset.
@@ -93,7 +93,7 @@ class Dataset:
 
     @property
     def takes_float64(self) -> bool:
-        """Whether stored values are taken in float64 until they are scaled: float32 would not hold them all."""
+        """True if stored values are kept in float64 until they are scaled, as float32 would not hold them all."""
         return wide(self.source.dtype) if self.wide is None else self.wide
 
     @property
@@ -106,17 +106,17 @@ class Dataset:
 
     @property
     def target(self) -> Target | None:
-        """What the target is, or None."""
+        """The kind of the target, or None."""
         return self.source.target
 
     @property
     def weighted(self) -> bool:
-        """Whether rows have sample weights."""
+        """True if rows have sample weights."""
         return self.source.weight is not None
 
     @property
     def full_rounds(self) -> int:
-        """How many times a pass goes over all chosen rows."""
+        """Number of times that a pass goes over all chosen rows."""
         return len(self) // self.base_rows if self.base_rows else 0
 
     @cached_property
@@ -127,7 +127,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex digest of what determines the virtual rows."""
+        """Hex digest of everything that determines the virtual rows."""
         return digest(
             self.source.fingerprint,
             [rule.to_json() for rule in self.rules],

@@ -29,7 +29,7 @@ _TIMES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2
 
 @dataclass(eq=False)
 class Lookup:
-    """What encoders ask while they encode rows: the text of a number; and a count of the categories they do not know.
+    """Look-ups of encoders while they encode rows: the text of a number, and a count of unknown categories.
 
     Args:
         source: the stored rows.
@@ -150,7 +150,7 @@ class Encode:
         return {"name": "Encode", **facts, "sizes": sizes, **texts}, {"categories": np.concatenate(self.categories)}
 
     def begins(self) -> IntArray:
-        """Where each column that comes in begins among those that go out, and their number: shape (n_in + 1,)."""
+        """Index of each input column's first output column, and the number of outputs: shape (n_in + 1,)."""
         widths = np.ones(self.n_in, dtype=np.int64)
         if self.one_hot:
             widths[list(self.columns)] = [len(values) for values in self.categories]
@@ -158,7 +158,7 @@ class Encode:
 
     @property
     def sound(self) -> bool:
-        """Whether it can be applied to rows."""
+        """True if the encoder can be applied to rows."""
         filled = all(values.ndim == 1 and len(values) and values.dtype.kind == "f" for values in self.categories)
         sizes = [len(values) for values in self.categories]
         words = all(word is None or isinstance(word, str) for words in self.words for word in words)
@@ -212,7 +212,7 @@ class Curves:
         return out
 
     def names(self, names: Names) -> Names:
-        """The same, and ``column (quantile)`` for what follows."""
+        """The same names, and ``column (quantile)`` for the appended columns."""
         if names is None or not self.kept:
             return names
         return *names, *(names[column] + QUANTILE for column in self.columns)
@@ -226,7 +226,7 @@ class Curves:
 
     @property
     def sound(self) -> bool:
-        """Whether it can be applied to rows."""
+        """True if the encoder can be applied to rows."""
         pairs = [*zip(self.knots, self.heights, strict=False)]
         ascending = all(len(a) == len(b) > 0 and a.dtype.kind == b.dtype.kind == "f" for a, b in pairs)
         ascending = ascending and all((np.diff(a) > 0).all() and np.isfinite(b).all() for a, b in pairs)
@@ -262,7 +262,7 @@ class ByValue:
         return np.concatenate([X, copies.astype(X.dtype)], axis=1)
 
     def names(self, names: Names) -> Names:
-        """The same, and ``column (by value)`` for what follows."""
+        """The same names, and ``column (by value)`` for the appended columns."""
         return None if names is None else (*names, *(names[column] + BY_VALUE for column in self.columns))
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -271,14 +271,14 @@ class ByValue:
 
     @property
     def sound(self) -> bool:
-        """Whether it can be applied to rows."""
+        """True if the encoder can be applied to rows."""
         return _inside(self.columns, self.n_in)
 
 
 @serializable
 @dataclass(frozen=True, eq=False)
 class Calendar:
-    """Columns of seconds since 1970 as what a calendar knows of them; what comes again is a sine and a cosine.
+    """Columns of seconds since 1970 as parts of the calendar; periodic parts become a sine and a cosine.
 
     Args:
         n_in: columns of a row that comes in.
@@ -324,7 +324,7 @@ class Calendar:
 
     @property
     def sound(self) -> bool:
-        """Whether it can be applied to rows."""
+        """True if the encoder can be applied to rows."""
         known = all(parts and set(parts) <= set(_TIMES) for parts in self.parts)
         return _inside(self.columns, self.n_in) and len(self.parts) == len(self.columns) and known
 
@@ -428,7 +428,7 @@ class TargetMeans:
 
     @property
     def sound(self) -> bool:
-        """Whether it can be applied to rows."""
+        """True if the encoder can be applied to rows."""
         filled = all(values.ndim == 1 and len(values) and values.dtype.kind == "f" for values in self.categories)
         shapes = all(
             m.ndim == 3 and m.dtype.kind == "f" and m.shape[:2] == (self.folds + 1, len(values) + 1) and m.shape[2] > 0
@@ -462,7 +462,7 @@ class Keep:
 
     @property
     def n_out(self) -> int:
-        """How many stay."""
+        """Number of columns that stay."""
         return len(self.columns)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
@@ -479,7 +479,7 @@ class Keep:
 
     @property
     def sound(self) -> bool:
-        """Whether it can be applied to rows."""
+        """True if the encoder can be applied to rows."""
         return _inside(self.columns, self.n_in) and len(self.columns) > 0
 
 
@@ -521,6 +521,6 @@ _KNOWN = ("Encode", "Curves", "ByValue", "Calendar", "TargetMeans", "Keep")
 
 
 def _inside(columns: Sequence[Any], n_in: int) -> bool:
-    """Whether these are positions of columns, each once and ascending."""
+    """Return True if these are positions of columns, each once and ascending."""
     positions = all(type(column) is int and 0 <= column < n_in for column in columns)
     return positions and list(columns) == sorted(set(columns))

@@ -1,4 +1,4 @@
-"""Which columns of numbers are joined by more that is made of them: their normal quantiles, and means of the target."""
+"""Choice of the columns of numbers that get companions: their normal quantiles, and means of the target."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def joined_columns(X: Array, columns: Sequence[int]) -> Joined:
 
 
 def units_differ(X: Array) -> bool:
-    """Whether the units of features differ among these rows: of finite numbers, others are refused later."""
+    """Return True if the units of features differ among these rows, of finite numbers: others are refused later."""
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of the rows, which the run names
         variance = X.var(axis=0)
     return bool(np.isfinite(variance).all()) and Units().differ(variance)
@@ -109,7 +109,7 @@ def joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) 
 
 
 def tells_more(mass: Array, sums: Array, smooth: float, variance: float) -> bool:
-    """Whether each value has a mean target of its own, which those of the values beside it do not tell.
+    """Return True if each value has a mean target of its own, which those of neighbouring values do not predict.
 
     Means by value and means of neighbouring values (the value among them) are compared on rows of a fold by those of
     the other folds. The first have to explain ``TELLS_MORE`` of the variance more, and more than two standard errors.
@@ -144,7 +144,7 @@ def _window(A: Array, reach: int) -> Array:
 
 
 def _has_heavy_tails(x: Array) -> bool:
-    """Whether a column has so heavy tails that its standard deviation says little."""
+    """Return True if a column's tails are so heavy that its standard deviation says little."""
     spread = x.std()
     if not spread > 0:
         return False

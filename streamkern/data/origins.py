@@ -1,4 +1,4 @@
-"""Which stored column each feature comes from, after preprocessing."""
+"""The stored column that each feature comes from, after preprocessing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Features(NamedTuple):
 
 
 def features_of(dataset: Dataset) -> Features:
-    """Return the features of a dataset: steps name what they make of a column after the column."""
+    """Return the features of a dataset: steps name the features they make of a column after the column."""
     width = dataset.source.n_features
     marked: tuple[str, ...] | None = tuple(f"{column}{_MARK}" for column in range(width))
     for transform in dataset.transforms:

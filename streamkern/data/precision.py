@@ -1,4 +1,4 @@
-"""Values that lie so far from 0 that float32 would keep too few digits of what they differ in."""
+"""Columns of values so far from 0 that float32 would keep too few digits of their differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FAR = 1024.0
 
 
 def far(mean: Array, spread: Array, least: float = FAR) -> Array:
-    """Which columns have an offset: |mean| > ``least`` standard deviations.
+    """Mask of the columns that have an offset: |mean| > ``least`` standard deviations.
 
     Args:
         mean: shape (k,).

@@ -44,13 +44,13 @@ class Scaling(Protocol):
 
 @runtime_checkable
 class Learning(Protocol):
-    """Any other step: what is learnt in a sweep, and the transform that comes of it."""
+    """Any other step: it learns in one sweep, and becomes a transform."""
 
     def only(self, dataset: Dataset) -> IntArray | None:
         """Ascending ids of the rows that are swept over; None for all."""
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """What a block adds; None where nothing is to be learnt.
+        """The contribution of a block; None where nothing is to be learnt.
 
         Raises:
             UsageError: the step does not fit the dataset.
@@ -130,7 +130,7 @@ def scale(dataset: Dataset, step: Scaling, facts: Statistics) -> Dataset:
 
 
 def _changes(step: Scaling, facts: Statistics) -> bool:
-    """Whether a step that may leave rows as they are does anything to these."""
+    """Return True if a step that may leave rows unchanged changes these."""
     return not isinstance(step, Units) or step.differ(facts.variance)
 
 
@@ -143,11 +143,11 @@ class Units(Standardise):
     """
 
     def differ(self, variance: Array) -> bool:
-        """Whether the units of features of these variances differ."""
+        """Return True if the units of features of these variances differ."""
         return share_of_features(variance) < UNITS_DIFFER
 
     def reason(self, variance: Array, differ: bool = False) -> str:
-        """What is done to features of these variances, and why, in a sentence.
+        """The scaling of features of these variances, and its reason, in a sentence.
 
         Args:
             variance: of the features, shape (d,).

@@ -1,4 +1,4 @@
-"""Which chunks of a source cannot be read, found before anything is made of the others."""
+"""Search for the chunks of a source that cannot be read, before the others are used."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Rule:
     high: int = HASH_SPAN
 
     def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
-        """Which of the rows are chosen: shape (n,)."""
+        """Mask of the chosen rows, shape (n,)."""
         h = row_hash(row_ids, *self.key)
         kept = h >= np.uint64(self.low) if self.low else np.ones(len(h), dtype=bool)
         if self.high < HASH_SPAN:
@@ -34,13 +34,13 @@ class Rule:
         return kept
 
     def to_json(self) -> list[Any]:
-        """What the rule is, for fingerprints."""
+        """Description of the rule, for fingerprints."""
         return [list(self.key), self.low, self.high]
 
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """Rows by their ids: a choice that depends on what they hold. It takes 8 bytes a row.
+    """Rows by their ids: a choice that depends on the values of the rows. It takes 8 bytes a row.
 
     Args:
         ids: ascending, shape (k,).
@@ -51,7 +51,7 @@ class Listed:
     others: bool = False
 
     def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
-        """Which of the rows are chosen: shape (n,)."""
+        """Mask of the chosen rows, shape (n,)."""
         if not len(self.ids):
             return np.full(len(row_ids), self.others)
         at = np.minimum(np.searchsorted(self.ids, row_ids), len(self.ids) - 1)
@@ -74,7 +74,7 @@ class Without:
     ranges: tuple[tuple[int, int], ...]
 
     def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
-        """Which of the rows are chosen: shape (n,)."""
+        """Mask of the chosen rows, shape (n,)."""
         edges = np.array(self.ranges, dtype=np.int64).reshape(-1)
         return np.asarray(np.searchsorted(edges, row_ids, side="right") % 2 == 0)
 
@@ -98,7 +98,7 @@ def chosen(rules: Sequence[Chooser], start: int, stop: int) -> IntArray | None:
 
 
 def count_chosen(rules: Sequence[Chooser], starts: IntArray, stops: IntArray) -> IntArray:
-    """How many rows of each range [starts[i], stops[i]) the rules keep; ranges ascend and do not overlap."""
+    """Number of rows of each range [starts[i], stops[i]) that the rules keep; ranges ascend and do not overlap."""
     if not rules or not len(starts):
         return np.asarray(stops - starts, dtype=np.int64)
     counts = np.zeros(len(starts), dtype=np.int64)

@@ -367,7 +367,7 @@ _ORDER_ROWS = 1 << 17
 
 
 class _Round(NamedTuple):
-    """Which rows a round takes: the rules, how many of each chunk, and how many in all."""
+    """The rows of a round: the rules, the number of each chunk, and the number in all."""
 
     rules: tuple[Chooser, ...]
     counts: IntArray
@@ -384,7 +384,7 @@ class _Recent:
         self._lock = threading.Lock()
 
     def get(self, name: Key, make: Callable[..., tuple[IntArray, ...]], *args: Any) -> tuple[IntArray, ...]:
-        """``make(name, *args)``, or what it gave before."""
+        """Return ``make(name, *args)``, or its earlier result."""
         with self._lock:
             found = self._held.get(name)
             if found is not None:
@@ -403,7 +403,7 @@ class _Recent:
 
 @dataclass(eq=False)
 class Scan:
-    """All rows once, in stored order: what statistics, metrics and predictions sweep over.
+    """All rows once, in stored order, for sweeps of statistics, metrics and predictions.
 
     Blocks never cross a chunk, and one that the dataset's rules leave empty is not read. A round over copies repeats
     the blocks with the next copy number.

@@ -202,7 +202,7 @@ def _ahead(waiting: list[tuple[Array, IntArray]], rows: int) -> tuple[Array, Int
 def _first(
     waiting: list[tuple[IntArray, IntArray, NDArray[np.uint64]]], quota: IntArray
 ) -> tuple[IntArray, IntArray, NDArray[np.uint64], NDArray[np.uint64]]:
-    """Of each class the rows of smallest hash, as many as its quota; and the hashes that bound what may come in."""
+    """The rows of smallest hash of each class, up to its quota, and the largest hash that a further row may have."""
     ids, codes, hashes = (np.concatenate(arrays) for arrays in zip(*waiting, strict=True))
     order = np.lexsort((hashes, codes))
     ids, codes, hashes = ids[order], codes[order], hashes[order]

@@ -25,7 +25,7 @@ _CLASSES_BYTES = 256 << 20  # of the labels of a saved model
 
 
 class Encoding(Protocol):
-    """How stored targets become the numbers a solver fits, and back."""
+    """The encoding of stored targets as the numbers a solver fits, and its inverse."""
 
     @property
     def outputs(self) -> int:
@@ -223,7 +223,7 @@ class Continuous:
 
     @property
     def unit(self) -> Array | float:
-        """What encoded targets are multiplied by to be in stored units: shape (c,), or 1."""
+        """Factor from encoded to stored units of targets: shape (c,), or 1."""
         return 1.0 if self.scale is None else self.scale
 
     def dtype(self, working: np.dtype[Any]) -> np.dtype[Any]:
@@ -320,7 +320,7 @@ def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
 
 
 def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
-    """What ``encoding_to_json`` described."""
+    """Make the encoding that ``encoding_to_json`` described."""
     if data is None:
         return None
     if data["kind"] == "classification":

@@ -20,7 +20,7 @@ from streamkern.types import Array, IntArray
 
 
 class Transform(Protocol):
-    """A fitted step of preprocessing: what it does to a row depends on the row alone."""
+    """A fitted step of preprocessing: its effect on a row depends on the row alone."""
 
     @property
     def n_in(self) -> int:
@@ -97,7 +97,7 @@ class Affine(_SameColumns):
 @serializable
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """A value for each feature that is missing (NaN); and indicators of what was missing, after all features.
+    """A value for each feature that is missing (NaN); and indicators of missing values, after all features.
 
     Args:
         values: shape (d,), float64; NaN for a feature whose missing values stay.
@@ -252,7 +252,7 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class Expected:
-    """Stands for a transform that is not fitted yet, in a projection of what a fit will hold.
+    """A stand-in for a transform that is not fitted yet, in a projection of the memory of a fit.
 
     Args:
         n_in: features that come in.
@@ -306,7 +306,7 @@ def final(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
 
 
 def dump(transforms: Sequence[Transform]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    """What ``load`` reads: a description of each, and all their arrays, named by number."""
+    """Describe transforms for ``load``: a description of each, and all their arrays, named by number."""
     described: list[dict[str, Any]] = []
     arrays: dict[str, Array] = {}
     for number, transform in enumerate(transforms):

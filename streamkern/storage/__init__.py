@@ -133,7 +133,7 @@ def stored_source(
 
 
 def _require_finished(url: str) -> None:
-    """Raises StorageError where an ingest was interrupted: what it has written so far is not the data."""
+    """Raises StorageError where an ingest was interrupted: the files written so far are not the data."""
     place = Path(os.path.abspath(url.removeprefix("file://")))
     inside = next((p for p in (place, *place.parents) if p.name.startswith(".") and p.name.endswith(".ingest")), None)
     folder = inside or unfinished_folder(place)

@@ -43,7 +43,7 @@ _SAMPLE = 1000  # rows whose texts are measured
 
 
 def is_vector(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds all features of a row."""
+    """Return True if a column of this type holds all features of a row."""
     is_type = pa.types
     listed = is_type.is_fixed_size_list(kind) or is_type.is_list(kind) or is_type.is_large_list(kind)
     return bool(is_type.is_fixed_size_binary(kind) or (listed and is_number(kind.value_type)))
@@ -144,14 +144,14 @@ def _is_coded(values: pa.ChunkedArray) -> bool:
 
 
 class Place(Protocol):
-    """Where rows are stored."""
+    """A location of stored rows."""
 
     @property
     def identity(self) -> Any:
         """Identifier of the content, JSON-serialisable, found without reading it."""
 
     def require_unchanged(self) -> None:
-        """Compare what is stored with what was opened; see ``Source.require_unchanged``."""
+        """Compare the stored files with those that were opened; see ``Source.require_unchanged``."""
 
 
 class TableSource(ChosenSource):
@@ -430,7 +430,7 @@ def frame_source(frame: Any, request: Request) -> FrameSource:
 
 
 def _has_gaps(values: pa.ChunkedArray) -> bool:
-    """Whether a value is missing: null, NaN, or an empty text."""
+    """Return True if a value is missing: null, NaN, or an empty text."""
     if values.null_count:
         return True
     if pa.types.is_floating(values.type):

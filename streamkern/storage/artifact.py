@@ -52,7 +52,7 @@ class TiledRows(Protocol):
         """Of the values."""
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
-        """Which rows, and the rows, in order."""
+        """Pairs of a slice and its rows, in order."""
 
 
 Contents = tuple[str, Mapping[str, Array | TiledRows], dict[str, Any]]
@@ -98,7 +98,7 @@ def _write(folder: Path, contents: Contents, shown: str) -> None:
 
 
 def _save(staging: Path, name: str, value: Array | TiledRows) -> dict[str, Any]:
-    """Write an array, a tile at a time; what is needed to read it."""
+    """Write an array, a tile at a time; return the fields that reading it needs."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"an array cannot be called {name!r}")
     if isinstance(value, np.ndarray):
@@ -138,7 +138,7 @@ class SavedRows:
         return self.stored.dtype
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self.shape[0]
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
@@ -222,7 +222,7 @@ def load_artifact(
 
 
 def _marks(target: Path, kind: str) -> dict[str, Any]:
-    """What the group says of itself.
+    """Attributes of the group.
 
     Raises:
         ModelFormatError: it is another kind, or of a newer format.

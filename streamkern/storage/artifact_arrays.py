@@ -166,7 +166,7 @@ class ArrayWriter:
         self._sums.append(hashlib.sha256(frame).hexdigest())
 
     def manifest(self) -> dict[str, Any]:
-        """Write what zarr is to know of the array; return what is needed to read it."""
+        """Write zarr's metadata of the array; return the fields that reading it needs."""
         array = self._array
         document = _document(array)
         array.place.mkdir(parents=True, exist_ok=True)
@@ -266,7 +266,7 @@ def _key(shape: tuple[int, ...], number: int) -> str:
 
 
 def _document(array: ArtifactArray) -> bytes:
-    """What zarr reads the array by."""
+    """Metadata of the array for zarr."""
     dtype = array.dtype
     text = dtype.kind == "U"
     name = {"name": "fixed_length_utf32", "configuration": {"length_bytes": dtype.itemsize}} if text else dtype.name

@@ -78,7 +78,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hex digest of what identifies the rows: metadata, never a read of everything."""
+        """Hex digest that identifies the rows: of metadata, never a read of everything."""
 
     def pieces(self) -> list[tuple[str, int]]:
         """Return (digest, rows) of the parts that are stored separately, in order: which of them are as they were.
@@ -98,7 +98,7 @@ class Source(ABC):
         """
 
     def require_unchanged(self) -> None:
-        """Compare what is stored with what was opened, by metadata; rows in memory have none.
+        """Compare the stored rows with those that were opened, by metadata; rows in memory have none.
 
         Raises:
             StorageError: a file or an object is another, or gone.

@@ -1,4 +1,4 @@
-"""Which stored columns are features, targets, sample weights or ids: one chooser for every format."""
+"""Choice of the stored columns that are features, targets, sample weights or ids: one chooser for every format."""
 
 from __future__ import annotations
 
@@ -87,17 +87,17 @@ class Field:
 
     @property
     def text(self) -> bool:
-        """Whether it holds text."""
+        """True if it holds text."""
         return self.inferred is not None and self.inferred[1]
 
     @property
     def wide(self) -> bool:
-        """Whether it holds several values a row."""
+        """True if it holds several values a row."""
         return self.shape != ()
 
     @property
     def number(self) -> bool:
-        """Whether it can be a feature, or several, as it stands."""
+        """True if it can be a feature, or several, without conversion."""
         return self.dtype is not None and not self.encoded
 
 

@@ -66,7 +66,7 @@ def _of_version_2(document: dict[str, Any]) -> str | None:
 
 
 def _is_plain(dtype: Any) -> bool:
-    """Whether a version 2 dtype, or each of its fields, is of a fixed width and holds no Python objects."""
+    """Return True if a version 2 dtype, or each of its fields, is of a fixed width and holds no Python objects."""
     if isinstance(dtype, str):
         return _PLAIN.fullmatch(dtype) is not None
     fields = dtype if isinstance(dtype, list) else [None]
@@ -105,7 +105,7 @@ def _of_codec(codec: Any, key: str, known: frozenset[str]) -> str | None:
 
 
 def _name(codec: Any, key: str) -> str | None:
-    """Of a codec: what stands under ``id`` in version 2 and under ``name``, or alone, in version 3."""
+    """Name of a codec: under ``id`` in version 2 and under ``name``, or alone, in version 3."""
     if isinstance(codec, dict):
         codec = codec.get(key)
     elif key == "id":

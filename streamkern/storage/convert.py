@@ -57,13 +57,13 @@ class UnfitError(ValueError):
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds text."""
+    """Return True if a column of this type holds text."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def looks_like(texts: Iterable[str]) -> str | None:
-    """What most of these texts stand for, ``numbers`` or ``dates``; None for words, and for digits alone."""
+    """The type that most of these texts spell, ``numbers`` or ``dates``; None for words, and for digits alone."""
     given = [text.strip() for text in texts]
     if not given or all(text.isdigit() for text in given):
         return None
@@ -72,7 +72,7 @@ def looks_like(texts: Iterable[str]) -> str | None:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds numbers or booleans."""
+    """Return True if a column of this type holds numbers or booleans."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
@@ -139,7 +139,7 @@ def without_dictionary(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def is_view(kind: pa.DataType) -> bool:
-    """Whether it is a type of text that Arrow computes little on."""
+    """Return True if it is a type of text that Arrow has few functions for."""
     return bool(pa.types.is_string_view(kind))
 
 
@@ -286,7 +286,7 @@ def _seconds(values: pa.ChunkedArray) -> Array:
 
 
 def _dates_in_digits(numbers: Array) -> Array:
-    """Which numbers are days written as digits, such as 20260314: as seconds they would be a day in August 1970."""
+    """Mask of the numbers that are days in digits, such as 20260314: as seconds they would be a day in August 1970."""
     days = np.where((numbers >= 1900_01_01) & (numbers <= 2100_12_31) & (numbers % 1 == 0), numbers, 0).astype(np.int64)
     month, day = days // 100 % 100, days % 100
     return (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
@@ -296,7 +296,7 @@ def _dates_in_digits(numbers: Array) -> Array:
 
 
 def is_table(value: Any) -> bool:
-    """Whether a value in memory is a table with named columns: a frame, an Arrow table, JSON."""
+    """Return True if a value in memory is a table with named columns: a frame, an Arrow table, JSON."""
     if isinstance(value, Mapping):
         return not hasattr(value, "shape")  # as a sparse matrix of SciPy has, which is a dict too
     if hasattr(value, "__arrow_c_stream__") or isinstance(value, pa.RecordBatch):
@@ -307,17 +307,17 @@ def is_table(value: Any) -> bool:
 
 
 def is_dask_array(value: Any) -> bool:
-    """Whether it is a Dask array, told without the import of Dask, which takes a quarter of a second."""
+    """Return True if it is a Dask array, without the import of Dask, which takes a quarter of a second."""
     return any((kind.__module__, kind.__name__) == ("dask.array.core", "Array") for kind in type(value).__mro__)
 
 
 def is_dask_frame(value: Any) -> bool:
-    """Whether it is a Dask DataFrame."""
+    """Return True if it is a Dask DataFrame."""
     return type(value).__module__.startswith("dask.dataframe") and hasattr(value, "npartitions")
 
 
 def is_mixed(value: Any) -> bool:
-    """Whether a table or an array in memory holds anything but plain numbers: text, dates, booleans among numbers."""
+    """Return True if a table or array in memory holds anything but plain numbers: text, dates, some booleans."""
     if is_table(value):
         if isinstance(value, Mapping | list | tuple) or _is_series(value):
             return True
@@ -344,12 +344,12 @@ _WORDS = {str, np.str_, bool, np.bool_, type(None), datetime.datetime, datetime.
 
 
 def _is_series(value: Any) -> bool:
-    """Whether it is one column of pandas or polars, which is a table by its interface alone."""
+    """Return True if it is one column of pandas or polars, which is a table by its interface alone."""
     return hasattr(value, "dtype") and not hasattr(value, "columns") and hasattr(value, "__arrow_c_stream__")
 
 
 def _has_objects(frame: Any) -> bool:
-    """Whether a pandas frame has columns that NumPy has no dtype for, such as nullable numbers, or of objects."""
+    """Return True if a pandas frame has columns without a NumPy dtype, such as nullable numbers, or of objects."""
     return any(not isinstance(dtype, np.dtype) or dtype.kind in "OMm" for dtype in getattr(frame, "dtypes", ()))
 
 

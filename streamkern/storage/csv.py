@@ -1,4 +1,4 @@
-"""Text tables as a Source: one pass finds where records begin, what types columns have, and how narrow they can be."""
+"""Text tables as a Source: one pass finds the beginnings of records, the types of columns, and their widths."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def _is_lossy(text: str) -> bool:
 
 
 def _line_of(record: bytes, text: bytes) -> int:
-    """Where a record stands as a whole line of a text; 0 where it does not."""
+    """Line number of a record that is a whole line of a text; 0 if it is not there."""
     at = text.find(record)
     while at > 0:
         after = text[at + len(record) : at + len(record) + 1]

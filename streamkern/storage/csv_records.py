@@ -1,4 +1,4 @@
-"""Where the records of a text table end, and what is wrong with its quotes.
+"""The ends of records of a text table, and errors in its quotes.
 
 As Arrow's parser has it: a quote opens a quoted field only at the field's beginning, so that the inch mark in
 ``5" pipe`` is a letter; inside, a quote is doubled, and the one that closes the field is followed by a delimiter or a
@@ -96,7 +96,7 @@ def last_end(text: bytes, delimiters: bytes, line: int, path: str) -> tuple[int,
 
 
 def _is_regular(values: np.ndarray, quotes: np.ndarray, delimiters: bytes) -> bool:
-    """Whether every second quote opens a field and the others close it, so that counting quotes shows the inside."""
+    """Return True if every second quote opens a field and the others close it: counting quotes shows the inside."""
     around = np.zeros(256, dtype=bool)
     around[list(delimiters + _LINE_ENDS)] = True
     adjacent = np.diff(quotes) == 1

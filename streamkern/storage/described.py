@@ -44,12 +44,12 @@ class Described:
 
 
 def key(text: str) -> str:
-    """A text, or what stands for a long one: its beginning, and a digest after a line end."""
+    """A text, or the key of a long one: its beginning, and a digest after a line end."""
     if len(text) <= _SHORT:
         return text
     return f"{text[:_SHORT]}...\n{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def shown(made: str) -> str:
-    """What ``key`` made, for people: a long text's beginning."""
+    """A key as people may read it: of a long text its beginning."""
     return made.partition("...\n")[0] + "..." if len(made) > _SHORT else made

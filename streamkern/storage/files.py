@@ -116,12 +116,12 @@ def _require_regular(path: str | os.PathLike[str], found: os.stat_result) -> Non
 
 
 def read_json_file(path: Path) -> Any:
-    """Return what a JSON file says; see ``read_file`` and ``parse_json`` for what is refused."""
+    """Return the content of a JSON file; see ``read_file`` and ``parse_json`` for the files that are refused."""
     return parse_json(read_file(path, LARGEST_JSON), str(path))
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """Return what JSON says.
+    """Return the value of a JSON text.
 
     Args:
         data: the text.

@@ -37,7 +37,7 @@ class Hdf5Array:
     read_kept = read
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
-        """Return nothing for a read; and once, because HDF5 reads for one thread at a time, what a stored chunk takes.
+        """Nothing for a read; and once, because HDF5 reads for one thread at a time, the bytes of a stored chunk.
 
         The compressed chunk, and two buffers that decompression changes between.
         """

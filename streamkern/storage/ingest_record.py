@@ -15,7 +15,7 @@ RECORD = "_streamkern.json"
 
 
 def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What ``ingest`` noted of a local data set: sources, options, version. None of any other.
+    """The record that ``ingest`` wrote beside a local data set: sources, options, version. None of any other.
 
     Args:
         path: the data set's directory.

@@ -38,7 +38,7 @@ class Sending:
         self.place = Path(tempfile.gettempdir()) / f"streamkern-ingest-{digest(self._shown)[:16]}" / "data.zarr"
 
     def prepare(self, fingerprint: str, overwrite: bool) -> bool:
-        """Whether the store has the whole group already.
+        """Return True if the store has the whole group already.
 
         Raises:
             StorageError: something else is there, and is not to be overwritten.
@@ -57,7 +57,7 @@ class Sending:
         )
 
     def send(self) -> str:
-        """Send what was made and remove it from the disk; gives the URL, as people may see it."""
+        """Upload a finished group and remove it from the disk; return the URL, with its secrets hidden."""
         final = (self.place / _MARKS).read_bytes()
         mine = json.loads(final)["attributes"]["streamkern"]
         theirs, there = self._marks(), {}
@@ -78,7 +78,7 @@ class Sending:
         return self._shown
 
     def _marks(self) -> dict[str, Any]:
-        """What the group says of itself; nothing where none is."""
+        """Attributes of the group; none where it is absent."""
         try:
             found = json.loads(self._store.content(_MARKS))["attributes"]["streamkern"]
         except (FileNotFoundError, ValueError, KeyError, TypeError):

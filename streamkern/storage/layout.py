@@ -91,7 +91,7 @@ def target_of(name: str, dtype: np.dtype[Any], outputs: tuple[int, ...], where: 
 
 
 def unknown_name(kind: str, name: str, names: Iterable[str], where: str, remedy: str | None = None) -> DataError:
-    """The error for a column or array that is not there: close matches first, and what to do by default."""
+    """The error for a column or array that is absent: close matches first, and the remedy by default."""
     names = list(names)
     close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
     listed = close + [other for other in names if other not in close]
@@ -105,7 +105,7 @@ def unknown_name(kind: str, name: str, names: Iterable[str], where: str, remedy:
 
 
 def positions(wanted: Sequence[str], names: Sequence[str] | None, where: str) -> IntArray:
-    """Where each wanted feature stands among ``names``, shape (len(wanted),).
+    """Position of each wanted feature among ``names``, shape (len(wanted),).
 
     Raises:
         UsageError: the features have no names, or a name is wanted twice.

@@ -1,4 +1,4 @@
-"""Where the models of a registry are: a local directory, or a store over a network, without renames and locks."""
+"""Stores of the models of a registry: a local directory, or a store over a network, without renames and locks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ModelStore(ABC):
 
     @abstractmethod
     def present(self) -> bool:
-        """Whether a registry is there."""
+        """True if the registry exists."""
 
     @abstractmethod
     def make(self) -> None:
@@ -94,7 +94,7 @@ class ModelStore(ABC):
 
     @abstractmethod
     def tidy(self, decided: int) -> None:
-        """Remove what killed processes left of versions up to this one."""
+        """Remove files that killed processes left of versions up to this one."""
 
     @abstractmethod
     def lock(self, run_dir: Path | None) -> Any:
@@ -179,7 +179,7 @@ class DirectoryStore(ModelStore):
             yield
 
     def log(self, line: bytes) -> None:
-        """In ``decisions.jsonl``; a disk that is full does not undo what was decided."""
+        """Append to ``decisions.jsonl``; a disk that is full does not undo the decision."""
         with suppress(OSError), (self.place / "decisions.jsonl").open("ab+", buffering=0) as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
@@ -210,7 +210,7 @@ class DirectoryStore(ModelStore):
 
 
 class ObjectStore(ModelStore):
-    """A store over a network: what is atomic is to put one object.
+    """A store over a network, whose only atomic operation is to put one object.
 
     A version is complete when its record is there, which is sent last and removed first. The champion's object is put
     on the condition that it is the one that was read, where the store has conditions (S3 does): of two machines that

@@ -146,7 +146,7 @@ class ParquetSource(TableSource):
         return f"{file.path}, row group {group}, row {row - start} of it (row {of_all} of the dataset)"
 
     def _decoded(self) -> tuple[int, int]:
-        """Pages as they are, and what they decode to."""
+        """Bytes of pages as stored, and as decoded."""
         pages, text, rows = 0, TEXT_BYTES, self._most_rows()
         groups = max((len(groups) for _, groups in self._reads), default=0)
         for file in self._files.files:

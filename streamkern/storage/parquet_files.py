@@ -1,4 +1,4 @@
-"""The files of a parquet dataset: finding them, their footers, and reads that name what is damaged."""
+"""The files of a parquet dataset: finding them, their footers, and reads whose errors name the damaged file."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class DatasetFiles:
 
     @property
     def remote(self) -> bool:
-        """Whether they are in a store."""
+        """True if the files are in a store."""
         return isinstance(self._fs, Remote)
 
     @property
@@ -137,7 +137,7 @@ class DatasetFiles:
         return info["size"], version(info)
 
     def missing(self) -> dict[str, bool | None]:
-        """Whether values of each column are missing, by the statistics of the footers; None where they do not say."""
+        """True for columns with missing values, by the statistics of the footers; None where they do not say."""
         found: dict[str, bool | None] = {}
         for file in self.files:
             footer = self._footer(file)

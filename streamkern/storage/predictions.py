@@ -131,7 +131,7 @@ class Predictions(ABC):
                 self._end()
 
     def commit(self) -> None:
-        """Put the whole in place of what was there before."""
+        """Put the whole in place of an earlier file or group."""
         self.work.commit(self._joined())
 
     @abstractmethod
@@ -140,7 +140,7 @@ class Predictions(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make what parts are written into."""
+        """Make the file or group that parts are written into."""
 
     @abstractmethod
     def _files(self, part: int) -> list[Path]:
@@ -156,7 +156,7 @@ class Predictions(ABC):
 
 
 class _Writer(Protocol):
-    """What writes tables to one file."""
+    """A writer of tables to one file."""
 
     def write_table(self, table: pa.Table, row_group_size: int) -> None:
         """Append rows, together where the format has groups of them."""
@@ -176,7 +176,7 @@ class FilePredictions(Predictions):
 
     @abstractmethod
     def _opened(self) -> _Writer:
-        """What encodes the file."""
+        """Open the writer that encodes the file."""
 
     def _prepare(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Stores over a network: requests have timeouts and are repeated until a deadline; secrets stay out of what is said.
+"""Stores over a network: requests have timeouts and are repeated until a deadline; messages contain no secrets.
 
 The file systems are fsspec's, so that credentials come from where each of them looks: the environment, the machine's
 role, or ``storage_options``.
@@ -37,7 +37,7 @@ _jitter = random.Random()  # decides when a request is repeated, never what is r
 
 @dataclass(frozen=True)
 class Retry:
-    """How long to be patient with a store.
+    """Timeouts and repetitions of requests to a store.
 
     Args:
         timeout: seconds that one request may take.
@@ -95,7 +95,7 @@ COUNTS = RequestCounts()
 
 
 def is_remote(url: str) -> bool:
-    """Whether it is a URL of something else than a local file."""
+    """Return True if it is a URL of something else than a local file."""
     return "://" in url and not url.startswith("file://")
 
 
@@ -168,7 +168,7 @@ class Remote:
         self._once()
 
     def _hide(self) -> None:
-        """Keep what the URL and the options hold out of whatever this process writes."""
+        """Keep the secrets of the URL and the options out of everything that this process writes."""
         url, options = self._given
         keep_url_secrets(url)
         keep_option_secrets(options)
@@ -183,7 +183,7 @@ class Remote:
         return redacted(str(self.fs.unstrip_protocol(path)))
 
     def info(self, path: str) -> dict[str, Any]:
-        """What the store says about an object.
+        """The store's metadata of an object.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -193,13 +193,13 @@ class Remote:
         return found
 
     def find(self, path: str) -> dict[str, dict[str, Any]]:
-        """All objects below a path, and what the store says about each."""
+        """All objects below a path, with the store's metadata of each."""
         self.require_listing(path)
         found: dict[str, dict[str, Any]] = self._call(path, self.fs._find, detail=True)
         return found
 
     def glob(self, pattern: str) -> dict[str, dict[str, Any]]:
-        """All objects that match a pattern, and what the store says about each."""
+        """All objects that match a pattern, with the store's metadata of each."""
         # By one listing: the file systems' own globs ask several questions, and take a failure for a no.
         folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
         matches = re.compile(glob_translate(pattern)).match
@@ -338,7 +338,7 @@ class Remote:
         )
 
     def require_listing(self, path: str) -> None:
-        """Raises StorageError if the store cannot say what it holds."""
+        """Raises StorageError if the store cannot list its objects."""
         if not self.lists:
             raise StorageError(
                 "http has no listing: what lies below this URL cannot be known",
@@ -370,7 +370,7 @@ class RemoteFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Position of the next read."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -419,7 +419,7 @@ def _cause(error: Exception) -> BaseException:
 
 
 def _is_hopeless(error: BaseException) -> bool:
-    """Whether asking again cannot help."""
+    """Return True if repeating the request cannot help."""
     if isinstance(error, _HOPELESS) or "Credentials" in type(error).__name__:
         return True
     answers = [getattr(each, "response", None) for each in (error, error.__cause__)]

@@ -29,7 +29,7 @@ ROW_EXTRA = 24
 
 @dataclass(frozen=True)
 class SortedRun:
-    """Rows of a run while it is filled; ``y`` has codes where targets are strings, and ``labels`` what they mean."""
+    """Rows of a run while it is filled; ``y`` has codes where targets are strings, and ``labels`` their meanings."""
 
     X: Array
     y: Array | None
@@ -38,7 +38,7 @@ class SortedRun:
 
     @property
     def sections(self) -> list[Array]:
-        """What a row has, one array after another."""
+        """The arrays of a row, one after another."""
         return [values for values in (self.X, self.y, self.w) if values is not None]
 
     def taken(self, index: IntArray) -> Rows:

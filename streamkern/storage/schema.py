@@ -31,7 +31,7 @@ class Column:
 
     @property
     def plain(self) -> bool:
-        """Whether the column is read as it is stored."""
+        """True if the column is read as it is stored."""
         return self.kind in ("number", "boolean")
 
 
@@ -58,17 +58,17 @@ class Schema:
 
     @property
     def plain(self) -> bool:
-        """Whether all columns are numbers and booleans."""
+        """True if all columns are numbers and booleans."""
         return all(column.plain for column in self.columns)
 
     @property
     def missing(self) -> bool:
-        """Whether values are known to be missing."""
+        """True if values are known to be missing."""
         return any(column.missing for column in self.columns)
 
     @property
     def kinds(self) -> tuple[tuple[str, str, bool], ...]:
-        """Name, kind and ``text`` of each column: what decides how values are read."""
+        """Name, kind and ``text`` of each column, which decide how values are read."""
         return tuple((column.name, column.kind, column.text) for column in self.columns)
 
     def positions(self, *kinds: str) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, described: Any) -> Schema:
-        """Read what ``to_json`` has made.
+        """Make a schema from the output of ``to_json``.
 
         Raises:
             ValueError: it is something else.

@@ -31,14 +31,14 @@ def serializable(cls: C) -> C:
 
 
 def sound_array(value: Any, shape: tuple[int, ...], kinds: str = "f") -> bool:
-    """Whether a value that was read is an array of finite numbers of this shape, of a dtype of one of these kinds."""
+    """Return True if a value that was read is an array of finite numbers of this shape, and a dtype of these kinds."""
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype.kind not in kinds:
         return False
     return not value.size or bool(np.isfinite(value.min()) and np.isfinite(value.max()))
 
 
 def sound_number(value: Any) -> bool:
-    """Whether a value that was read is a finite number."""
+    """Return True if a value that was read is a finite number."""
     return isinstance(value, int | float | np.integer | np.floating) and bool(-1e300 < value < 1e300)
 
 
@@ -54,7 +54,7 @@ def save_value(path: str | os.PathLike[str], kind: str, value: Any) -> None:
 
 
 def load_value(path: str | os.PathLike[str], kind: str) -> Any:
-    """Read what ``save_value`` wrote.
+    """Read a value that ``save_value`` wrote.
 
     Raises:
         StorageError: nothing is there.

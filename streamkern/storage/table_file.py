@@ -89,12 +89,12 @@ class TableFile:
 
     @property
     def remote(self) -> bool:
-        """Whether it is in a store."""
+        """True if the file is in a store."""
         return self._remote is not None
 
     @property
     def local(self) -> bool:
-        """Whether the path is of the local file system, and its bytes stand there as they are."""
+        """True if the path is of the local file system, and its bytes are stored there uncompressed."""
         return self._remote is None and not self._place.endswith(".gz")
 
     @property

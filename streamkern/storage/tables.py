@@ -190,7 +190,7 @@ class JoinedSource(DerivedSource):
 
 
 def kind_of(path: str) -> str | None:
-    """Which kind of table a file's name says; None for parquet and zarr, which ``open_source`` knows."""
+    """The kind of table that a file's name says; None for parquet and zarr, which ``open_source`` knows."""
     name = bare(path).rstrip("/").lower().removesuffix(".gz")
     return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
 

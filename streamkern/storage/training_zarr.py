@@ -69,7 +69,7 @@ class TrainingZarr:
                 array[start : start + len(values)] = values
 
     def complete(self, record: dict[str, Any]) -> None:
-        """Mark the group as whole, with what is now known of where its rows come from."""
+        """Mark the group as complete, with the origin of its rows."""
         self._group.attrs["streamkern"] = {**self._marks, "ingest": record, "complete": True}
 
     def _array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> zarr.Array[Any]:

@@ -321,7 +321,7 @@ def _reason(error: OSError) -> str:
 
 
 def tidy(folder: Path, name: str = "") -> None:
-    """Undo what dead processes were in the middle of in a directory. The caller holds a lock on it.
+    """Undo the unfinished work of dead processes in a directory. The caller holds a lock on it.
 
     Half-written content is removed; what one was replacing is put back if its place is empty.
 
@@ -449,13 +449,13 @@ class Workspace:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove what a process left that was killed after its commit."""
+        """Remove the files of a process that was killed after its commit."""
         if self.folder.exists():
             with self.held():
                 self.discard()
 
     def _marked(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """A plan with the boot, and the directory: after an exchange ``data`` is what was there before."""
+        """A plan with the boot, and the directory: after an exchange ``data`` is the previous content."""
         inode = self.data.stat().st_ino if self.data.exists() else None
         return {**plan, "boot": _boot(), "data": inode}
 

@@ -35,7 +35,7 @@ _CHECKSUM = 4  # bytes of a checksum at the end of a chunk
 
 
 class StoredArray:
-    """One zarr array whose reads either give what was written or say which chunk is at fault."""
+    """One zarr array whose reads either return the written values or name the chunk at fault."""
 
     def __init__(self, array: zarr.Array[Any], url: str, sparse: bool) -> None:
         store = array.store
@@ -65,7 +65,7 @@ class StoredArray:
 
     @property
     def remote(self) -> bool:
-        """Whether a read is a round trip to a store."""
+        """True if a read is a round trip to a store."""
         return isinstance(self._store, RemoteStore)
 
     def read_kept(self, a: int, b: int) -> Array:
@@ -108,7 +108,7 @@ class StoredArray:
         _ = self.identity
 
     def _found(self) -> list[Any]:
-        """What is known of the stored chunks without reading them."""
+        """Metadata of the stored chunks, known without reading them."""
         metadata = {name: value for name, value in self.array.metadata.to_dict().items() if name != "attributes"}
         files: list[Any] = []
         if isinstance(self._store, RemoteStore):
@@ -314,7 +314,7 @@ class StoredArray:
 
 
 def _ends_in_blosc(array: zarr.Array[Any]) -> bool:
-    """Whether what is stored are Blosc frames as they are, with no checksum around them."""
+    """Return True if stored chunks are plain Blosc frames, with no checksum around them."""
     encoders = array.metadata.to_dict().get("codecs") or [array.metadata.to_dict().get("compressor")]
     last: Any = list(cast("Iterable[Any]", encoders))[-1] or {}
     return str(last.get("name", last.get("id"))) in ("blosc", "numcodecs.blosc")
@@ -330,7 +330,7 @@ def _frame_bytes(array: zarr.Array[Any]) -> int | None:
 
 
 def _is_all(part: Array, fill: Any) -> bool:
-    """Whether the chunk holds the fill value and nothing else; looks at one value first, which mostly settles it."""
+    """Return True if the chunk holds the fill value alone; looks at one value first, which mostly settles it."""
     fill = part.dtype.type() if fill is None else fill
     first = part[(0,) * part.ndim]
     if fill != fill:

@@ -33,7 +33,7 @@ class RemoteStore(Store):
 
     @property
     def supports_listing(self) -> bool:
-        """Whether the store can say what it holds."""
+        """True if the store can list its objects."""
         return self.remote.lists
 
     def __eq__(self, other: object) -> bool:
@@ -67,7 +67,7 @@ class RemoteStore(Store):
         return [await self.get(key, prototype, part) for key, part in key_ranges]
 
     async def exists(self, key: str) -> bool:
-        """Whether there is the key. It is read: a HEAD request of some file systems turns every failure into a no."""
+        """Return True if a read finds the key: a HEAD request of some file systems turns every failure into a no."""
         return await self.get(key, default_buffer_prototype()) is not None
 
     async def list(self) -> AsyncIterator[str]:
