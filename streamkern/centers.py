@@ -1,4 +1,4 @@
-"""Where the centers of a kernel machine come from.
+"""Choices of the centers of a kernel machine.
 
 k-means++ and randomly pivoted Cholesky draw rows one after another, each with a probability that depends on those
 before. Here both draw many candidates at a time and reject some of them, which gives the same distribution at the speed
@@ -67,7 +67,7 @@ class Centers(Protocol):
 
     @property
     def stored(self) -> bool:
-        """Whether the centers stay where the rows are stored, rather than in memory."""
+        """True if the centers stay where the rows are stored, rather than in memory."""
 
     def to_json(self) -> dict[str, Any]:
         """The request, for fingerprints and reports."""
@@ -145,7 +145,7 @@ class DatasetCenters:
         return self.assembly.dtype
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of centers."""
         return self.assembly.dataset.base_rows
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
@@ -330,7 +330,7 @@ class KMeans(InMemory):
 
 @dataclass(frozen=True)
 class RPCholesky(InMemory):
-    """Rows that span what the kernel sees: randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
+    """Rows that span the kernel's functions: randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
 
     Each pivot is drawn with a probability proportional to its residual k(x, x) − k(x, Z) K(Z, Z)⁻¹ k(Z, x), given the
     pivots Z before. It takes s p² + s p d multiply-adds, and s (p + 2 d) numbers of the dtype in memory, for s rows.

@@ -209,7 +209,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _where(self, name: str) -> str:
-        """How an error calls a parameter."""
+        """The name of a parameter in errors."""
         return f"{type(self).__name__}({name}=...)"
 
     def _seed(self) -> int:
@@ -289,7 +289,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return self.model_.save(path)
 
     def _outputs(self, X: Any, scales: bool = False) -> Array:
-        """f(X), shape (n, c); with what the scales of intervals are made from, shape (n, 2c)."""
+        """f(X), shape (n, c); with the outputs that scales of intervals are made from, shape (n, 2c)."""
         check_is_fitted(self)
         schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
         numbers = not by_name and (schema is None or (schema.plain and not is_mixed(X)))

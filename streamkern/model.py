@@ -1,4 +1,4 @@
-"""KernelMachine: what training leaves behind, and all that prediction needs."""
+"""KernelMachine: the result of training, with all that prediction needs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Predicted(NamedTuple):
 
 @dataclass(eq=False)
 class KernelMachine(ModelAnswers):
-    """f(x) = Σ_j α_j k(x, z_j), with what turns stored rows into x and f into a prediction.
+    """f(x) = Σ_j α_j k(x, z_j), with the steps from stored rows to x and from f to a prediction.
 
     Args:
         kernel: the kernel.
@@ -207,7 +207,7 @@ class KernelMachine(ModelAnswers):
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes that prediction holds of the model: centers (as they are, centred, and packed) and what is drawn.
+        """Bytes that prediction needs for the model: centers (as they are, centred, and packed) and random draws.
 
         And functions of a row.
         """
@@ -215,14 +215,14 @@ class KernelMachine(ModelAnswers):
 
     @property
     def on_disk(self) -> object | None:
-        """What reads from the folder of the saved model after it was loaded; None where nothing does."""
+        """The object that reads from the folder of the saved model after it was loaded; None if absent."""
         if isinstance(self.sums, StoredSums):
             return self.sums
         return None if isinstance(self.Z, np.ndarray) else self.Z
 
     @property
     def wide(self) -> bool | None:
-        """Whether training took stored values in float64, see ``Dataset``; None if unknown."""
+        """True if training kept stored values in float64, see ``Dataset``; None if unknown."""
         stored = self.metadata.get("dtype")
         return None if stored is None else wide(np.dtype(stored))
 
@@ -303,7 +303,7 @@ class KernelMachine(ModelAnswers):
     def answering(
         self, scales: bool = False, panels: Callable[[Basis], list[Array]] = lambda basis: []
     ) -> Callable[[Array], Array]:
-        """A function from stored rows in memory (n, d) to outputs (n, c): what every call needs is made once.
+        """A function from stored rows in memory (n, d) to outputs (n, c); work common to all calls is done once.
 
         With ``scales`` to (n, 2c): with what ``intervals`` are made from. ``panels`` says where panels are kept.
 
@@ -330,7 +330,7 @@ class KernelMachine(ModelAnswers):
         return self._scan(self.dataset(X)), self._basis()
 
     def rows_of(self, X: Any) -> Array:
-        """Rows in memory as they are stored, shape (n, d): what ``answering`` takes.
+        """Rows in memory as they are stored, shape (n, d), for ``answering``.
 
         Raises:
             DataError: a value is not of its column's kind, or a column is missing.
@@ -403,7 +403,7 @@ class KernelMachine(ModelAnswers):
             return score(threads, assembly, self._basis(), self.weights, _BLOCK_ROWS, every=True, answers=self.answers)
 
     def score_in_detail(self, dataset: Dataset, executor: Executor) -> Scored:
-        """As ``score``, and what a report shows of it, in the same sweep over the rows."""
+        """As ``score``, with the details that a report shows, in the same sweep over the rows."""
         assembly = self._with_target(self.dataset(dataset))
         return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, self.answers)
 
@@ -422,7 +422,7 @@ class KernelMachine(ModelAnswers):
         return Path(path)
 
     def artifact(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what is saved: arrays by name, and JSON-serialisable metadata; ``from_artifact`` reads them."""
+        """Return the contents of a saved model: arrays by name, and JSON-serialisable metadata."""
         stored = {} if isinstance(self.Z, np.ndarray) else {"centers_mean": self.Z.mean_row}
         arrays: dict[str, Any] = {
             "centers": self.Z,

@@ -1,4 +1,4 @@
-"""Probabilities and intervals of a partition: one calibration of what its leaves say of rows that are left out of them.
+"""Probabilities and intervals of a partition: one calibration of its leaves' outputs on rows that are left out of them.
 
 Of classes each leaf hands over its outputs on some of its rows, each row left out (``solvers.left_out``), and all of
 them together teach one calibration. Of values each leaf learns a scale of its own, as any fit does; the quantile of
@@ -45,7 +45,7 @@ def bytes_of_answers(task: str, leaves: int, outputs: int, row: int) -> int:
 
 
 def of_constant(constant: Array, y: Array, w: Array | None, encoding: Any, rows: int) -> LeftOut:
-    """What a leaf of constant outputs says of rows that are left out: they change nothing.
+    """The outputs of a leaf of constant outputs on rows that are left out: they change nothing.
 
     Args:
         constant: class code (1,), or values (c,).
@@ -168,7 +168,7 @@ def values_answers(
 
 
 def _intervals(model: KernelMachine | None) -> Intervals | None:
-    """What a leaf has learned, with scales in the units of all rows' encoded targets."""
+    """The intervals that a leaf has learned, with scales in the units of all rows' encoded targets."""
     if model is None or not isinstance(model.answers, Intervals) or not isinstance(model.encoding, Continuous):
         return None
     return replace(model.answers, mean=model.answers.mean * model.encoding.unit)

@@ -1,4 +1,4 @@
-"""One model or leaves: what ``Partition(leaves="auto")`` decides, on a sample of the rows before anything else is done.
+"""The choice of ``Partition(leaves="auto")`` between one model and leaves, on a sample, before any other stage.
 
 Both are trained on the sample at the same price of a prediction: one model of p centers, and leaves of p centers each
 on a quarter of the rows. Held-out rows of the sample decide, by the mean of the differences of their squared errors and
@@ -74,7 +74,7 @@ class _Trial(LeafRecipe):
 
 
 def by_default(recipe: Any, budget: int) -> Partition | None:
-    """What ``partition="auto"`` means: leaves, or the trial's one model, for large tables of which all is left open.
+    """The partition for ``partition="auto"``: leaves, or the trial's one model, for large tables with all choices open.
 
     A kernel, a metric, centers, a solver or features rule leaves out, and so do augmentations and rows wider than
     ``WIDEST_L1``. Decided by the rows' number and width and by the budget alone, as ``solver="auto"`` is: leaves have
@@ -182,7 +182,7 @@ def _with(projected: Footprint, held: int) -> Footprint:
 
 
 def open_to_one(partition: Partition) -> bool:
-    """Whether one model may be trained in place of leaves."""
+    """True if one model may be trained in place of leaves."""
     return champion_of(partition) is None and partition.leaves == "auto" and partition.by is None
 
 
@@ -192,7 +192,7 @@ def without(recipe: Any) -> Any:
 
 
 def single(partition: Partition, n: int) -> bool:
-    """Whether n rows are no more than one leaf may have."""
+    """Return True if n rows are no more than one leaf may have."""
     return open_to_one(partition) and n <= partition.most
 
 
@@ -220,7 +220,7 @@ def trial_footprint(recipe: PartitionRecipe, partition: Partition, budget: int, 
 def _leaves(
     recipe: PartitionRecipe, partition: Partition, executor: Executor, budget: int, stages: Stages
 ) -> tuple[bool, str, tuple[Dataset, Statistics] | None, KernelChoice | None]:
-    """Whether to train leaves, and why; and the prepared rows with their statistics and kernel, if they were seen."""
+    """Leaves or one model, with the reason; and the prepared rows with their statistics and kernel, if known."""
     n = recipe.train.base_rows
     if single(partition, n):
         return False, f"one model, since {n:,} rows are no more than a leaf may have", None, None

@@ -116,7 +116,7 @@ def model_of(fitted: Fitted | FittedPartition, **metadata: Any) -> KernelMachine
 
 
 def require_partition(recipe: Recipe) -> None:
-    """Refuse what does not go with a partition.
+    """Raise UsageError where a setting cannot be combined with a partition.
 
     Raises:
         UsageError: it says what, and what to do.
@@ -142,7 +142,7 @@ def require_partition(recipe: Recipe) -> None:
 
 
 def _users_function(kernel: Kernel | None) -> bool:
-    """Whether a kernel cannot be read back from its description."""
+    """Return True if a kernel cannot be read back from its description."""
     try:
         return kernel is not None and kernel_from_json(kernel.to_json()) is None
     except StreamkernError:
@@ -150,7 +150,7 @@ def _users_function(kernel: Kernel | None) -> bool:
 
 
 def refused(what: str, remedy: str) -> UsageError:
-    """The error for what does not go with a partition, and what to do."""
+    """The error for a setting that cannot be combined with a partition, with its remedy."""
     return UsageError(
         f"There is a partition, and {what}.",
         where="partition=Partition(...)",
@@ -244,7 +244,7 @@ def as_chosen(recipe: LeafRecipe, champion: PartitionedMachine) -> LeafRecipe:
 
 
 def _checked(recipe: PartitionRecipe, data: Dataset, facts: Statistics, executor: Executor, stages: Stages) -> Dataset:
-    """Prepared rows relative to what float32 rounds too coarsely; validation and test rows are checked like them."""
+    """Prepared rows less offsets that float32 rounds too coarsely; validation and test rows are checked like them."""
     dtype, invariant = np.dtype(recipe.dtype), recipe.kernel is None or recipe.kernel.translation_invariant
     if recipe.partition is None or champion_of(recipe.partition) is None:  # the champion's origin stays
         data = relative(data, facts, invariant, dtype)
@@ -285,13 +285,13 @@ def _grown(
 
 
 def _trimmed(found: T) -> T:
-    """A stage's value, once what the stage has freed is given back: leaves begin where the process was."""
+    """Return a stage's value after freed memory is returned to the system, which leaves need."""
     release()
     return found
 
 
 def _prints(assembly: Assembly, tree: CutTree, executor: Executor, stages: Stages) -> Prints:
-    """What the rows of each leaf are, as a stage."""
+    """Fingerprints of the rows of each leaf, as a stage."""
     return stages.keep(
         "fingerprints",
         lambda: (rows_key(assembly.dataset), tree.fingerprint, encoding_to_json(assembly.encoding)),
@@ -342,7 +342,7 @@ class _Training:
     folder: Path | None
 
     def leaves(self) -> list[dict[str, Any]]:
-        """What ``fit_leaf`` returns, by leaf: those that an earlier run has kept are not trained again."""
+        """Results of ``fit_leaf``, by leaf: those that an earlier run has kept are not trained again."""
         began, counts = time.perf_counter(), self.grown.counts
         order = np.argsort(-counts, kind="stable").tolist()
         found: dict[int, dict[str, Any]] = {}
@@ -371,12 +371,12 @@ class _Training:
 
     @cached_property
     def prints(self) -> Prints:
-        """What each leaf's rows are; made on demand, as all keys are: only what is kept has one."""
+        """Fingerprints of each leaf's rows, made on demand, as all keys are: only results that are kept have one."""
         return _prints(self.assembly, self.grown.tree, self.executor, self.stages)
 
     @cached_property
     def common(self) -> str:
-        """Digest of what all leaves depend on besides their rows."""
+        """Digest of everything that all leaves depend on besides their rows."""
         recipe = self.recipe
         return digest(
             self.grown.tree.fingerprint, encoding_to_json(self.assembly.encoding),
@@ -386,7 +386,7 @@ class _Training:
         )  # fmt: skip
 
     def _rows(self, stack: ExitStack) -> LeafRows:
-        """Where leaves read their rows from."""
+        """The rows of the leaves, for reading."""
         tree = self.grown.tree
         if self.assembly.dataset.source.in_memory:
             keep = encoded_bytes(self.assembly.dataset, self.assembly.dtype.itemsize, self.budget) > 0
@@ -497,7 +497,7 @@ def _finished(
     columns: Features,
     leaf_recipe: LeafRecipe,
 ) -> FittedPartition:
-    """The model of fitted leaves, and what reports say of them."""
+    """The model of fitted leaves, and its details for reports."""
     encoding, dtype = facts.encoding, np.dtype(recipe.dtype)
     assert encoding is not None
     c = encoding.outputs
@@ -576,7 +576,7 @@ def _answers(
     stages: Stages,
     threshold: str | None,
 ) -> tuple[Answers | None, list[KernelMachine | None]]:
-    """What turns the outputs of all leaves into probabilities or intervals, and the models that go with it."""
+    """The calibration from outputs of all leaves to probabilities or intervals, and the models that go with it."""
     if not stages.left_out:
         return None, models
     left_out, mass = [each["left_out"] for each in found], np.array([each["mass"] for each in found])

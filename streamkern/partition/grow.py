@@ -170,7 +170,7 @@ def sweeps_of(rows: int, sample: int, leaves: int) -> int:
 
 @dataclass(eq=False)
 class Ground:
-    """What a tree grows on.
+    """The data and settings that a tree is grown from.
 
     Args:
         partition: the request.
@@ -210,7 +210,7 @@ class Ground:
 
     @property
     def single(self) -> bool:
-        """Whether all rows are one leaf."""
+        """True if all rows are one leaf."""
         n = self.assembly.dataset.base_rows
         return not self._chosen(Grown(CutTree.of(1), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool)))
 

@@ -143,7 +143,7 @@ class Projection:
         return (fits if search is None else project(learning=search)), leaf
 
     def search(self, data: Dataset) -> Search | None:
-        """What is tried on a sample of all rows where the kernel of the leaves is left open; or None."""
+        """The trials on a sample of all rows where the kernel of the leaves is left open; or None."""
         leaves, n = expected_leaves(self.partition, data.base_rows)
         one, leaf = self.leaf(data, n, self.baseline)
         if not leaves_open(leaf):

@@ -62,7 +62,7 @@ class Leaves:
         self.__post_init__()
 
     def constant(self, leaf: int) -> bool:
-        """Whether the outputs of a leaf are the same for every row."""
+        """True if the outputs of a leaf are the same for every row."""
         return not np.isnan(self.constants[leaf]).any()
 
     def model(self, leaf: int) -> KernelMachine:
@@ -88,7 +88,7 @@ class Leaves:
         return model
 
     def outputs(self, leaf: int, X: Array, width: int) -> Array:
-        """Outputs (n, c) of a leaf for encoded rows; of width 2c with what intervals' scales are made from."""
+        """Outputs (n, c) of a leaf for encoded rows; of width 2c with the outputs that scales of intervals use."""
         answer = self.answers.get((leaf, width))
         if answer is None:
             with self._lock:

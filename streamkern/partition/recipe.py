@@ -34,7 +34,7 @@ class PartitionRecipe(Recipe, Protocol):
 
     @property
     def partition(self) -> Partition | None:
-        """How rows are cut into leaves; None for one model of all rows."""
+        """The cut of rows into leaves; None for one model of all rows."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,7 +51,7 @@ class Leaf(NamedTuple):
 
 
 class LeafRows(Protocol):
-    """Where the rows of leaves come from. Picklable."""
+    """Sources of the rows of leaves. Picklable."""
 
     def read(self, leaf: int) -> Leaf:
         """Return the rows of a leaf, in the order in which they are stored.
@@ -120,7 +120,7 @@ class _Routed:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Prints:
-    """What the rows of each leaf are.
+    """Fingerprints of the rows of each leaf.
 
     Attributes:
         counts: rows of each leaf, shape (L,).

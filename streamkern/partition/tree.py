@@ -167,7 +167,7 @@ class CutTree:
 
     @property
     def leaves(self) -> int:
-        """How many there are."""
+        """Number of leaves."""
         return len(self.cuts) + 1
 
     @property
@@ -187,7 +187,7 @@ class CutTree:
 
     @property
     def sound(self) -> bool:
-        """Whether every cut and every leaf is reached once, and nothing is missing."""
+        """True if every cut and every leaf is reached once, and nothing is missing."""
         m = len(self.cuts)
         shapes = self.directions.ndim == 2 and self.cuts.shape == (m, 3) and self.children.shape == (m, 2)
         kinds = self.directions.dtype.kind == self.cuts.dtype.kind == "f" and self.children.dtype.kind == "i"
@@ -245,7 +245,7 @@ class CutTree:
         return at[t < high], at[t >= low]
 
     def mine(self, X: Array, leaf: int) -> Array:
-        """Which rows lie on a leaf's side of every cut, shape (n,), boolean."""
+        """Mask of the rows on a leaf's side of every cut, shape (n,)."""
         found = np.zeros(len(X), dtype=bool)
         for number, at, _ in self.predicting(X, 0.0):
             found[at] = number == leaf

@@ -69,7 +69,7 @@ def from_champion(partition: Partition, model: PartitionedMachine) -> WarmPartit
 
 
 def request_of(recipe: Recipe, partition: Partition) -> str:
-    """Digest of what decides preprocessing and cuts besides the rows: those of another request are cut anew."""
+    """Digest of the settings that decide preprocessing and cuts besides the rows; a new digest means new cuts."""
     return digest(
         plain(partition).to_json(), [described(step) for step in steps(recipe)], recipe.task, recipe.dtype, recipe.seed,
         "one kernel of all leaves",

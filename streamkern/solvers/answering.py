@@ -57,7 +57,7 @@ class ModelAnswers:
         return self._calibration().probabilities(outputs)
 
     def prediction_set(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
-        """Which classes belong to a set that holds the true one with the given probability: shape (n, K), booleans.
+        """Mask of the classes in a set that holds the true one with the given probability: shape (n, K).
 
         Split conformal prediction class by class: of the rows of each class, that share has it in their set, rare
         classes too. A class of too few rows for the coverage is in every set (Vovk 2012; Sadinle, Lei, Wasserman 2019).
@@ -127,7 +127,7 @@ class ModelAnswers:
         return self.intervals(self.decision_function(X, executor=executor, scales=True), coverage)
 
     def intervals(self, outputs: Array, coverage: float = 0.9) -> Array:
-        """As ``predict_interval``, from outputs and what the basis gives for the scales, side by side: shape (n, 2c).
+        """As ``predict_interval``, from outputs followed by those for the scales: shape (n, 2c).
 
         Raises:
             UsageError: as ``predict_interval``.

@@ -50,7 +50,7 @@ class AnswersFrom(NamedTuple):
 
 
 def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
-    """Where outputs on rows that the model was not fitted to come from: ``validation``, ``leave-one-out``, or None.
+    """Source of outputs on rows that the model was not fitted to: ``validation``, ``leave-one-out``, or None.
 
     Validation rows where there are some. Else ``Direct`` has the outputs on training rows, each left out, in closed
     form; not on augmented rows, whose copies would stay.
@@ -62,7 +62,7 @@ def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str
 
 
 def with_held_out(recipe: Any) -> tuple[Any, str]:
-    """The recipe with rows held out for probabilities or intervals, and what is held out; "" where nothing is.
+    """The recipe with rows held out for probabilities or intervals, and their description; "" where none are.
 
     Where its solver needs some, and rows are many: by a hash of the row, so that no row is read.
 
@@ -237,7 +237,7 @@ def decided_by(encoding: Encoding, answers: Answers | None) -> Encoding:
 
 
 def planned_answers(task: str, source: str | None, train: Dataset, validation: Dataset | None, outputs: int) -> str:
-    """What a plan says of probabilities, or intervals, in a sentence."""
+    """A plan's note on probabilities, or intervals, in a sentence."""
     what = "probabilities" if task == "classification" else "intervals"
     if source is None:
         return f"no {what}: they take validation rows, or the solver Direct without augmentation"

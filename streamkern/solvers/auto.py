@@ -188,7 +188,7 @@ def resolved(recipe: R, budget: int, threads: int = THREADS, ridge: bool = False
 
 
 def _every_row(recipe: Any) -> bool:
-    """Whether every training row is a center, and a row as it is stored, wherever the centers are."""
+    """Return True if every training row is a center, and a row as it is stored, wherever the centers are."""
     data, centers = recipe.train, recipe.centers
     if recipe.features is not None or centers is None or data.augmentations or len(data) != data.base_rows:
         return False

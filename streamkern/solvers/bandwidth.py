@@ -72,7 +72,7 @@ def setup_bytes(dataset: Dataset, itemsize: int) -> int:
 
 
 def asks_median(recipe: Any) -> bool:
-    """Whether a kernel of the recipe (its own, or that of its features or centers) depends on the median distance."""
+    """Return True if a kernel of the recipe (its own, its features' or centers') depends on the median distance."""
     return bool(norms(recipe))
 
 

@@ -109,7 +109,7 @@ class Problem:
 
     @property
     def center(self) -> Array:
-        """What rows and centers are centred by, shape (d,): the mean of Z where the basis does not mind, else 0."""
+        """The center of rows and centers, shape (d,): the mean of Z if the basis is translation invariant, else 0."""
         Z = self.centers.Z
         if not (self.features or self.kernel).translation_invariant or not len(Z):
             return np.zeros(Z.shape[1], dtype=self.dtype)
@@ -246,7 +246,7 @@ class Problem:
 
     @property
     def mix_chunks(self) -> int:
-        """How many chunks' rows are shuffled among each other: all, while the budget keeps every chunk in memory.
+        """Number of chunks whose rows are shuffled among each other: all, while the budget keeps every chunk in memory.
 
         Elsewhere a lane reads that many side by side, so their number is what ``MIX_BYTES`` holds for all lanes.
         """
@@ -259,7 +259,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an iteration ended without a solution, and what to do.
+    """The reason why an iteration ended without a solution, and the remedy.
 
     Attributes:
         kind: ``diverged``, ``non-finite`` or ``stagnated``.
@@ -289,7 +289,7 @@ class Iteration(Protocol):
 
     @property
     def contribution(self) -> Contribution:
-        """What a block of a step contributes."""
+        """The contribution of a block of a step."""
 
     @property
     def companions(self) -> Companions | None:
@@ -297,14 +297,14 @@ class Iteration(Protocol):
 
     @property
     def shared_work(self) -> SharedWork | None:
-        """What workers do in a step where each holds a share of the centers; None where each holds all."""
+        """The work of a step where each worker holds a share of the centers; None where each holds all."""
 
     def part(self, state: Any, leaf: int) -> Any:
-        """What of a state belongs to a tile of centers that are shared out."""
+        """The part of a state that belongs to a tile of centers that are shared out."""
 
     @property
     def cycle(self) -> int:
-        """Steps after which what a step takes repeats itself: 1, but where steps gather what a later one uses up."""
+        """Steps after which a step's cost repeats itself: 1, except where a later step works on the sums of several."""
 
     @property
     def epochs(self) -> int:
@@ -312,15 +312,15 @@ class Iteration(Protocol):
 
     @property
     def report(self) -> dict[str, Any]:
-        """What the setup found out, JSON-serialisable."""
+        """Findings of the setup, JSON-serialisable."""
 
     @property
     def prepared(self) -> Any:
-        """What ``Solver.prepare`` returned: a serializable value."""
+        """The result of ``Solver.prepare``: a serializable value."""
 
     @property
     def minibatches(self) -> bool:
-        """Whether a pass has steps."""
+        """True if a pass has steps."""
 
     @property
     def sweeps(self) -> int:
@@ -330,13 +330,13 @@ class Iteration(Protocol):
         """The state before the first step."""
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
-        """The state before the steps of a pass; what is swept for ends with (Σ loss, rows)."""
+        """The state before the steps of a pass; the parts of its sweeps end with (Σ loss, rows)."""
 
     def finished(self, state: Any) -> Failure | bool:
-        """Whether the solution is there before all passes are done; or why it never will be."""
+        """Return True if the solution is reached before all passes are done; or the reason why it never will be."""
 
     def broadcast(self, state: Any) -> Any:
-        """What the lanes need of a state."""
+        """The part of a state that the lanes need."""
 
     def update(self, state: Any, parts: Parts, position: Position) -> Any:
         """The state after a step whose lanes contributed ``parts``; parts end with (Σ loss, rows)."""
@@ -439,17 +439,17 @@ class Solver(Protocol):
         """
 
     def smaller(self, p: int, memory: int | None) -> list[tuple[Any, str]]:
-        """The same method with other choices that take less memory, and what to type for each."""
+        """The same method with choices that need less memory, and the text to type for each."""
 
     def prepare(self, problem: Problem) -> Any:
-        """What precedes the first step, as a serializable value: a function of the problem alone.
+        """Prepare the first step; return a serializable value, a function of the problem alone.
 
         Raises:
             NumericalError: it is impossible for this kernel and data.
         """
 
     def setup(self, problem: Problem, prepared: Any = None) -> Iteration:
-        """The iteration on what was prepared; prepares it first where it is None.
+        """The iteration on a prepared value; prepares it first where it is None.
 
         Raises:
             NumericalError: see ``prepare``.

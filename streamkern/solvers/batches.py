@@ -8,7 +8,7 @@ _STEPS_A_PASS = 16  # at least, where the data are few
 
 
 def default_batch(critical: float, rows: int, lanes: int) -> int:
-    """Rows of a step: the critical batch, at least what keeps every lane at its rate, at most ``largest_batch``."""
+    """Rows of a step: the critical batch, at least enough to keep every lane at its rate, at most ``largest_batch``."""
     return lanes * max(1, round(min(max(critical, lanes * _BLOCK_ROWS), largest_batch(rows, lanes)) / lanes))
 
 

@@ -132,7 +132,7 @@ _LAST = 1 + FINALISTS + FURTHER + len(ABOUT)  # on all rows of the subsample
 
 @dataclass(frozen=True)
 class Search:
-    """What is tried.
+    """The trials of a search.
 
     Attributes:
         rows: rows of the subsample.
@@ -164,7 +164,7 @@ class Search:
 
     @property
     def by_one(self) -> bool:
-        """Whether rows are left out one at a time, since they are few."""
+        """True if rows are left out one at a time, since they are few."""
         return self.rows < HELD_OUT_FROM
 
     @property
@@ -204,7 +204,7 @@ class Search:
         return total
 
     def bill(self, size: Any, rows: int) -> MetricBill:
-        """What it takes on so many training rows."""
+        """The cost for so many training rows."""
         found = self.agop.bill(size, rows)
         if self.by_one:
             held = fit_work(self.rows, size)[2] + sampled_bytes(self.rows, size)
@@ -212,7 +212,7 @@ class Search:
         return found._replace(work=self.work(size), rounds=self.fits)
 
     def text(self) -> str:
-        """What is tried, in a sentence."""
+        """The trials, in a sentence."""
         norms = " and ".join(f"L{norm}" for norm in sorted(self.norms))
         linear = "; for values also with a linear part" if self.linear else ""
         if self.by_one:
@@ -252,7 +252,7 @@ class KernelChoice:
 
     @property
     def by_one(self) -> bool:
-        """Whether rows were left out one at a time."""
+        """True if rows were left out one at a time."""
         return self.rows < HELD_OUT_FROM
 
     @property
@@ -261,7 +261,7 @@ class KernelChoice:
         return kernel_from_json(self.described)
 
     def reason(self) -> str:
-        """What was chosen and why, in a sentence."""
+        """The choice and its reasons, in a sentence."""
         tried = f"of {len(self.trials)} models on {self.rows:,} rows"
         if self.best == self.simple:
             right = " and right as often" if self.metric.metric == "accuracy" else ""
@@ -280,7 +280,7 @@ class KernelChoice:
         )
 
     def chosen(self, trial: dict[str, Any]) -> bool:
-        """Whether a model of ``trials`` is the one that the choice goes by."""
+        """Return True if a model of ``trials`` is the chosen one."""
         return bool(trial["kernel"] == self.described and trial["mse"] == self.best)
 
     def summary(self) -> dict[str, Any]:
@@ -375,7 +375,7 @@ def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
 
 
 def leaves_open(recipe: Any) -> bool:
-    """Whether a recipe leaves the kernel to the rows: neither a kernel, a metric, features nor centers are given."""
+    """Return True if a recipe leaves the kernel to the rows: no kernel, metric, features or centers are given."""
     given = recipe.kernel is not None or recipe.features is not None or recipe.metric is not None
     return not (given or recipe.centers is None or isinstance(recipe.centers, Given) or recipe.train.augmentations)
 

@@ -69,7 +69,7 @@ class DelayedGradient(Contribution):
 @serializable
 @dataclass(frozen=True, eq=False)
 class DelayedState:
-    """α over the centers, and what waits for the next projection.
+    """α over the centers, and the sums that wait for the next projection.
 
     Attributes:
         alpha: shape (p, c), with the corrections of the preconditioner since the last projection.

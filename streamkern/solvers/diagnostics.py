@@ -63,7 +63,7 @@ def effective_dimension(eigenvalues: Array, ridge: float) -> float:
 
 
 def diagnose(problem: Problem, weights: Array, *, k: int = 30, ridge: float | None = None) -> dict[str, Any]:
-    """Where weights stand against least squares, and the spectrum that the way there has; one sweep over all rows.
+    """Compare weights with the least-squares solution, and return the spectrum found on the way; one sweep over rows.
 
     With Φ the basis on the n training rows, ŵ the least squares solution of smallest norm and b = w − ŵ, the Rayleigh
     quotient is ‖Φ b‖²/‖b‖²: that of ``rayleigh_quotient`` where every row is a center.

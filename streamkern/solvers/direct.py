@@ -75,7 +75,7 @@ class Direct(ChoosesNothing):
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters; without ``keep_sums`` where it is False: fingerprints stay what they were."""
+        """Name and parameters; without ``keep_sums`` where it is False, so that fingerprints stay the same."""
         return {name: value for name, value in super().to_json().items() if name != "keep_sums" or value}
 
     def prepare(self, problem: Problem) -> None:
@@ -199,7 +199,7 @@ class DirectIteration(WholePasses):
         return A
 
     def _solved(self, w: Array, wide: Array, half: Half, n: float, kept: Sums | None) -> Solved:
-        """The solution w, in float64 ``wide``, and what it gives for rows that are left out."""
+        """The solution w, in float64 ``wide``, and its outputs on rows that are left out."""
         if not self.problem.leave_out:
             return Solved(w, None, kept)
         return Solved(w, leave_one_out(self.problem, self.basis, wide, half, n), kept)
@@ -312,14 +312,14 @@ class DirectIteration(WholePasses):
         return self._solved(w, wide, whitened, n, self._kept(sums))
 
     def _independent(self, A: Array, floor: float) -> tuple[Array, Array]:
-        """Independent functions and what makes them orthonormal; see ``Engine.orthonormal``."""
+        """Independent functions and the matrix that makes them orthonormal; see ``Engine.orthonormal``."""
         try:
             return self.problem.engine.orthonormal(A, floor)
         except NumericalError:
             raise _unusable() from None
 
     def _reached(self, residual: float, condition: float, jitter: float) -> None:
-        """Report what was reached, and warn where that is too little. The jitter is in units of the ridge."""
+        """Report the residual that was reached, and warn where it is too large. The jitter is in units of the ridge."""
         self.report |= {"condition": condition, "jitter_per_ridge": jitter}
         narrow, rounding = self.basis.dtype == np.float32, self.report.get("rounding", 0.0)
         causes = [f"condition number about {condition:.1g}"]
@@ -346,5 +346,5 @@ class DirectIteration(WholePasses):
         return state.left_out
 
     def sums(self, state: Solved) -> Sums | None:
-        """What the solution solves, where the solver keeps it."""
+        """The normal equations of the solution, where the solver keeps them."""
         return state.sums

@@ -129,7 +129,7 @@ class EigenPro(Parameters):
         return s, max(0, q)
 
     def chosen_projection(self, p: int, memory: int | None) -> str:
-        """What ``auto`` stands for: the most exact one whose matrices fit."""
+        """The projection that ``auto`` chooses: the most exact one whose matrices fit."""
         if self.projection != "auto":
             return self.projection
         if memory is None or exact_bytes(p) <= memory or p < 4:
@@ -150,7 +150,7 @@ class EigenPro(Parameters):
         return max(0.0, 1.0 - _MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
 
     def affordable_batch(self, kind: str, rows: int, p: int) -> float:
-        """Rows of a step that cost a run no accuracy, with momentum: what leaves it enough steps.
+        """Rows of a step that cost a run no accuracy, with momentum: as many as leave it enough steps.
 
         The larger a batch, the rarer the update on the host and the exchange with workers. Beyond p rows a batch gains
         no directions, only less noise.
@@ -258,11 +258,11 @@ class EigenPro(Parameters):
         return Prepared(kind, s, nystrom, size, batch, W, bound, jitter)
 
     def _room_for_two(self, p: int, memory: int | None) -> bool:
-        """Whether K(Z, Z) may be evaluated in parallel with the eigensystem: it then takes a third of the memory."""
+        """Return True if K(Z, Z) may be evaluated in parallel with the eigensystem: it takes a third of the memory."""
         return self.sizes(p)[0] < p and (memory is None or 3 * exact_bytes(p) <= memory)
 
     def setup(self, problem: Problem, prepared: Prepared | None = None) -> ProjectedIteration | DelayedIteration:
-        """The iteration on what was prepared."""
+        """The iteration on a prepared value."""
         prepared = prepared or self.prepare(problem)
         kind, nystrom, size = prepared.projection, prepared.nystrom, prepared.size
         expansion, engine = problem.expansion(), problem.engine
@@ -304,7 +304,7 @@ class EigenPro(Parameters):
 @serializable
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What precedes the first step.
+    """The values that the first step needs.
 
     Attributes:
         projection: ``exact``, ``packed``, ``inexact`` or ``delayed``.
@@ -375,7 +375,7 @@ class ProjectedIteration(OneByOne):
         return ProjectedState(zero, zero.astype(np.float64), 0, zero)
 
     def broadcast(self, state: ProjectedState) -> Array:
-        """Where the gradient is taken: α, or u."""
+        """The weights at which the gradient is taken: α, or u."""
         return state.ahead
 
     def update(self, state: ProjectedState, parts: Parts, position: Position) -> ProjectedState:

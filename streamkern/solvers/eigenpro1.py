@@ -105,7 +105,7 @@ class EigenPro1(ChoosesNothing):
         return PreparedFeatures(preconditioner, size, batch)
 
     def setup(self, problem: Problem, prepared: PreparedFeatures | None = None) -> EigenPro1Iteration:
-        """The iteration on what was prepared."""
+        """The iteration on a prepared value."""
         prepared = prepared or self.prepare(problem)
         stream = problem.stream(prepared.batch)
         return EigenPro1Iteration(self, stream, problem.basis(), problem.encoding.outputs, prepared)
@@ -114,7 +114,7 @@ class EigenPro1(ChoosesNothing):
 @serializable
 @dataclass(frozen=True, eq=False)
 class PreparedFeatures:
-    """What precedes the first step.
+    """The values that the first step needs.
 
     Attributes:
         preconditioner: P.

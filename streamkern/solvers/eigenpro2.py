@@ -116,7 +116,7 @@ class EigenPro2(ChoosesNothing):
         return PreparedRows(subsample.Z, ids[:s], nystrom, size, batch)
 
     def setup(self, problem: Problem, prepared: PreparedRows | None = None) -> EigenPro2Iteration:
-        """The iteration on what was prepared.
+        """The iteration on a prepared value.
 
         Raises:
             UsageError, NumericalError: see ``prepare``.
@@ -131,7 +131,7 @@ class EigenPro2(ChoosesNothing):
 @serializable
 @dataclass(frozen=True, eq=False)
 class PreparedRows:
-    """What precedes the first step.
+    """The values that the first step needs.
 
     Attributes:
         X: rows of the subsample X_s, centred, shape (s, d).
@@ -291,13 +291,13 @@ class EigenPro2Iteration(OneByOne):
         return SharedRows(residual, self.nystrom.damping, self.stream, self.companions, self.solver.step, self.size)
 
     def part(self, state: EigenPro2State, leaf: int) -> RowsPart:
-        """Of the state and the preconditioner, what belongs to a tile of X."""
+        """The part of the state and the preconditioner that belongs to a tile of X."""
         own, cut = self.owned[leaf], self.contribution.cuts[leaf]
         return RowsPart(state.alpha[own].copy(), self.chosen[cut] - own.start, self.contribution.vectors[cut])
 
     @cached_property
     def owned(self) -> list[slice]:
-        """Which weights belong to each tile of X."""
+        """The weights that belong to each tile of X."""
         return self.companions.cuts(self.rows)
 
     def weights(self, state: EigenPro2State) -> Array:
@@ -307,7 +307,7 @@ class EigenPro2Iteration(OneByOne):
 
 
 def step_rate(step: float | None, size: StepSize, rows: int) -> float:
-    """η/m for a batch of so many rows: of a given η, or of what was measured."""
+    """η/m for a batch of so many rows: of a given η, or of the measured one."""
     return (step or size.step(rows)) / rows
 
 
@@ -318,7 +318,7 @@ def corrected(E: Array, damping: Array, g: Array, rate: float) -> Array:
 
 
 class RowsPart(NamedTuple):
-    """What belongs to a tile of X: its weights (rows, c), which of its rows are in X_s, and their rows of E."""
+    """The part of a tile of X: its weights (rows, c), positions of its rows that are in X_s, and their rows of E."""
 
     alpha: Array
     chosen: IntArray

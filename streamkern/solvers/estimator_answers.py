@@ -11,7 +11,7 @@ from streamkern.types import Array
 
 
 def has_probabilities(estimator: Any) -> bool:
-    """Whether a fitted classifier has probabilities; one that is not fitted may come to have them.
+    """Return True if a fitted classifier has probabilities, or one that is not fitted may come to have them.
 
     Raises:
         AttributeError: it has none.
@@ -60,7 +60,7 @@ class ClassifierAnswers:
         return self.model_.answers.log_probabilities(outputs)
 
     def prediction_set(self, X: Any, coverage: float = 0.9) -> Array:
-        """Which classes belong to a set that holds the true one with the given probability: shape (n, K), booleans.
+        """Mask of the classes in a set that holds the true one with the given probability: shape (n, K).
 
         Of the rows of each class, rare ones too, that share has it in their set (split conformal prediction class by
         class); sets of several classes, or of none, are where the model is unsure.

@@ -85,5 +85,5 @@ def require_no_target(y: Any, sample_weight: Any = None) -> None:
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value is a whole number, at least 1."""
+    """Return True if a value is a whole number, at least 1."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)

@@ -38,7 +38,7 @@ _COLUMNS = 512  # of the inverse that are in memory at a time
 
 
 def takes_a_factor(kernel: Kernel | None) -> bool:
-    """Whether rounding leaves the kernel's matrices a factor: a Laplace kernel's, which a kernel left open will be.
+    """Return True if rounding leaves the kernel's matrices a factor: Laplace, which a kernel left open will be.
 
     Eigenvalues of smoother kernels fall below what a factor can hold; their normal equations have a better basis.
     """
@@ -69,7 +69,7 @@ class SquaredTargets(Contribution):
 
 
 def solve_every_row(problem: Problem, basis: Expansion, ridge: float) -> tuple[Array, LeftOut | None, dict[str, Any]]:
-    """Weights in the order of the centers, shape (n, c), outputs of rows left out, and what is reported.
+    """Weights in the order of the centers, shape (n, c), outputs of rows left out, and fields of the report.
 
     Args:
         problem: whose centers are its training rows.

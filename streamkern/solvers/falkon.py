@@ -28,7 +28,7 @@ _PROBES = 8
 
 
 def _jitter(scale: float, expansion: Expansion) -> float:
-    """What K(Z, Z), of mean diagonal ``scale``, needs on its diagonal to have a Cholesky factor."""
+    """The least number on the diagonal of K(Z, Z), of mean diagonal ``scale``, with which it has a Cholesky factor."""
     return expansion.p * scale * float(np.finfo(expansion.dtype).eps)
 
 
@@ -66,7 +66,7 @@ class Falkon(ChoosesNothing):
         return center_factors(problem, self.ridge, "Falkon")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> FalkonIteration:
-        """The iteration on what was prepared.
+        """The iteration on a prepared value.
 
         Raises:
             UsageError, NumericalError: see ``prepare``.
@@ -78,7 +78,7 @@ class Falkon(ChoosesNothing):
 @serializable
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """What precedes the first pass: T and A, upper triangular, shape (p, p), float64.
+    """The factors that the first pass needs: T and A, upper triangular, shape (p, p), float64.
 
     Attributes:
         T: of K(Z, Z).
@@ -225,7 +225,7 @@ class FalkonIteration(FactoredIteration):
         return self._solve(self.T, self._solve(self.A, state.beta))
 
     def _reached(self, state: FalkonState) -> None:
-        """Report what conjugate gradients reached of the preconditioned system, and warn where that is too little."""
+        """Report the preconditioned system's residual after conjugate gradients, and warn where it is too large."""
         engine, expansion = self.expansion.engine, self.expansion
         residual = float(np.sqrt(np.max(state.norm / np.where(state.first > 0, state.first, 1.0))))
         alpha, pivots = self._wide(state), np.diag(self.T)

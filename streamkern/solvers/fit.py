@@ -221,7 +221,7 @@ def _median_key(recipe: Recipe, dataset: Dataset, norm: int) -> tuple[Any, ...]:
 
 
 def steps(recipe: Recipe) -> tuple[Step, ...]:
-    """The preprocessing of a recipe; of an automatic one what the schema says, and the rows may add to it."""
+    """The preprocessing of a recipe; of an automatic one as the schema says, and the rows may add to it."""
     chosen = recipe.preprocess
     if isinstance(chosen, str):
         features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
@@ -254,7 +254,7 @@ def require_success(outcome: Outcome) -> None:
 
 
 class Stages:
-    """How the stages of a fit are carried out: here each is computed, and nothing is kept.
+    """The execution of a fit's stages: here each is computed, and nothing is kept.
 
     Args:
         on_step: called after every step of training.
@@ -280,7 +280,7 @@ class Stages:
         return compute()
 
     def kept(self, name: str, key: Key) -> Any:
-        """Return what an earlier run has kept of a stage, or None; nothing is computed."""
+        """Return the result of a stage that an earlier run has kept, or None; nothing is computed."""
         return None
 
     def stepped(self, progress: Progress) -> None:
@@ -295,7 +295,7 @@ class Stages:
         warnings.warn(message, UserWarning, stacklevel=4)
 
     def train(self, problem: Problem, solver: Solver, key: Key) -> tuple[Outcome, dict[str, Any]]:
-        """Eigensystem and training: the outcome, and what the solver found out about its problem.
+        """Eigensystem and training: the outcome, and the solver's report on its problem.
 
         Raises:
             NumericalError: training diverged or stagnated.
@@ -337,7 +337,7 @@ class Fitted(NamedTuple):
 
     @property
     def encoding(self) -> Encoding:
-        """How targets became numbers, and outputs become predictions: with the threshold, where one was chosen."""
+        """The encoding from targets to numbers and from outputs to predictions, with a chosen threshold."""
         return decided_by(self.problem.encoding, self.answers)
 
 
@@ -543,7 +543,7 @@ def check_like(
 
 
 def search_of(recipe: Recipe, projected: Footprint, share: float | None = None) -> Search | None:
-    """What is tried where a recipe has no kernel; None where ``default_kernel`` is taken without a search."""
+    """The trials for a recipe without a kernel; None where ``default_kernel`` is taken without a search."""
     if not leaves_open(recipe):
         return None
     rows, columns = recipe.train.base_rows, recipe.train.source.n_features
@@ -626,14 +626,14 @@ def width(recipe: Recipe, dataset: Dataset | None = None) -> int:
 
 
 def every_row(recipe: Recipe, dataset: Dataset, any_kernel: bool = False) -> bool:
-    """Whether every one of these rows, as it is stored, is a center drawn, of a kernel whose matrices take a factor."""
+    """Return True if every row, as it is stored, is a center drawn, of a kernel whose matrices have a factor."""
     if dataset.augmentations or len(dataset) != dataset.base_rows or not (any_kernel or takes_a_factor(recipe.kernel)):
         return False
     return recipe.features is None and isinstance(recipe.centers, Uniform) and width(recipe, dataset) == len(dataset)
 
 
 def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) -> int:
-    """What choosing centers among these rows, by default ``planned``, holds at its peak, beyond reading rows.
+    """Bytes at the peak of choosing centers among these rows, by default ``planned``, beyond reading rows.
 
     Or taking the distances that a bandwidth is the median of, which goes before.
     """

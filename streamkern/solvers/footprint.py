@@ -85,7 +85,7 @@ class Footprint:
         return self.bill.size.memory or 0
 
     def worker_bytes(self, threads: int = 1) -> int:
-        """Bytes that a process of a cluster holds at its peak, beyond what it held before."""
+        """Bytes that a worker process needs at its peak, beyond its memory before the run."""
         return _MODULES + _ENGINE + _LIBRARIES + sum(self.worker.values()) + (threads - 1) * self.worker["thread"]
 
     def allowance(self) -> Allowance:
@@ -93,7 +93,7 @@ class Footprint:
         return Allowance(self.budget, self.worker_bytes(1), self.worker["thread"])
 
     def worker_text(self, threads: int = 1) -> str:
-        """What such a process holds, the largest first."""
+        """The memory of a worker process by name, the largest first."""
         parts = self.worker | {"thread": threads * self.worker["thread"]}
         names = {
             "thread": "threads" if threads > 1 else "its thread", "share": "its share of the centers",
@@ -103,7 +103,7 @@ class Footprint:
         return ", ".join(f"{names.get(name, name)} {format_bytes(parts[name])}" for name in largest)
 
     def require_worker(self, limit: int, threads: int, p: int) -> None:
-        """Check that a process of a cluster may hold what it needs.
+        """Check that a worker process may have the memory it needs.
 
         Args:
             limit: bytes that it may hold, what it holds before the run included.
@@ -384,7 +384,7 @@ def _project(
 
 
 def loaded() -> int:
-    """Load what every fit computes with, and return what projections start from.
+    """Load the libraries that every fit uses, and return the memory that projections start from.
 
     Returns:
         The bytes resident then, and those that compiling will take where no earlier process has done it.
@@ -446,7 +446,7 @@ def _largest(stages: dict[str, int]) -> str:
 def _alternatives(
     project: Callable[..., Footprint], result: Footprint, solver: Solver, p: int, slots: int, lanes: int
 ) -> list[str]:
-    """What else would fit the budget, each by itself: a projection, and the largest of each number that does."""
+    """Changes that would fit the budget, each by itself: a projection, and the largest of each number that does."""
 
     def fits(**changes: Any) -> bool:
         return project(**changes).peak <= result.budget

@@ -96,7 +96,7 @@ def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
 
 
 def weights(norms: Array) -> Array:
-    """What makes the mean over draws that over rows: mean/norm, and 0 for a row that is never drawn."""
+    """Weights that turn the mean over draws into that over rows: mean/norm, and 0 for a row that is never drawn."""
     drawn = norms > 0
     mean = norms[drawn].sum() / max(1, np.count_nonzero(drawn))
     inverse: Array = np.divide(mean, norms, out=np.zeros_like(norms), where=drawn)

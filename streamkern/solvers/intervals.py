@@ -84,7 +84,7 @@ class Intervals:
         return np.concatenate([weights, scales], axis=1)
 
     def scales(self, found: Array) -> Array:
-        """Predicted scales in encoded units, shape (n, c), from what the basis gives for the scales' weights."""
+        """Predicted scales in encoded units, shape (n, c), from the outputs for the scales' weights."""
         return np.asarray(self.mean * relative_scales(found))
 
     def half_widths(self, scale: Array, coverage: float, outputs: slice = slice(None)) -> Array:
@@ -219,7 +219,7 @@ def made_intervals(left_out: LeftOut, X: Array, basis: Basis, engine: Engine) ->
 
 
 class Ranked(NamedTuple):
-    """Scores by fifth of the scale: what ``Intervals`` hold, by their names."""
+    """Scores by fifth of the scale: the fields of ``Intervals``, by their names."""
 
     scores: Array
     shares: Array
@@ -287,11 +287,11 @@ def _scale(basis: Expansion, X: Array, t: Array, w: Array, engine: Engine) -> Ar
 
 
 def relative_scales(found: Array) -> Array:
-    """Predicted scales as shares of the mean one, shape (n, c), from what the basis gives for the scales' weights."""
+    """Predicted scales as shares of the mean one, shape (n, c), from the outputs for the scales' weights."""
     return np.maximum(1.0 + found.astype(np.float64), FLOOR)
 
 
 def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Held:
-    """Which targets lie in their intervals of coverage ``SCORED``: F and y, shape (n, c), in encoded units."""
+    """Mask of the targets in their intervals of coverage ``SCORED``: F and y, shape (n, c), in encoded units."""
     scale = relative_scales(found)
     return Held(np.abs(np.subtract(F, y, dtype=np.float64)) <= intervals.half_widths(scale, SCORED), scale)

@@ -1,4 +1,4 @@
-"""Outputs on rows that a model was not fitted to: what probabilities and intervals are made from.
+"""Outputs on rows that a model was not fitted to, from which probabilities and intervals are made.
 
 Those of validation rows, or of training rows that are left out one at a time. For ridge regression with
 G = ΦᵀWΦ/n + λR the second needs no second fit: f₋ᵢ(xᵢ) − yᵢ = (f(xᵢ) − yᵢ)/(1 − hᵢ) with hᵢ = wᵢ φᵢᵀG⁻¹φᵢ/n
@@ -45,7 +45,7 @@ DRAW = 0x6C656674  # keeps the draw apart from others
 
 
 def rows_left_out(rows: int, outputs: int, most: int = ROWS) -> int:
-    """How many rows are left out of so many: at most ``most``."""
+    """Number of rows to leave out of so many: at most ``most``."""
     return max(1, min(ROWS, most, VALUES // max(1, outputs), rows))
 
 
@@ -65,7 +65,7 @@ def require_coverage(coverage: float) -> None:
 @serializable
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Outputs on rows, and what they should have been.
+    """Outputs on rows, and their encoded targets.
 
     Attributes:
         outputs: shape (m, c), float64, as a solver fits them.
@@ -130,7 +130,7 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
 
 
 def equals_stay(codes: IntArray, values: Array) -> bool:
-    """Whether one of equal rows is left out, and not all of them.
+    """Return True if one of equal rows is left out, and not all of them.
 
     Args:
         codes: number of each row's group of equal features, shape (n,).

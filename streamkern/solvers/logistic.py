@@ -93,7 +93,7 @@ class Logistic(ChoosesNothing):
         return center_factors(problem, self.ridge / _BOUND, "Logistic")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> LogisticIteration:
-        """The iteration on what was prepared.
+        """The iteration on a prepared value.
 
         Raises:
             UsageError, NumericalError: see ``prepare``.
@@ -236,7 +236,7 @@ class LogisticIteration(FactoredIteration):
         return self._solve(self.T, self._solve(self.A, state.beta)).astype(self.expansion.dtype)
 
     def _reached(self, state: LogisticState) -> None:
-        """Report the objective, and what the next pass would take off it, as a share."""
+        """Report the objective, and its expected decrease in the next pass, as a share."""
         left = state.decrease / state.value if state.value > 0 else 0.0
         self.report |= {"iterations": state.iterations, "objective": state.value, "decrement": left}
         self.report.pop("warnings", None)

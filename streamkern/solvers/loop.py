@@ -63,7 +63,7 @@ class Progress:
 @serializable
 @dataclass(eq=False)
 class Outcome:
-    """How training ended.
+    """The outcome of training.
 
     Attributes:
         weights: shape (p, c).
@@ -91,7 +91,7 @@ class Outcome:
 @serializable
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Where training stands between two steps: all that continuing it takes.
+    """The state of training between two steps, with all that continuing it takes.
 
     Attributes:
         state: the iteration's.
@@ -144,7 +144,7 @@ class Keeper(Protocol):
     """Keeps checkpoints."""
 
     def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
-        """Told after every step and every part of a sweep; keeps what is due, without making the step wait.
+        """Keep a checkpoint if one is due, without making the step wait; called after each step and part of a sweep.
 
         Args:
             checkpoint: where training stands.
@@ -265,7 +265,7 @@ class _Loop:
         return over if isinstance(over, Failure) else None
 
     def over(self) -> Failure | bool:
-        """Whether no pass is to follow; or why the solution will never be there."""
+        """Return True if no pass is to follow; or the reason why the solution will never be reached."""
         now = self.now
         if now.begun or not now.position[0]:
             return False
@@ -277,7 +277,7 @@ class _Loop:
         return self.iteration.finished(now.state) or patience or now.position[0] >= self.iteration.epochs
 
     def begin(self) -> Failure | None:
-        """What precedes the steps of a pass."""
+        """Begin a pass, before its steps."""
         now = replace(self.now, swept=(), rows=self.now.rows - self.now.swept_rows)
         position, unfinished = now.position, list(self.now.swept)
         loss, seen, swept = 0.0, 0, list[Partial]()
@@ -391,7 +391,7 @@ class _Loop:
 
 
 def _placed(problem: Problem, iteration: Iteration) -> tuple[Placement, Callable[[Any], Any]]:
-    """Where steps run, and what of a state is handed there: with the centers shared out where that can be."""
+    """The placement of steps, and the function from a state to its broadcast part; centers are shared if possible."""
     shared = iteration.shared_work if problem.share and problem.executor.processes else None
     placement = None if shared is None else problem.executor.share(shared, iteration.part)
     if placement is not None:
@@ -409,7 +409,7 @@ def stale(errors: Sequence[float]) -> int:
 
 
 def _error(metrics: dict[str, Any], encoding: Encoding) -> float:
-    """What a pass is judged by: the mean squared error; of outputs in unlike units, that in units of each one's."""
+    """The error that judges a pass: the mean squared one; of outputs in unlike units, in units of each one's."""
     unlike = isinstance(encoding, Continuous) and encoding.scale is not None
     return 1.0 - metrics["r2"] if unlike else float(metrics["mse"])
 

@@ -62,7 +62,7 @@ def sums_held(slots: int, blocks: int) -> int:
 
 @dataclass(frozen=True)
 class Size:
-    """How large a problem is.
+    """The size of a problem.
 
     Attributes:
         n: rows of a pass.
@@ -117,7 +117,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a method holds, beyond what reading rows takes.
+    """Bytes of a method, beyond those of reading rows.
 
     Attributes:
         setup: at the peak of the set-up.
@@ -201,12 +201,12 @@ class Bill:
 
     @property
     def choice(self) -> str:
-        """What the method chooses by itself, in a word that results depend on."""
+        """The method's automatic choice, in a word that results depend on."""
         return self.solver.choices(self.size.p, self.size.memory)[0]
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What was chosen and why, one sentence each."""
+        """The choices and their reasons, one sentence each."""
         return self.solver.choices(self.size.p, self.size.memory)[1]
 
 
@@ -259,7 +259,7 @@ class _Run:
         SquaredError(basis, False)(self.problem.block((0,), min(model_rows, self.size.n)), W)
 
     def _shared(self) -> tuple[int, int]:
-        """What workers hold of centers that are shared out, all together, and of a step, each."""
+        """Bytes of centers that are shared out over workers, all together, and of a step, each."""
         iteration, size = self.iteration, self.size
         work = iteration.shared_work
         if work is None:
@@ -288,7 +288,7 @@ class _Run:
         return Effort(*self.setup, training, rows, passes, steps, batch)
 
     def _train(self) -> tuple[list[tuple[Operations, float]], Any, Any]:
-        """What the begins of the first passes take, a block, and an update: operations and rows each."""
+        """Cost of the begins of the first passes, of a block, and of an update: operations and rows each."""
         iteration, meter, size = self.iteration, self.meter, self.size
         state, nothing = iteration.init(), (Operations(), 0.0)
         meter.taken()
@@ -326,7 +326,7 @@ class _Run:
         return begins, _mean(blocks), _mean(updates, cycle - steps)
 
     def _block(self, state: Any, step: int) -> Parts:
-        """What a block of a step contributes; what threads hold meanwhile is noted."""
+        """The parts of a block of a step; the memory of threads meanwhile is noted."""
         iteration, meter, size = self.iteration, self.meter, self.size
         peak, meter.peak = meter.peak, meter.alive
         held, meter.parallel = meter.alive, True
@@ -355,13 +355,13 @@ class _Run:
         return Stack(pieces)
 
     def _grouped(self, x: Shaped) -> Any:
-        """What the steps that an update stands for leave in place of one's."""
+        """An array for the results of all steps that an update stands for, in place of those of one."""
         stream: Any = self.iteration.stream
         return self.meter.array((stream.group * len(x), *x.shape[1:]), x.dtype)
 
 
 def _mean(found: list[tuple[Operations, float]], more: int = 0) -> tuple[Operations, float]:
-    """Mean of what steps of a cycle take, ``more`` of them as the first: it grows in proportion to their number."""
+    """Mean cost of the steps of a cycle, ``more`` of them as the first: it grows in proportion to their number."""
     total, rows = float(more) * found[0][0], more * found[0][1]
     for operations, count in found:
         total, rows = total + operations, rows + count

@@ -107,7 +107,7 @@ class AGOP:
         return sample, max(1, min(self.centers, sample // 4))
 
     def bill(self, size: Size, rows: int) -> MetricBill:
-        """What rounds take: the first of them on arrays of shapes, as the run takes it.
+        """The cost of rounds: the first of them on arrays of shapes, by the code of the run.
 
         Args:
             size: of the problem; n and p are those of a round here.
@@ -172,7 +172,7 @@ class Metric:
         }
 
     def reason(self) -> str:
-        """What was chosen and why, in a sentence."""
+        """The choice and its reasons, in a sentence."""
         best = min(self.history, key=lambda each: each["mse"])
         plain = self.history[0]
         if self.kind == "none":
@@ -301,7 +301,7 @@ def gradient_outer(agop: AGOP, kernel: Kernel, problem: Problem, ridges: tuple[f
 
 @dataclass(eq=False)
 class Rounds:
-    """Where rounds are made: the sample in memory, in two parts, and centers among the first.
+    """The data of rounds: the sample in memory, in two parts, and centers among the first.
 
     Attributes:
         agop: what to learn.
@@ -405,7 +405,7 @@ class Rounds:
         return made
 
     def metric(self, best: Round, made: Iterable[Round]) -> Metric:
-        """What a round has learned, with the history of all that were made."""
+        """The metric that a round has learned, with the history of all that were made."""
         share = self.outer(best, False) * self.variance
         share = share if share.sum() > 0 else np.ones(self.d)
         history = tuple(each.facts() for each in made)
@@ -451,7 +451,7 @@ class Rounds:
         return Errors(np.square(F).mean(axis=1), np.ones(len(X)) if w is None else w)
 
     def problem_through(self, kind: str, number: int, M: Array, factor: Array) -> Problem:
-        """What a round fits: the rows through its metric, and centers among them."""
+        """The problem of a round: the rows through its metric, and centers among them."""
         train, like, kernel = Metric(kind, number, M, factor, M).applied(self.train), self.like, self.kernel
         if kernel.asks_median:
             kernel = kernel.at_median(median_distance(train, like.executor, self.dtype, kernel.norm))
@@ -526,10 +526,10 @@ class MetricBill(NamedTuple):
 
 
 class Billed(Protocol):
-    """What is learned from a sample of the rows before centers are chosen: a metric, or a kernel."""
+    """A choice from a sample of the rows before centers are chosen: a metric, or a kernel."""
 
     def bill(self, size: Size, rows: int) -> MetricBill:
-        """What it takes on so many training rows."""
+        """The cost for so many training rows."""
 
 
 @lru_cache(maxsize=256)  # a fit asks for the same ones again and again

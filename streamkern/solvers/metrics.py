@@ -145,7 +145,7 @@ class Ranks:
 
 
 class Held(NamedTuple):
-    """Which targets lie in their intervals.
+    """Mask of the targets that lie in their intervals.
 
     Attributes:
         inside: shape (n, c), booleans.

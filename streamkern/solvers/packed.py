@@ -43,7 +43,7 @@ class PackedProjection:
     jitter: float = 0.0
 
     def apply(self, g: Array) -> Array:
-        """M g, shape (p, c): products with U in float64, for what they leave of g is small."""
+        """M g, shape (p, c): products with U in float64, as the projected part of g is small."""
         system, engine = self.nystrom.eigensystem, self.engine
         U, wide = system.vectors, g.astype(np.float64)
         inside = engine.product_t(U, wide)

@@ -50,7 +50,7 @@ def device_for(recipe: Any, name: str) -> Device | None:
 
 
 def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:
-    """Bytes of the solver's own matrices: the host's, or what a device has left where what they allow does not fit."""
+    """Bytes for the solver's own matrices: the host's, or the rest of a device's where they do not fit."""
     room = projected.solver_bytes
     if device is None or device_bytes(projected.bill, p, d, itemsize, room) <= device.budget:
         return room
@@ -84,7 +84,7 @@ def require_room(device: Device | None, projected: Footprint, p: int, d: int, it
 
 
 def device_bytes(bill: Bill, p: int, d: int, itemsize: int, room: int) -> int:
-    """Bytes on a device at the peak: what the run on shapes holds there, and the rows of the steps ahead.
+    """Bytes on a device at the peak: those of the run on shapes, and the rows of the steps ahead.
 
     Args:
         bill: what the solver takes on the host.

@@ -60,7 +60,7 @@ def relative(dataset: Dataset, facts: Statistics, translation_invariant: bool, d
 
 
 class Rounding(NamedTuple):
-    """How a kernel and its rounding errors compare.
+    """A comparison of a kernel with its rounding errors.
 
     Attributes:
         share: error of a kernel value, as a share of the kernel's variation over the rows.
@@ -74,7 +74,7 @@ class Rounding(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How large rows are, as they are multiplied, and how far apart.
+    """Typical size of rows, as they are multiplied, and typical distance between them.
 
     Attributes:
         norm: N, typical squared norm, or L1 norm.
@@ -151,7 +151,7 @@ def require_precision(
     facts: Statistics,
     dtype: np.dtype[Any],
 ) -> None:
-    """Refuse what the dtype cannot represent, by the rule of this module.
+    """Raise PrecisionError for rows and a kernel that the dtype cannot represent, by the rule of this module.
 
     Args:
         kernel: of the model; where there are features, they decide.

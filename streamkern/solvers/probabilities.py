@@ -170,7 +170,7 @@ class ProbabilityCalibration:
 @serializable
 @dataclass(frozen=True, eq=False)
 class LabelCalibration:
-    """What turns outputs of several labels a row into a probability of each: as of two classes, label by label.
+    """A calibration from outputs of several labels a row to a probability of each, as of two classes, label by label.
 
     Attributes:
         below: a of the label's absence and presence, shape (L, 2).
@@ -200,7 +200,7 @@ class LabelCalibration:
         return np.column_stack(made)
 
     def label(self, j: int) -> ProbabilityCalibration:
-        """That of one label."""
+        """The calibration of one label."""
         wide = None if self.wide is None else self.wide[j]
         return ProbabilityCalibration(self.below[j], self.above[j], self.bias[j], {}, wide=wide)
 
@@ -248,7 +248,7 @@ def _compared(outputs: Array, logits: bool) -> Array:
 
 
 def _features(F: Array, logits: bool) -> list[Array]:
-    """What z is linear in besides the bias, of ``_compared`` outputs: those with parameters of each class first."""
+    """Variables that z is linear in besides the bias, of ``_compared`` outputs: those with class parameters first."""
     if logits:
         return [F]
     return [sign * _log_soft(each, width) for width in (SOFTNESS, WIDE) for sign, each in ((1.0, F), (-1.0, 1.0 - F))]
@@ -319,14 +319,14 @@ def _solved(
 
 
 def _rises(made: ProbabilityCalibration) -> bool:
-    """Whether of two classes the second's probability rises with its output."""
+    """Return True if, of two classes, the second's probability rises with its output."""
     f = np.linspace(-1.0, 2.0, 601)
     log_p = made.log_probabilities(np.column_stack([1.0 - f, f]))
     return bool((np.diff(log_p[:, 1] - log_p[:, 0]) > 0).all())
 
 
 def _follows(made: ProbabilityCalibration) -> bool:
-    """Whether each class's score is greater where its output is 1 than where it is 0; of two, their difference."""
+    """Return True if each class's score is greater where its output is 1 than where it is 0; of two, the difference."""
     K = len(made.bias)
     Z = made.scores(np.eye(K))
     if K == 2:
@@ -360,14 +360,14 @@ class _Newton:
         self.prior[-self.k :] = _PRIOR_BIAS * float(w.sum())
 
     def coefficient(self, feature: int) -> Array:
-        """What a feature is multiplied by in every class, shape (K,); b of the last one, which is 1."""
+        """Coefficient of a feature in every class, shape (K,); b of the last one, which is 1."""
         return self._coefficient(self.theta, feature)
 
     def _coefficient(self, theta: Array, feature: int) -> Array:
         return np.asarray(sum((theta[place] for place in self._places(feature)), np.zeros(self.k)))
 
     def _places(self, feature: int) -> list[Any]:
-        """Where a feature's parameters stand: the shared one, and those of the classes."""
+        """Positions of a feature's parameters: the shared one, and those of the classes."""
         k, count = self.k, len(self.features) - 1
         if feature == count:
             return [slice(len(self.theta) - k, len(self.theta))]
@@ -407,7 +407,7 @@ class _Newton:
         return gradient, H
 
     def _add_own(self, H: Array, i: int, j: int, d: Array) -> None:
-        """Add what each class contributes with itself to features i and j of the Hessian."""
+        """Add each class's product with itself to the entries of features i and j of the Hessian."""
         for rows in self._places(i):
             for cols in self._places(j):
                 if isinstance(rows, int) and isinstance(cols, int):

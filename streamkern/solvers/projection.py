@@ -144,7 +144,7 @@ def factored(
 
 
 def jittered(jitter: float, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """What a report says of the jitter of a factor; with a warning where it is above what float32 has by default."""
+    """Report the jitter of a factor; with a warning where it is above that of float32."""
     found: dict[str, Any] = {"jitter": jitter}
     if jitter > JITTER[np.dtype(np.float32)]:
         narrow = ['dtype="float64"'] if dtype == np.float32 else []

@@ -34,7 +34,7 @@ class Recipe(Protocol):
 
     @property
     def centers(self) -> Centers | None:
-        """Where centers come from; None for features that need none."""
+        """The choice of centers; None for features that need none."""
 
     @property
     def features(self) -> FeatureMap | None:
@@ -42,7 +42,7 @@ class Recipe(Protocol):
 
     @property
     def solver(self) -> Solver:
-        """How weights are found."""
+        """The method that finds the weights."""
 
     @property
     def task(self) -> str:
@@ -54,11 +54,11 @@ class Recipe(Protocol):
 
     @property
     def metric(self) -> AGOP | None:
-        """What is learned about the features before the kernel; None for nothing."""
+        """The metric to learn on the features before the kernel; None for none."""
 
     @property
     def standardise(self) -> bool | None:
-        """Whether every feature is then scaled to mean 0 and variance 1 over the training rows; None: not said."""
+        """True if every feature is then scaled to mean 0 and variance 1 over the training rows; None: not said."""
 
     @property
     def seed(self) -> int:

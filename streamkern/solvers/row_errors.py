@@ -39,5 +39,5 @@ class Errors:
         return float(np.sqrt(np.square(apart).sum()) / self.weights.sum())
 
     def beats(self, other: Errors, doubts: float = 1.0) -> bool:
-        """Whether the mean is less than ``BETTER`` of another's, by more than so many standard errors of it."""
+        """Return True if the mean is less than ``BETTER`` of another's, by more than so many standard errors of it."""
         return self.mean < BETTER * other.mean and other.mean - self.mean > doubts * self.doubt(other)

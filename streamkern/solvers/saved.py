@@ -23,7 +23,7 @@ def saved_answers(answers: Answers | None) -> tuple[Any, dict[str, Array]]:
 
 
 def loaded_answers(tree: Any, arrays: dict[str, Any], encoding: Encoding, functions: int) -> Answers | None:
-    """Read what ``saved_answers`` wrote, for a model of ``functions`` outputs; None if it wrote nothing.
+    """Read the answers that ``saved_answers`` wrote, for a model of ``functions`` outputs; None if it wrote nothing.
 
     Raises:
         ModelFormatError: it is not what ``saved_answers`` makes, or of other outputs than the encoding's.

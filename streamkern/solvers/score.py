@@ -118,7 +118,7 @@ def _total(values: Array, w: Array | None) -> Array:
 
 
 class Scored(NamedTuple):
-    """How good a model is on a dataset.
+    """The metrics of a model on a dataset.
 
     Attributes:
         metrics: as from ``score``.
@@ -182,7 +182,7 @@ def score_in_detail(
     block_rows: int = 1024,
     answers: Answers | None = None,
 ) -> Scored:
-    """As ``score``, and what a report shows of it, in the same sweep."""
+    """As ``score``, with the details that a report shows, in the same sweep."""
     encoding, data = assembly.encoding, assembly.dataset
     classify = isinstance(encoding, Classes)
     sample = data.sample(min(SAMPLED, data.base_rows)).rules[-1]

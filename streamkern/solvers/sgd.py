@@ -85,7 +85,7 @@ class SGD(ChoosesNothing):
             raise UsageError("Both stages and a step or schedule are given.", where="SGD", expected="one of them")
 
     def prepare(self, problem: Problem) -> StepSize:
-        """Measure what step the basis allows."""
+        """Measure the step that the basis allows."""
         return measure_basis(problem)
 
     def setup(self, problem: Problem, prepared: StepSize | None = None) -> SGDIteration:
@@ -231,7 +231,7 @@ class GradientDescent(ChoosesNothing):
             raise UsageError(f"The step is {self.step}.", where="GradientDescent(step=...)", expected="above 0")
 
     def prepare(self, problem: Problem) -> float:
-        """Measure what step the basis allows."""
+        """Measure the step that the basis allows."""
         return self.step or 1.0 / (measure_basis(problem).top + self.ridge)
 
     def setup(self, problem: Problem, prepared: float | None = None) -> DescentIteration:

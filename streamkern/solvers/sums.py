@@ -77,14 +77,14 @@ class Sums:
 
     @classmethod
     def of(cls, parts: Parts, unit: float, ridge: float, change: Change | None, scale: float) -> Sums:
-        """What ``normal_equations`` contributed, over the rows of a fit: their weights have a mean of 1."""
+        """Make sums from the contributions of ``normal_equations`` over the rows of a fit, of mean weight 1."""
         gram, moment, *totals, _, n = parts
         ones, targets = totals[:2] if totals else (moment[:, :0], moment[:0])
         return cls(gram, moment, ones, targets, n, n, unit, ridge, change, scale)
 
     @property
     def sound(self) -> bool:
-        """Whether shapes and dtypes fit one another."""
+        """True if shapes and dtypes fit one another."""
         if not isinstance(self.moment, np.ndarray) or self.moment.ndim != 2:
             return False
         M, c = self.moment.shape
@@ -194,7 +194,7 @@ class Sums:
         return np.asarray((whole[kept] + engine.spd_solve(A, right)).astype(weights.dtype))
 
     def contents(self, weights_sha256: str) -> Contents:
-        """What is saved of the sums of a model with such weights."""
+        """The saved contents of the sums of a model with such weights."""
         tree, arrays = flatten(self)
         return KIND, arrays, {"format": FORMAT, "sums": tree, "weights": weights_sha256}
 
@@ -245,7 +245,7 @@ def normal_equations(basis: Basis, problem: Problem, change: Change | None, tota
 
 
 def kept_of(sums: Sums | None, train: Dataset) -> Sums | None:
-    """The sums of a fit on these rows, with what an update has to know of them."""
+    """The sums of a fit on these rows, with the facts that an update needs of them."""
     return None if sums is None else replace(sums, bound=bound_rows(train), factors=class_factors(train))
 
 

@@ -94,7 +94,7 @@ class SVRG(ChoosesNothing):
                 )
 
     def prepare(self, problem: Problem) -> PreparedSketch:
-        """Sketch the preconditioner in a few sweeps, and measure what step it allows.
+        """Sketch the preconditioner in a few sweeps, and measure the step it allows.
 
         Raises:
             NumericalError: the features' covariance is 0 or not finite.
@@ -111,7 +111,7 @@ class SVRG(ChoosesNothing):
         return PreparedSketch(P, _measure(problem, basis, P, self.ridge, self.sampling), norms, report)
 
     def setup(self, problem: Problem, prepared: PreparedSketch | None = None) -> SVRGIteration:
-        """The iteration on what was prepared.
+        """The iteration on a prepared value.
 
         Raises:
             NumericalError: see ``prepare``.
@@ -126,7 +126,7 @@ class SVRG(ChoosesNothing):
 @serializable
 @dataclass(frozen=True, eq=False)
 class PreparedSketch:
-    """What precedes the first step.
+    """The values that the first step needs.
 
     Attributes:
         P: the preconditioner.
@@ -236,7 +236,7 @@ class SVRGIteration(OneByOne):
         return SVRGState(snapshot, gradient, first, residual, snapshot, zero, zero, 0)
 
     def settle(self, state: SVRGState) -> SVRGState:
-        """Report what was reached, and warn where it is too little."""
+        """Report the residual that was reached, and warn where it is too large."""
         residual = state.residual
         if state.averaged:
             residual = relative_residual(self.P.inverse_root(state.slope.T).T, state.first)

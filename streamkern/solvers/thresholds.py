@@ -1,4 +1,4 @@
-"""Where two classes are cut apart: the score from which on the second is predicted, best for a metric on rows left out.
+"""Thresholds of two classes: the score from which on the second is predicted, best for a metric on rows left out.
 
 Of rows ordered by their score every cut is looked at: the counts above it are a running sum. The rows are those that
 probabilities are fitted to, at most 10,000, in memory; so the cut is exact on them. (As scikit-learn's
@@ -74,7 +74,7 @@ class ChosenCut(NamedTuple):
 
 
 def require_threshold(threshold: Any, where: str) -> None:
-    """Refuse what no threshold is chosen for.
+    """Raise UsageError where no threshold can be chosen.
 
     Raises:
         UsageError: it is neither None nor the name of a metric.

@@ -48,7 +48,7 @@ def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]
 
 
 def weighted_size(size: StepSize, w: Array | None, problem: Problem) -> StepSize:
-    """What steps on scaled residuals allow, from what was measured on ``measured_rows``.
+    """The step on scaled residuals, from measurements on ``measured_rows``.
 
     The largest weight bounds the step too: beyond it, one such row would overshoot by itself. The weight of a row and
     its value of the preconditioned diagonal are taken to be independent.
