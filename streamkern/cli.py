@@ -100,7 +100,7 @@ class _Stop:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command without repeating the secrets in it."""
+    """A parser whose errors do not repeat the secrets in a command."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(redacted(message), file)

@@ -1,4 +1,4 @@
-"""Defaults and choices that the help of the command line names, without what uses them."""
+"""Defaults and choices that the help of the command line names, without the modules that use them."""
 
 from __future__ import annotations
 

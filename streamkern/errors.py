@@ -1,4 +1,4 @@
-"""Errors: each says what was found, where, what was expected, and what to do.
+"""Errors: each names the value found and its place, the values accepted, and the remedy.
 
 Every error of this library carries four things: what was found, where (file, chunk, row or parameter), what was
 expected, and what to do about it. The class fixes the exit status of the command line.
@@ -72,7 +72,7 @@ class PlanRefusedError(UsageError):
 
 
 class PrecisionError(PlanRefusedError):
-    """Rows and a kernel that the arithmetic's dtype cannot represent: refused before training, with what can."""
+    """Rows and a kernel that the arithmetic's dtype cannot represent, refused before training with a remedy."""
 
 
 def require_types(owner: Any, *names: str) -> None:
@@ -146,7 +146,7 @@ class CorruptChunkError(StorageError):
 
 
 class ModelFormatError(StorageError):
-    """A model or checkpoint that is not what it says it is."""
+    """A model or checkpoint that is damaged, or of another format than it states."""
 
 
 class NumericalError(StreamkernError, ArithmeticError):

@@ -1,4 +1,4 @@
-"""Bytes: parsing and printing them, the budget a run is given, and what the process really holds."""
+"""Bytes: parsing and printing them, the budget of a run, and the memory of the process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _thread = threading.local()  # .keeps: whether what is freed stays in the proces
 
 
 def parse_bytes(text: str | int, where: str = "memory") -> int:
-    """Bytes of ``"8GiB"``, ``"500 MB"`` or a plain number; ``where`` is what an error calls it.
+    """Bytes of ``"8GiB"``, ``"500 MB"`` or a plain number; ``where`` is the name of the parameter in errors.
 
     Raises:
         UsageError: not a size.
@@ -57,7 +57,7 @@ def format_bytes(size: float) -> str:
 
 
 def default_budget() -> int:
-    """Half of the machine's memory: a property of the machine, not of what else runs."""
+    """Half of the machine's memory: a property of the machine, whatever else runs on it."""
     return machine_memory() // 2
 
 
@@ -115,7 +115,7 @@ def share_heap() -> None:
 
 
 def keep_heap() -> None:
-    """Let this process keep what it frees, up to 64 MiB, for what it allocates next.
+    """Let this process keep freed memory, up to 64 MiB, for later allocations.
 
     Dask's nannies start workers with MALLOC_TRIM_THRESHOLD_, which makes glibc hand every block of rows back to the
     system; each step then pays for fresh pages.

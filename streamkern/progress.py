@@ -1,4 +1,4 @@
-"""What work in progress looks like: a bar on a terminal or in a notebook, a line now and then elsewhere."""
+"""The display of work in progress: a bar on a terminal or in a notebook, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Display:
                     self._draw("train", "train: " + ", ".join(parts), parts, rows, total)
 
     def rows(self, what: str, rows: int, total: int) -> None:
-        """Listen to what goes over all rows."""
+        """Listen to the sweeps over all rows."""
         if self._due(False):
             texts = f"{rows / max(1, total):4.0%}", f"{rows:,} of {total:,} rows"
             self._draw(what, f"{what}: {texts[0]}  {texts[1]}", texts, rows, total)
@@ -122,7 +122,7 @@ class Display:
             self._try(bar.stop)
 
     def _due(self, ends: bool) -> bool:
-        """Whether to write the progress now; without a bar, the end is always written."""
+        """Return True if the progress is due to be written; without a bar, the end is always written."""
         if self._clock() < self._next and not (ends and not self._live):
             return False
         self._next = self._clock() + (REFRESH if self._live else LINE_EVERY)
@@ -202,7 +202,7 @@ def _can_draw(stream: TextIO) -> bool:
 
 
 def _solver(fields: dict[str, Any]) -> str:
-    """What the setup of a solver found out, in words; not every solver has a projection, or a batch."""
+    """Findings of a solver's setup, in words; not every solver has a projection, or a batch."""
     words = [f"projection {fields['projection']}"] if "projection" in fields else []
     if "batch" in fields:
         words.append(f"batch {fields['batch']:,} rows (critical: {fields['critical_batch']:,.0f})")
@@ -211,7 +211,7 @@ def _solver(fields: dict[str, Any]) -> str:
 
 
 def _step(fields: dict[str, Any]) -> tuple[str, ...]:
-    """A step in words, what matters most first."""
+    """A step in words, the most important first."""
     rows, total, seconds = fields["rows"], fields["total_rows"], max(1e-9, fields["seconds"])
     return (
         f"{rows / total:4.0%}",

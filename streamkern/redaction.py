@@ -54,7 +54,7 @@ _given: set[str] = set()
 
 
 def names_secret(name: str) -> bool:
-    """Whether a setting or an option of this name holds a secret, such as ``token``, ``access_key`` or ``apiKey``."""
+    """Return True if a setting or option of this name holds a secret: ``token``, ``access_key``, ``apiKey``."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[\s.\-]+", "_", name)
     return _NAMED.search(snake.lower()) is not None
 
@@ -72,7 +72,7 @@ def keep_url_secrets(text: str) -> None:
 
 
 def keep_option_secrets(options: Any) -> None:
-    """Hide from now on what storage options, nested as they may be, hold under the name of a secret."""
+    """Hide from now on the values that storage options, nested or not, hold under the name of a secret."""
     for value in _under_secret_names(options):
         keep_secret(value)
 
@@ -143,7 +143,7 @@ def _without_users(text: str) -> str:
 
 
 def _end_of_user(text: str, start: int, last: int) -> int:
-    """Where the @ is that ends the user information of a URL, which begins after the scheme; 0 where it has none.
+    """Position of the @ that ends the user information of a URL, which begins after the scheme; 0 where it has none.
 
     With a password, which may hold anything, that is the last @ of the text, which is at ``last``.
     """
@@ -155,7 +155,7 @@ def _end_of_user(text: str, start: int, last: int) -> int:
 
 
 def _without_web_query(text: str) -> str:
-    """Text without what follows the first ? or # of a URL of the web."""
+    """Text without the part after the first ? or # of a URL of the web."""
     done = 0
     for scheme in _WEB.finditer(text):
         if scheme.end() <= done:

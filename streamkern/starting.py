@@ -33,7 +33,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _is_command() -> bool:
-    """Whether this process is ``streamkern`` or ``python -m streamkern``, rather than one that imports the library."""
+    """Return True if this process is ``streamkern`` or ``python -m streamkern``, rather than a user's."""
     words = sys.orig_argv
     name = sys.argv[0] if sys.argv else ""
     if name == "-m":

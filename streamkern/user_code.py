@@ -50,7 +50,7 @@ _OWN = str(Path(__file__).parent)
 
 @dataclass(frozen=True)
 class CodeIdentity:
-    """Which code it is.
+    """The identity of code.
 
     Attributes:
         digest: hex digest; another one wherever the code, or anything of the user's that it refers to, differs.
@@ -81,7 +81,7 @@ def users_code(part: Any) -> list[CodeIdentity]:
 
 
 def described(part: Any) -> Any:
-    """Return what a part of a pipeline is, for a digest: its parameters, and the identity of the user's code in it.
+    """Return a description of a part of a pipeline, for a digest: its parameters, and the identity of the user's code.
 
     Args:
         part: a kernel, solver, step or the like, with ``to_json``; None stays None.
@@ -114,7 +114,7 @@ def _users(part: Any) -> Iterator[Any]:
 
 
 class _Walk:
-    """Reduces values to digests, and notes what cannot be known of them."""
+    """Reduces values to digests, and notes the parts whose code cannot be known."""
 
     def __init__(self) -> None:
         self.unknown: str | None = None
@@ -199,7 +199,7 @@ class _Walk:
         )
 
     def _code(self, code: CodeType, space: dict[str, Any]) -> tuple[Any, ...]:
-        """Instructions, names and constants, without where they stand; and what the globals named there are."""
+        """Instructions, names and constants, without line numbers; and the values of the globals named there."""
         constants = [
             self._code(each, space) if isinstance(each, CodeType) else self.digest(each) for each in code.co_consts
         ]
@@ -352,7 +352,7 @@ def _name(value: Any) -> str:
 
 
 def _library(module: str, name: str) -> tuple[Any, ...]:
-    """What is installed, by name and version."""
+    """Installed package of a module, by name and version."""
     version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", None)
     return ("installed", module, name, version if isinstance(version, str) else "")
 
@@ -364,7 +364,7 @@ def _installed() -> tuple[Path, ...]:
 
 
 def _is_library(module: str | None) -> bool:
-    """Whether a module is installed rather than the user's own."""
+    """Return True if a module is installed rather than the user's own."""
     top = str(module).partition(".")[0]
     if top in (_PACKAGE, "builtins") or (top in sys.stdlib_module_names and top != "__main__"):
         return True

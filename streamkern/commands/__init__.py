@@ -1,3 +1,3 @@
-"""What each command of the command line does; `streamkern.cli` imports the module of the command that is given."""
+"""The commands of the command line, a function each; `streamkern.cli` imports the module of a given command."""
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def ingest_command(args: Namespace) -> None:
 
 
 def inspect_command(args: Namespace) -> None:
-    """Print what a data set holds."""
+    """Print the kinds, ranges and gaps of a data set."""
     with open_executor("threads", args.threads) as executor:
         found = inspect_data(
             args.data, args.target, columns=args.columns, schema=args.schema, exclude=args.exclude or (),

@@ -10,6 +10,6 @@ from streamkern.pipeline.doctor import doctor_text, examine
 
 
 def doctor_command(args: Namespace) -> None:
-    """Print what this machine offers."""
+    """Print the hardware of this machine and the speed that the library reaches on it."""
     found = examine()
     say(json.dumps(found, indent=1) + "\n" if args.json else doctor_text(found))

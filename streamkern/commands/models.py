@@ -22,7 +22,7 @@ from streamkern.report import read_run
 
 
 def retrain_command(args: Namespace, settings: dict[str, str]) -> None:
-    """Train if there is something new and promote what passes the gate; the last line of stdout is one JSON object."""
+    """Train if there is new data, and promote a model that passes the gate; the last line of stdout is JSON."""
     get_device(args.device)
     display = Display(sys.stderr)
     reply: dict[str, Any] = {"status": "failed"}

@@ -23,7 +23,7 @@ def evaluate_command(args: Namespace) -> None:
 
 
 def explain_command(args: Namespace) -> None:
-    """Print what a model goes by."""
+    """Print the columns and directions that a model depends on."""
     found = explain(args.model, args.data, most=args.rows)
     say((json.dumps(found.to_json()) if args.json else found.text()) + "\n")
 

@@ -25,7 +25,7 @@ from streamkern.storage.writer import read_json
 
 
 def settings_help(path: str) -> str:
-    """Settings of a pipeline file: name, type, default, and what the docstring says."""
+    """Settings of a pipeline file: name, type, default, and the text of the docstring."""
     known = parameters(path)
     rows = [(name, type_name(p.kind), _default(name, p.default), p.text) for name, p in known.items()]
     if not rows:
@@ -74,7 +74,7 @@ def resume_command(args: Namespace) -> None:
 
 
 def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, quiet: bool) -> None:
-    """A run, what it is doing, and what it has come to."""
+    """Print a run's progress while it works, and its result."""
     display = Display(sys.stderr)
     try:
         result = begin(() if quiet else (display,))
@@ -97,7 +97,7 @@ def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, q
 
 
 def plan_command(args: Namespace, settings: dict[str, str]) -> None:
-    """Print what a run will cost."""
+    """Print the time and memory that a run will need."""
     get_device(args.device)
     made = plan(
         load_pipeline(args.pipeline, settings), memory=args.memory, threads=args.threads, device=args.device,

@@ -55,7 +55,7 @@ _MIDDLE = 0.4  # quantile of the repetitions that counts
 
 @dataclass(frozen=True)
 class Shapes:
-    """What prices depend on beyond the machine.
+    """The shapes that prices depend on, beside the machine.
 
     Attributes:
         kernel: the kernel; None for a Laplace kernel.
@@ -118,7 +118,7 @@ class Calibration:
         }
 
     def measured(self, name: str, measure: Callable[[], float]) -> float:
-        """What was measured under a name, or what ``measure`` gives now, in seconds."""
+        """Seconds measured earlier under a name, or by ``measure`` now."""
         if name not in self.seconds:
             with threadpool_limits(1, user_api="blas"):
                 self.seconds[name] = measure()
@@ -190,7 +190,7 @@ class Calibration:
         return self._timed(lambda: lambda: basis.block(X)) / (len(X) * basis.width)
 
     def _panel(self, shapes: Shapes, value: float) -> float:
-        """What a gradient takes beyond its values: two products, residuals and the loss."""
+        """Seconds of a gradient beyond its kernel values: two products, residuals and the loss."""
         basis, c = _basis(shapes), shapes.outputs
         gradient, ids = Gradient(basis), np.arange(_ROWS, dtype=np.int64)
         block = Block(_rows(_ROWS, shapes.d, shapes.dtype), ids % c, ids, (0,))
@@ -251,7 +251,7 @@ class Calibration:
 
 
 def _machine() -> list[Any]:
-    """What measurements hold for: processor, cores, the loops here, libraries, and the threads of BLAS."""
+    """The machine that measurements belong to: processor, cores, the loops here, libraries, and the threads of BLAS."""
     model = platform.processor()
     with suppress(OSError, StopIteration):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")

@@ -65,7 +65,7 @@ class Checkpoints:
         self._writer.shutdown(wait=True)
 
     def latest(self) -> tuple[Checkpoint, Any] | None:
-        """The last checkpoint that can be read, and what the solver had prepared, or None where that was not kept."""
+        """The last checkpoint that can be read and the solver's prepared value, or None where that was not kept."""
         for place in reversed(self._places()):
             found = self._load(place, _KIND)
             if isinstance(found, Checkpoint):

@@ -1,4 +1,4 @@
-"""Report the hardware, its speed, the share of it that the engine reaches, and what would make it faster."""
+"""Report the hardware, its speed, the share of it that the engine reaches, and changes that would make it faster."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _measured(cores: int) -> dict[str, Any]:
 
 
 def _block(d: int, cores: int) -> dict[str, Any]:
-    """Seconds of a value of a block of d features: whole, and its parts alone; and what all threads gain."""
+    """Seconds of a value of a block of d features: whole, and its parts alone; and the gain from all threads."""
     rng = np.random.default_rng(0)
     Z, X = (rng.standard_normal((n, d), dtype=np.float32) for n in (_CENTERS, ROW_TILE))
     W = np.ones((_CENTERS, _OUTPUTS), np.float32)
@@ -124,7 +124,7 @@ def _block(d: int, cores: int) -> dict[str, Any]:
 
 
 def _gain(expansion: Expansion, X: np.ndarray[Any, Any], W: np.ndarray[Any, Any], cores: int) -> float:
-    """How many times as many blocks all threads compute as one does, by the clock."""
+    """Number of blocks that all threads compute in the time in which one thread computes one."""
     with ThreadPoolExecutor(cores) as pool:
 
         def blocks(number: int) -> float:
@@ -138,7 +138,7 @@ def _fastest(call: Callable[[], Any], clock: Callable[[], float] = time.thread_t
 
 
 def _advice(found: dict[str, Any]) -> list[str]:
-    """What would make it faster here."""
+    """Changes that would make it faster here."""
     advice = []
     older = [library for library in found["blas"] if library["kernels"] in _OLDER]
     if found["avx512"] and older:
@@ -159,7 +159,7 @@ def _advice(found: dict[str, Any]) -> list[str]:
 
 
 def doctor_text(found: dict[str, Any]) -> str:
-    """What ``examine`` found, for a terminal."""
+    """Format the result of ``examine`` for a terminal."""
     memory, rates, cores = found["memory"], found["rates"], found["cores"]["process"]
     lines = [
         f"streamkern {found['version']}, Python {found['python']}, {found['system']}",

@@ -1,4 +1,4 @@
-"""A few training rows, as stored and as training saw them: what a report shows of the data."""
+"""A few training rows, as stored and as training saw them, for a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipeline: what a user defines. A file with ``pipeline(**params) -> Pipeline`` is a command-line program."""
+"""Pipeline: the definition of a run. A file with ``pipeline(**params) -> Pipeline`` is a command-line program."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Pipeline:
 
 
 def _made(part: Any, method: str) -> bool:
-    """Whether this is an object with a method, and not its class."""
+    """Return True if this is an object with a method, and not its class."""
     return hasattr(part, method) and not isinstance(part, type)
 
 
@@ -187,7 +187,7 @@ def load_pipeline(path: str | Path, settings: Mapping[str, str] | None = None) -
 
 @contextmanager
 def _explaining(file: Path, what: str) -> Iterator[None]:
-    """Whatever a pipeline file raises as one UsageError that names file and line; errors of this library as they are.
+    """Raise exceptions of a pipeline file as one UsageError with file and line, but errors of this library as they are.
 
     A file that ends its process, by ``sys.exit(0)`` too, has made no pipeline.
     """
@@ -260,7 +260,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def _texts(doc: str) -> dict[str, str]:
-    """What a docstring in Google's style says under Args, by parameter."""
+    """Descriptions of parameters, by name, from the section Args of a docstring in Google's style."""
     texts: dict[str, str] = {}
     name, inside = "", False
     for line in doc.splitlines():

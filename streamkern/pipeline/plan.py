@@ -239,7 +239,7 @@ def _of_one(
 
 
 def _sharing(bill: Bill, fits: Footprint, workers: int) -> list[str]:
-    """How centers are shared out over workers, where the solver can."""
+    """The distribution of centers over workers, where the solver can share them out."""
     if not bill.memory.shared:
         return []
     whole = f"centers can be shared out over workers of a cluster: {format_bytes(bill.memory.shared)} in all"
@@ -319,7 +319,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
 
 
 def _unlike(pipeline: Pipeline) -> str | None:
-    """What the first rows say of the features' scales; None where preprocessing has yet to learn from all rows."""
+    """Differences of the features' scales in the first rows; None where preprocessing learns from all rows."""
     if steps(pipeline) or pipeline.train.source.text:
         return None
     rows = Scan(Assembly(pipeline.train.plain()), _LOOKED_AT).block((0,)).X.astype(np.float64)
@@ -328,7 +328,7 @@ def _unlike(pipeline: Pipeline) -> str | None:
 
 
 def _metric_choice(pipeline: Pipeline) -> str:
-    """What the metric will try."""
+    """The trials of the metric, in a sentence."""
     agop = pipeline.metric
     assert agop is not None
     data = planned(pipeline)
@@ -338,7 +338,7 @@ def _metric_choice(pipeline: Pipeline) -> str:
 
 
 def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: Size) -> list[str]:
-    """What a device will hold, where there is one."""
+    """The memory of a device, where there is one."""
     device = device_for(pipeline, name)
     if device is None:
         return []
@@ -350,7 +350,7 @@ def _on_device(pipeline: Pipeline, name: str, fits: Footprint, size: Size) -> li
 
 
 def priced(pipeline: Pipeline, slots: int, p: int | None = None) -> Prices:
-    """What operations take on this machine at the shapes of a pipeline, measured where they are not known.
+    """Seconds of operations on this machine at the shapes of a pipeline, measured where they are not known.
 
     Args:
         pipeline: the definition.

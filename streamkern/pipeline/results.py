@@ -46,7 +46,7 @@ class RunResult(dict[str, Any]):
 
     @property
     def seconds(self) -> float:
-        """How long the run took."""
+        """Seconds that the run took."""
         return float(self["seconds"])
 
     @property
@@ -56,7 +56,7 @@ class RunResult(dict[str, Any]):
 
     @property
     def model_path(self) -> Path:
-        """Where the model is saved, for ``load_model``."""
+        """Path of the saved model, for ``load_model``."""
         return self.run_dir / "model.zarr"
 
     def to_json(self) -> dict[str, Any]:

@@ -241,7 +241,7 @@ def _train(
     device: str,
     trained: dict[str, Any],
 ) -> dict[str, Any]:
-    """Train, save, evaluate: what the result says of the evaluation.
+    """Train, save and evaluate; return the fields of the result for the evaluation.
 
     ``trained`` gets what the result says of the model, once it is saved; an evaluation that fails leaves that.
     """
@@ -316,7 +316,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def _diagnosis(pipeline: Pipeline, slots: int, budget: int) -> int:
-    """Projected peak in bytes of a run that ends with a diagnosis, which holds what normal equations do.
+    """Projected peak in bytes of a run that ends with a diagnosis, which needs as much as normal equations.
 
     Raises:
         PlanRefusedError: it would not fit the budget.
@@ -342,7 +342,7 @@ def _held(counts: WorkerCounts | None = None) -> dict[str, Any]:
 
 
 def _last_done(path: Path) -> dict[str, Any] | None:
-    """The last complete result: what ``model.zarr`` is. A failed run carries it on, so that it is not lost."""
+    """The last complete result, which ``model.zarr`` belongs to. A failed run carries it on, so that it is not lost."""
     found = read_json(path) or {}
     done = found if found.get("status") == "done" else found.get("last_done")
     return done if isinstance(done, dict) else None
@@ -414,7 +414,7 @@ _TRAINING = (
 
 
 def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
-    """In what the run that is about to begin differs from one that was interrupted in its training here."""
+    """Differences between the run that is about to begin and one that was interrupted in its training here."""
     before = read_json(folder / "manifest.json")
     if before is None or _finished(folder) is not None or not any((folder / "checkpoints").glob("*/[0-9]*")):
         return []

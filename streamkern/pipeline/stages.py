@@ -1,4 +1,4 @@
-"""The stages of a run, and what each leaves behind for the next run of the same pipeline."""
+"""The stages of a run, and the results that each keeps for the next run of the same pipeline."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class KeptStages(Stages):
     resumed_rows: int = 0
 
     def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
-        """Return what the same key has left, or else compute and keep it."""
+        """Return the kept result of the same key, or else compute and keep it."""
         start = time.perf_counter()
         place = None if key is None else self._place(name, key)
         found = None if place is None else self._kept(name, place)
@@ -89,7 +89,7 @@ class KeptStages(Stages):
         return result
 
     def _place(self, name: str, key: Key) -> Path:
-        """Where the result of a stage is kept: its key and the release of this library name the folder."""
+        """Folder for the result of a stage, named by its key and the release of this library."""
         return self.folder / f"{name}-{digest(version('streamkern'), *key())[:16]}"
 
     def _kept(self, name: str, place: Path) -> Any:
@@ -242,7 +242,7 @@ def evaluate_stage(
 
 
 def diagnosed(pipeline: Pipeline, stages: Stages, problem: Problem, model: KernelMachine) -> dict[str, Any]:
-    """Where the weights stand against least squares, and the spectrum."""
+    """Compare the weights with the least-squares solution, and describe the spectrum."""
     key = lambda: (*_model_key(pipeline, model, problem.train), problem.train.fingerprint)  # noqa: E731
     return stages.keep("diagnostics", key, lambda: diagnose(problem, model.weights))
 

@@ -1,4 +1,4 @@
-"""Hyperparameters from a subsample: bandwidth and ridge in closed form, and what each number of centers would give."""
+"""Hyperparameters from a subsample: bandwidth and ridge in closed form, and the error of each number of centers."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def tune(
 
 
 def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
-    """What to type next: a command where settings of the file give the choice, else what to write into the file.
+    """The command to type next, where settings of the file give the choice, else the lines to write into the file.
 
     Args:
         found: the tuning.
@@ -342,7 +342,7 @@ def next_command(found: Tuning, file: str, settings: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Bench:
-    """Where trials are made: the two parts of the subsample, preprocessed, and centers among the first.
+    """The data of trials: the two parts of the subsample, preprocessed, and centers among the first.
 
     Attributes:
         fit: rows that trials are fitted to.
@@ -361,7 +361,7 @@ class _Bench:
         cls, pipeline: Pipeline, sample: Dataset, centers: int | None, seed: int, budget: int, executor: Executor,
         invariant: bool, search: Search | None,
     ) -> _Bench:  # fmt: skip
-        """Preprocessed as the pipeline says, by what the whole subsample teaches."""
+        """Preprocess the subsample as the pipeline says, with statistics of the whole of it, and choose centers."""
         fit, held = sample.split(HELD_OUT, seed)
         for part in (fit, held):
             part.require_rows()
@@ -390,7 +390,7 @@ class _Bench:
 
     @property
     def metric(self) -> str:
-        """What scores are."""
+        """Name of the score."""
         return "accuracy" if isinstance(self.problem.encoding, Classes) else "r2"
 
     def trials(self, kernel: Kernel) -> list[Trial]:
@@ -534,7 +534,7 @@ def _chosen(
     pipeline: Pipeline, choice: Trial, curve: Sequence[Trial], trials: Sequence[Trial], rows: int, budget: int,
     search: KernelChoice | None,
 ) -> tuple[Pipeline, tuple[str, ...]]:  # fmt: skip
-    """The pipeline with the choice in it, and what the choice goes by."""
+    """The pipeline with the choice in it, and the reasons of the choice."""
     most, n = curve[-1], pipeline.train.base_rows
     ridge = float(f"{choice.ridge * min(1.0, rows / n):.2g}")  # the noise determines λ n
     reasons = [f"kernel and ridge: the least squared error of {len(trials):,} models of {most.centers:,} centers"]
@@ -579,7 +579,7 @@ def _chosen(
 def _timed(
     pipeline: Pipeline, curve: Sequence[Trial], budget: int, threads: int | None, prices: Prices | None
 ) -> tuple[Trial, ...]:
-    """The curve with what a run takes at each number of centers."""
+    """The curve with the seconds of a run at each number of centers."""
     if not isinstance(pipeline.centers, Uniform):
         return tuple(curve)
     prices = prices or priced(pipeline, threads or default_threads())
@@ -621,7 +621,7 @@ def _bandwidth(kernel: Kernel) -> float | None:
 
 
 def _like(kernel: Kernel, other: Kernel) -> bool:
-    """Whether two kernels differ in their bandwidths only."""
+    """Return True if two kernels differ in their bandwidths only."""
     return isinstance(kernel, Radial) and isinstance(other, Radial) and _at(kernel, 1.0) == _at(other, 1.0)
 
 

@@ -65,7 +65,7 @@ def edges_of(values: Array) -> Array:
 
 
 def count(values: Array, edges: Array) -> IntArray:
-    """How many values of each column lie in each bin.
+    """Number of values of each column in each bin.
 
     Args:
         values: shape (n, d).
@@ -192,7 +192,7 @@ def by_leaf(tally: tuple[Any, ...]) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class DataProfile:
-    """How training rows are distributed.
+    """Distributions of the training rows.
 
     Attributes:
         n: rows.
@@ -233,7 +233,7 @@ class DataProfile:
 
     @classmethod
     def load(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> DataProfile:
-        """What ``dump`` described."""
+        """Make the profile that ``dump`` described."""
         leaves = tuple(facts.get("leaf_labels", ()))
         return cls(
             **arrays, n=facts["n"], labels=facts["labels"], columns=tuple(facts["columns"]), leaf_labels=leaves
@@ -242,7 +242,7 @@ class DataProfile:
 
 @dataclass(frozen=True, eq=False)
 class LeafDrift:
-    """How far rows have moved between the leaves of a model, and targets within them.
+    """Shift of rows between the leaves of a model, and of targets within them.
 
     Attributes:
         before: share of the training rows in each leaf, shape (L,).
@@ -274,7 +274,7 @@ class LeafDrift:
         ]  # fmt: skip
 
     def warnings(self, threshold: float) -> list[str]:
-        """What has shifted, in words."""
+        """The shifts that are large, in words."""
         said = []
         if self.psi > threshold:
             leaf = int(np.argmax(np.abs(self.after - self.before)))
@@ -309,7 +309,7 @@ def leaf_drift(before: DataProfile, tally: tuple[Any, ...]) -> LeafDrift:
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """How far rows have moved from a profile.
+    """Shift of rows from a profile.
 
     Attributes:
         columns: names of the features.
@@ -340,7 +340,7 @@ class Drift:
         }
 
     def warnings(self, threshold: float = SHIFTED) -> list[str]:
-        """What has shifted, the worst first, in words."""
+        """The shifts that are large, the worst first, in words."""
         order = [int(i) for i in np.argsort(-self.psi, kind="stable") if self.psi[i] > threshold]
         said = [
             f"column {self.columns[i]} has shifted: PSI {self.psi[i]:.3g}, KS distance {self.ks[i]:.2g}"

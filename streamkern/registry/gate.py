@@ -47,7 +47,7 @@ _SIGNS: dict[type[ast.AST], tuple[str, Callable[[float, float], Any]]] = {
 
 
 class Verdict(NamedTuple):
-    """What a gate says.
+    """The verdict of a gate and its reasons.
 
     Attributes:
         passed: whether the challenger may take the champion's place.
@@ -100,7 +100,7 @@ class Gate:
         self._check(tree, True)
 
     def judge(self, challenger: Mapping[str, float | None], champion: Mapping[str, float | None] | None) -> Verdict:
-        """Whether the challenger passes.
+        """Decide if the challenger passes.
 
         Without a champion a comparison with it says neither yes nor no, and the rest of the expression decides; an
         expression that is left undecided passes. A number that is not finite never passes.
@@ -157,7 +157,7 @@ class Gate:
             raise self._wrong(end, "A parenthesis is not closed.", ")")
 
     def _check(self, node: ast.expr, truth: bool, signs: int = 0) -> None:
-        """Refuse what is not in the language, numbers in place of conditions, and the reverse."""
+        """Raise UsageError for syntax outside the language, for numbers in place of conditions, and the reverse."""
         if signs > DEEPEST:
             raise self._wrong(node.col_offset, "It is nested too deep.", f"at most {DEEPEST} levels")
         match node:

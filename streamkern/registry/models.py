@@ -47,7 +47,7 @@ _TRIES = 20  # of a reader, while champions come and go under its hands
 
 @dataclass(frozen=True)
 class Standing:
-    """What champion.json says.
+    """The content of champion.json.
 
     Attributes:
         champion: version number, or None.
@@ -131,7 +131,7 @@ class Registry:
         return self._store.folder(self.number(version), "")
 
     def at(self, number: int, name: str) -> str:
-        """Where a file of a version is: a path, or a URL as people may see it."""
+        """Location of a file of a version: a path, or a URL with its secrets hidden."""
         return self._at(f"versions/{number:06}/{name}")
 
     def number(self, version: int | str | None = None) -> int:
@@ -168,7 +168,7 @@ class Registry:
         return number
 
     def record(self, version: int | str | None = None) -> dict[str, Any]:
-        """What is known of a version; of the champion by default.
+        """Metadata of a version; of the champion by default.
 
         Raises:
             UsageError: see ``path``.
@@ -208,7 +208,7 @@ class Registry:
         return self.read(version, "model.zarr", read, user)
 
     def read(self, version: int | str | None, part: str, read: Callable[[Path], T], user: Sequence[object] = ()) -> T:
-        """What ``read`` makes of a part of a version; of the champion's, again if it went while it was read.
+        """The result of ``read`` for a part of a version; of the champion's, again if it was replaced meanwhile.
 
         Args:
             version: its number; the champion's by default.
@@ -248,7 +248,7 @@ class Registry:
 
     @contextmanager
     def lock(self, run_dir: Path | None = None) -> Iterator[None]:
-        """Hold the registry, and put right what a killed process left half done.
+        """Lock the registry, and repair what a killed process left half done.
 
         The lock goes with the process that holds it, so that a dead one never leaves it behind. Where the registry is
         not local, it is one on the run directory, among the processes of this machine.
@@ -264,7 +264,7 @@ class Registry:
             yield
 
     def run_dir(self, name: str) -> Path:
-        """Where the training of a pipeline of this name runs."""
+        """Run directory for the training of a pipeline of this name."""
         return self._store.run_dir(name)
 
     def add(self, fill: Callable[[Path], None], record: dict[str, Any]) -> int:
@@ -384,7 +384,7 @@ class Registry:
         return gone
 
     def log(self, decision: dict[str, Any]) -> None:
-        """Append a decision to the log; a place that cannot be written to does not undo what was decided."""
+        """Append a decision to the log; a place that cannot be written to does not undo the decision."""
         self._store.log(json.dumps(redacted(json.loads(json.dumps(decision, default=str)))).encode() + b"\n")
 
     def decisions(self) -> list[dict[str, Any]]:

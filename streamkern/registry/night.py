@@ -1,4 +1,4 @@
-"""A night whose new rows alone are read: the champion's sums, its profile, and what the new rows add to both."""
+"""A night whose new rows alone are read: they are added to the champion's sums and to its profile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROFILE, UPDATED = "Profile", "updated.zarr"
 
 @dataclass(frozen=True, eq=False)
 class Night:
-    """What is known before training.
+    """A night's data before training.
 
     Attributes:
         reuse: the new rows, and how many are not read.
@@ -49,7 +49,7 @@ class Night:
         forget: Dataset | None,
         settings: dict[str, Any],
     ) -> dict[str, Any]:
-        """Save the champion with the new rows; what ``run`` says of its result."""
+        """Save the champion with the new rows; return the fields of a ``run``'s result."""
         started = time.perf_counter()
         added, given = self.reuse.added, {name: settings[name] for name in ("memory", "threads", "scheduler")}
         validation = None if validation is None else stored(validation)
@@ -67,7 +67,7 @@ class Night:
         }
 
     def profile(self, paired: Paired) -> tuple[drift.DataProfile, drift.Drift]:
-        """How this night's training rows are distributed, in the champion's bins; and how far they have moved."""
+        """Distributions of this night's training rows, in the champion's bins; and their shift."""
         n, counts, targets, labels = self.tally
         edges = drift.edges_of(paired.challenger_scores[:, None])
         made = replace(

@@ -26,7 +26,7 @@ SCORES = 8192
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """How two models do on the same rows.
+    """A comparison of two models on the same rows.
 
     Attributes:
         challenger: ``n_test``, ``mse``, and ``accuracy`` or ``r2``; and those of ``metrics_of``, each by a name of its
@@ -127,7 +127,7 @@ class _Tally:
         self.more: Measured | None = None
 
     def add(self, y: Array, F: Array, keep: Array) -> tuple[Array, Array]:
-        """Which rows are right, and their squared error, meant over the outputs."""
+        """Mask of the rows that are right, and their squared error, a mean over the outputs."""
         encoding, F = self.model.encoding, F.astype(np.float64)
         F, scales = F[:, : encoding.outputs], F[:, encoding.outputs :]
         if isinstance(encoding, Classes):

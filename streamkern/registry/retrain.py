@@ -1,4 +1,4 @@
-"""Retraining by night: train where there is something new, compare, and promote what passes the gate."""
+"""Nightly retraining: train where there is new data, compare, and promote a model that passes the gate."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def retrain(
 
 
 def _require_loadable(pipeline: Pipeline) -> None:
-    """Raises UsageError, before anything is trained, where what is trained could not be loaded from the registry."""
+    """Raises UsageError, before training, where the trained model could not be loaded from the registry."""
     for name, part, read in (
         ("kernel", pipeline.kernel, kernel_from_json),
         ("feature map", pipeline.features, feature_map_from_json),
@@ -367,7 +367,7 @@ def _paired(
 
 
 def profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMachine) -> drift.DataProfile:
-    """How the training rows of a pipeline are distributed, and a model's scores: a draw for the bins, and one sweep.
+    """Distributions of a pipeline's training rows and of a model's scores: a draw for the bins, and one sweep.
 
     Args:
         pipeline: its training rows are taken as stored.
@@ -423,7 +423,7 @@ def _drift(
     executor: Executor,
     paired: Paired,
 ) -> drift.Drift | None:
-    """How far the training rows have moved from the champion's; None where there is nothing to compare."""
+    """Shift of the training rows from the champion's; None where there is nothing to compare."""
     if champion is None:
         return None
     before = drift.DataProfile.load(*models.read(champion, "profile.zarr", lambda at: load_artifact(at, PROFILE)))

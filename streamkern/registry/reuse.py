@@ -1,4 +1,4 @@
-"""Which rows the sums of a champion are of, and which rows of a night are new: by the pieces that rows are stored in.
+"""Rows that the sums of a champion include, and rows of a night that are new, by the pieces that rows are stored in.
 
 A piece is a file of parquet, a table of several, or the stored chunks of some rows of a zarr array in a local store.
 Its digest is one of metadata: name, size, time. A last piece that has grown is compared by content, row for row.
@@ -30,7 +30,7 @@ _DIGITS = 16  # of a digest: pieces are many
 
 
 class Reuse(NamedTuple):
-    """What a night takes from the champion's sums.
+    """The sums that a night reuses of the champion.
 
     Attributes:
         added: the rows that are new, or None.
@@ -44,7 +44,7 @@ class Reuse(NamedTuple):
 
 
 def ledger(pipeline: Pipeline) -> dict[str, Any]:
-    """Which rows a pipeline trains on, and how: kept with a version whose model keeps its sums."""
+    """The training rows and settings of a pipeline, kept with a version whose model keeps its sums."""
     train, source = pipeline.train, pipeline.train.source
     pieces, start = list[list[Any]](), 0
     for name, rows in source.pieces():
@@ -71,7 +71,7 @@ def ledger(pipeline: Pipeline) -> dict[str, Any]:
 def reusable(
     pipeline: Pipeline, now: dict[str, Any], champion: KernelMachine, record: dict[str, Any], forget: Dataset | None
 ) -> Reuse | str:
-    """What this night takes from the champion's sums; or why every row is read again.
+    """The sums that this night reuses of the champion; or the reason why every row is read again.
 
     Args:
         pipeline: the definition.

@@ -95,7 +95,7 @@ def _warm_leaves(pipeline: Pipeline, partition: Partition, champion: KernelMachi
 
 
 def _comes_to(wanted: Any, found: Any) -> bool:
-    """Whether a described kernel is the requested one: the champion's own median distance is one, and goes on."""
+    """Return True if a described kernel is the requested one; the champion's own median distance counts as one."""
     if wanted == MEDIAN:
         return isinstance(found, float)
     if isinstance(wanted, dict) and isinstance(found, dict):

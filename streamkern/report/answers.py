@@ -1,4 +1,4 @@
-"""What the model says besides its predictions: probabilities, the order of scores, intervals."""
+"""Answers of the model besides its predictions: probabilities, the order of scores, intervals."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Inspection:
         return "\n".join([*lines, *(f"advice: {text}" for text in facts["advice"])])
 
     def _numbers(self) -> list[int]:
-        """ColumnSketches that hold numbers, and not what stands for text."""
+        """Columns that hold numbers, rather than codes of text."""
         return [j for j, name in enumerate(self.names) if name not in self.facts["text"]]
 
 
@@ -191,7 +191,7 @@ def inspect(
 
 
 def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> Inspection:
-    """What the rows hold; see ``inspect``."""
+    """Statistics of the rows; see ``inspect``."""
     source = dataset.source
     d = source.n_features
     if not source.non_features or not len(dataset):

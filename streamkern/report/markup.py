@@ -101,7 +101,7 @@ _MARKS = {
 
 
 def legend(entries: Sequence[Entry]) -> str:
-    """Lines and markers, and what they are."""
+    """Lines and markers, with their names."""
     items = []
     for text, colour, dash, mark in entries:
         drawn = _MARKS.get(mark, "")
@@ -117,12 +117,12 @@ def legend(entries: Sequence[Entry]) -> str:
 
 
 def place(name: str) -> str:
-    """Where a plot will be drawn."""
+    """Placeholder of a plot, which is drawn in the browser."""
     return f"<!--plot {name}-->"
 
 
 def framed(name: str, key: str, caption: str, numbers: str = "") -> str:
-    """A plot with its legend above, what it says below, and its numbers as a table."""
+    """A plot with its legend above, its caption below, and its numbers as a table."""
     text = escape(caption[:1].upper() + caption[1:])
     drawn = f'<div class="plot" role="img" aria-label="{text}">{place(name)}</div>'
     return f"<figure>{key}{drawn}<figcaption>{text}</figcaption>{details(numbers) if numbers else ''}</figure>"

@@ -95,7 +95,7 @@ def log_to_mlflow(
 
 
 def _parameters(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the pipeline was, one level deep."""
+    """Settings of the pipeline, one level deep."""
     given = {name: manifest[name] for name in _PARAMETERS if manifest.get(name) is not None}
     given |= {f"settings.{name}": value for name, value in manifest.get("settings", {}).items()}
     given |= {f"version.{name}": value for name, value in manifest.get("versions", {}).items()}

@@ -34,7 +34,7 @@ _CHUNKS = 64
 
 @dataclass(eq=False)
 class Spread:
-    """Contributes what the labels of neighbouring rows vary by: for classes, and for numbers about a pivot.
+    """Contributes the variation of labels among neighbouring rows: for classes, and for numbers about a pivot.
 
     Each run of ``batch`` rows within a block is a batch. Sums: batches, rows, label counts, Σ_b Σ_k n_bk²/n_b over
     batches and classes, Σ_b n_b ‖ȳ_b − p‖², Σ (y − p), Σ ‖y − p‖².
@@ -187,7 +187,7 @@ def shuffle_warning(dataset: Dataset, mix_chunks: int, lanes: int, batch: int | 
 
 
 class _Labels(NamedTuple):
-    """What is kept of the labels of a chunk.
+    """The stored labels of a chunk.
 
     Attributes:
         rows: how many.

@@ -1,4 +1,4 @@
-"""The sections of the page, each from what a run has left; one that has nothing to show says why."""
+"""The sections of the page, each from the files of a run; an empty one states the reason."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def of_several(records: Sequence[RunDirectory], names_: Sequence[str], plots: Pl
 
 
 def names(records: Sequence[RunDirectory]) -> list[str]:
-    """What runs are called side by side: the names of their directories, or the paths where those are the same."""
+    """Names of runs in a comparison: those of their directories, or the paths where those are the same."""
     short = [record.folder.resolve().name for record in records]
     return short if len(set(short)) == len(short) else [str(record.folder) for record in records]
 
@@ -470,7 +470,7 @@ def _timeline(record: RunDirectory) -> list[tuple[str, float]]:
 
 
 def _split(record: RunDirectory) -> dict[str, float]:
-    """Shares of training's time: waiting for rows, computing and what else is known."""
+    """Shares of training's time: waiting for rows, computing and others that were measured."""
     share = (record.result or {}).get("data_wait_fraction")
     steps = record.steps
     if share is None and steps:

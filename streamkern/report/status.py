@@ -1,4 +1,4 @@
-"""How a run stands: while it works, after it has ended, and after it has died without a word."""
+"""The state of a run: while it works, after it has ended, and after it has died without a word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RECENT = 30.0  # seconds over which the speed of a live run is taken
 
 
 def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
-    """How a run stands, as JSON-serialisable data.
+    """Return the state of a run, as JSON-serialisable data.
 
     Args:
         record: the run directory.
@@ -125,7 +125,7 @@ def _headline(found: dict[str, Any]) -> str:
 
 
 def metrics_in_words(metrics: dict[str, Any]) -> str:
-    """Metrics on a line: what a person looks at first comes first."""
+    """Metrics on a line, the most important first."""
     numbers = [f"{name} {metrics[name]:.4g}" for name in _SHOWN if metrics.get(name) is not None]
     return f"{', '.join(numbers)} ({metrics['n']:,} rows)"
 

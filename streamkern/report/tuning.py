@@ -1,4 +1,4 @@
-"""The page of a tuning: what was tried, the errors, and which choice to take. Reads ``tune.json`` alone."""
+"""The page of a tuning: the trials, their errors, and the choice to take. Reads ``tune.json`` alone."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def verdict(record: RunDirectory) -> str:
 
 
 def quality(record: RunDirectory) -> str:
-    """How good the model is, and against what."""
+    """The accuracy of the model, and the one it is compared with."""
     metrics = (record.result or {}).get("metrics") or {}
     part = "test" if "test" in metrics else "train"
     if part not in metrics:
@@ -53,7 +53,7 @@ def quality(record: RunDirectory) -> str:
 
 
 def next_steps(record: RunDirectory) -> list[str]:
-    """Advice: the remedy of a failure, or what the numbers suggest."""
+    """Advice: the remedy of a failure, or steps that the numbers suggest."""
     result = record.result or {}
     steps = [f"{line.partition(':')[2].strip()}." for line in _error_lines(result) if line.startswith("do:")]
     suggestion = advice(record)

@@ -37,7 +37,7 @@ _BAR = 40
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What a model goes by.
+    """The columns and directions that a model depends on.
 
     Attributes:
         columns: names of the stored columns; their numbers where they have none.
@@ -100,7 +100,7 @@ class Explanation:
 
 
 def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, most: int | None = ROWS) -> Explanation:
-    """Return what a model goes by.
+    """Return the columns and directions that a model depends on.
 
     Args:
         model: a model; or the path of one, or of a run.

@@ -117,7 +117,7 @@ def predict(
     on_progress: Progress | None = None,
     verbose: int = 0,
 ) -> PredictionResult:
-    """Predict every stored row, in order, and write what comes out as one parquet or CSV file or one zarr group.
+    """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
 
     The column ``prediction`` holds labels as they were in training, or values (``prediction_0``, ... where there are
     several). The target appears when it is whole. The same call after an interruption goes on with the parts that are

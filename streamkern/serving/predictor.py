@@ -168,7 +168,7 @@ class Predictor:
 
 
 def _length(values: Any) -> int:
-    """How many values a column has, or rows a table; 1 for a value alone."""
+    """Number of values of a column, or rows of a table; 1 for a single value."""
     try:
         return 1 if isinstance(values, str | bytes) else len(values)
     except TypeError:

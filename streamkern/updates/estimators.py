@@ -41,7 +41,7 @@ def keeping_sums(solver: Any, partition: Any, where: str) -> Direct:
 
 
 def has_sums(estimator: Any) -> bool:
-    """Whether rows can be added to a fitted estimator; one that is not fitted keeps its sums if it begins so.
+    """Return True if rows can be added to a fitted estimator; one that is not fitted keeps its sums if it begins so.
 
     Raises:
         AttributeError: it was fitted without them.

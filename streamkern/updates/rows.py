@@ -142,7 +142,7 @@ def require_sums(model: KernelMachine, forget: bool) -> Sums | StoredSums:
 
 
 def require_forgetting(sums: Sums) -> None:
-    """Refuse to take rows away where what a row has added is not known.
+    """Raise UsageError for taking rows away where a row's contribution is not known.
 
     Raises:
         UsageError: the features of rows depended on more than the row.
@@ -247,13 +247,13 @@ def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor
 
 
 def _swept(problem: Problem, data: Dataset, sums: Sums) -> Parts:
-    """What rows contribute to the sums."""
+    """Contributions of rows to the sums."""
     contribution = normal_equations(problem.basis(), problem, sums.change, True)
     return sweep(problem.executor, ScanWork(Scan(problem.assembly(data), SCAN_ROWS), contribution))
 
 
 def _solved(problem: Problem, sums: Sums) -> tuple[Solved, dict[str, Any]]:
-    """The solution of the sums, and what the solver says of it."""
+    """The solution of the sums, and the solver's report."""
     solver = Direct(sums.ridge, keep_sums=True)
     iteration = DirectIteration(solver, problem.stream(problem.lanes), problem.basis(), problem, sums)
     return iteration.begin(iteration.init(), 0, problem.sweep), iteration.report
