@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.data.stream import Scan
+from streamkern.data.stream import Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.execute.base import Parts, Placement, Position
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.left_out import LeftOut
 from streamkern.solvers.metered import SCAN_ROWS
-from streamkern.solvers.score import score
+from streamkern.solvers.score import residual, score, weigh
 from streamkern.solvers.sums import Sums
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribute, Partial, ScanWork, StepWork, sweep
@@ -100,7 +100,8 @@ class Checkpoint:
         swept: where its sweeps over all rows stand, one after another, while it is not.
         rows: rows seen.
         loss: as in ``Progress``.
-        scale: loss of the first step; where it had few rows, the largest of the first steps.
+        scale: loss of the first step; where it had few rows, the largest of the first steps; and that of predicting
+            zero on the rows of a later step, where their targets are far larger.
         pass_loss: sum over the rows of this pass of their loss.
         pass_rows: rows of this pass.
         history: one entry a completed pass.
@@ -326,6 +327,9 @@ class _Loop:
         mean = loss / max(1, rows)
         scale = max(now.scale, mean) if now.rows < _SETTLING else now.scale
         failure = _failed(mean, rows, scale, position)
+        if failure and failure.kind == "diverged":  # or the targets of these rows are far larger than those before
+            scale = max(scale, self.zero_loss(position))
+            failure = _failed(mean, rows, scale, position)
         if failure:
             return failure
         started = time.perf_counter()
@@ -348,6 +352,13 @@ class _Loop:
             timeline,
         )
         return None
+
+    def zero_loss(self, position: Position) -> float:
+        """Mean loss on a step's rows of predicting zero."""
+        stream = self.iteration.stream
+        keys = [(position[0], lane, position[1]) for lane in range(stream.lanes)]
+        found = list(self.problem.executor.imap(_zero_loss, keys, (stream, self.outputs)))
+        return sum(loss for loss, _ in found) / (self.outputs * max(1, sum(rows for _, rows in found)))
 
     def end(self) -> None:
         """The end of a pass."""
@@ -398,6 +409,15 @@ def _placed(problem: Problem, iteration: Iteration) -> tuple[Placement, Callable
         return placement, lambda state: state
     work = StepWork(iteration.stream, iteration.contribution, iteration.companions)
     return problem.executor.place(work, iteration.stream.lanes), iteration.broadcast
+
+
+def _zero_loss(key: tuple[int, int, int], stream: Stream, outputs: int) -> tuple[float, int]:
+    """Σ w‖y‖² of a block, and its rows."""
+    block = stream.block(key)
+    F = np.zeros((len(block.X), outputs))
+    assert block.y is not None
+    residual(F, block.y)
+    return weigh(F, block.w), len(block.X)
 
 
 def stale(errors: Sequence[float]) -> int:
