@@ -657,6 +657,8 @@ estimators.py: ... is given, and there is no kernel.
     test_estimators.py::test_a_grid_of_bandwidths_is_searched
 solvers/estimator_inputs.py: y is the text
     test_estimators.py::test_no_target_at_all_is_told
+solvers/estimator_inputs.py: A target is
+    test_estimators.py::test_a_target_that_is_no_finite_number_is_told_by_its_row
 solvers/estimator_inputs.py: A target is missing:
     test_estimators.py::test_a_target_that_is_missing_is_told_by_its_row
 solvers/estimator_inputs.py: Targets are of two types:

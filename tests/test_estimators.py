@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
@@ -385,6 +388,42 @@ def test_targets_of_two_types_are_told_by_their_rows(y: Any, told: str, where: s
         with pytest.raises(sk.DataError, match=f"Targets are of two types: {told}") as error:
             kind().fit(np.eye(3), y)
         assert error.value.where == where
+
+
+@pytest.mark.parametrize(("value", "told"), [(np.nan, "missing"), (-np.inf, "infinite")])
+def test_a_target_that_is_no_finite_number_is_told_by_its_row(value: float, told: str) -> None:
+    y = np.arange(6.0).reshape(3, 2)
+    y[1, 1] = value
+    for targets in (y, y[:, 1], pd.Series(y[:, 1]), pd.DataFrame(y).astype("float32")[1]):
+        for X in (np.eye(3), pd.DataFrame({"town": list("xyz")})):
+            with pytest.raises(sk.DataError, match=f"A target is {told}.") as error:
+                sk.KernelRegressor().fit(X, targets)
+            assert error.value.where == "y, row 1"
+
+
+def test_decimals_are_targets_and_weights(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=200), rng.integers(1, 5, 200)
+    prices, weights = ([Decimal(int(k)) / 4 for k in values] for values in (1000 * x, w))
+    table = pa.table({"x": x, "price": prices, "w": weights})
+    pq.write_table(table, tmp_path / "a.parquet")
+    sk.ingest(tmp_path / "a.parquet", tmp_path / "a.zarr", target="price", weight="w")
+    y = np.array(prices, dtype=float)
+    model = sk.KernelRegressor(random_state=0, memory="4GiB")
+    features = table.select(["x"])
+    expected = model.fit(features, y).predict(features)
+    for given in (prices, table["price"], pd.Series(prices)):
+        np.testing.assert_array_equal(model.fit(features, given).predict(features), expected)
+    expected = model.fit(features, y, sample_weight=w / 4).predict(features)
+    for source in (
+        sk.open_dataset(tmp_path / "a.parquet", target="price", weight="w"),
+        sk.open_dataset(tmp_path / "a.zarr", target="price"),
+    ):
+        np.testing.assert_allclose(model.fit(source).predict(features), expected, atol=0.5)
+    none = table.set_column(1, "price", pa.array([None, *prices[1:]]))
+    pq.write_table(none, tmp_path / "b.parquet")
+    with pytest.raises(sk.DataError, match="null"):
+        model.fit(sk.open_dataset(tmp_path / "b.parquet", target="price", weight="w"))
 
 
 def test_booleans_that_are_objects_are_booleans() -> None:

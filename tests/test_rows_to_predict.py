@@ -5,6 +5,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
 import pytest
 
 import streamkern as sk
@@ -124,3 +128,38 @@ def test_gaps_are_filled_where_training_had_more_than_numbers_without_gaps(
     else:
         want = model.predict(rows.assign(b=rows.b.fillna(train.b.median())))
         np.testing.assert_allclose(model.predict(given), want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["zarr", "parquet"])
+@pytest.mark.parametrize("file", ["parquet", "csv", "feather"])
+def test_gaps_of_plain_numbers_are_filled_alike_in_a_file_and_in_what_is_ingested_of_it(
+    tmp_path: Path, file: str, form: str
+):
+    rng = np.random.default_rng(0)
+    n = 300
+    holes = [pa.array(values, mask=rng.random(n) < 0.2) for values in (rng.normal(size=n), rng.integers(0, 9, n))]
+    flags = pa.array(rng.integers(0, 2, n).astype(bool), mask=rng.random(n) < 0.1)
+    x = rng.normal(size=n)
+    table = pa.table({"x": x, "a": holes[0], "b": holes[1], "flag": flags, "y": x + 0.1 * rng.normal(size=n)})
+    path, out = tmp_path / f"rows.{file}", tmp_path / f"ingested.{form}"
+    {"parquet": pq.write_table, "csv": pa_csv.write_csv, "feather": feather.write_feather}[file](table, path)
+    sk.ingest(path, out, target="y")
+    rows = table.drop_columns("y")
+    found = []
+    for place in (path, out):
+        data = sk.open_dataset(place, target="y")
+        assert data.source.schema is not None
+        assert [column.missing or False for column in data.source.schema.columns] == [False, True, True, True]
+        model = sk.KernelRegressor(memory="4GiB", random_state=0).fit(data)
+        found.append(model.predict(rows))
+    np.testing.assert_array_equal(*found)
+    assert np.corrcoef(found[0], x)[0, 1] > 0.9
+    inside = sk.KernelRegressor(memory="4GiB", random_state=0).fit(rows, table["y"].to_numpy())
+    np.testing.assert_allclose(inside.predict(rows), found[0], atol=0.05)
+
+
+def test_a_column_of_a_file_without_any_value_is_no_hindrance(tmp_path: Path):
+    x = np.random.default_rng(0).normal(size=200)
+    pq.write_table(pa.table({"x": x, "none": pa.nulls(200), "y": x}), tmp_path / "rows.parquet")
+    model = sk.KernelRegressor(memory="4GiB").fit(sk.open_dataset(tmp_path / "rows.parquet", target="y"))
+    assert model.score(pa.table({"x": x, "none": pa.nulls(200)}), x) > 0.99

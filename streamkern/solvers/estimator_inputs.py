@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.ti
 def given_target(y: Any) -> Any:
     """Targets as they are, but pandas' nullable integers and booleans as NumPy's: scikit-learn makes floats of them.
 
-    Booleans that are objects, as a column with gaps leaves them, are booleans.
+    Booleans that are objects, as a column with gaps leaves them, are booleans; decimals are float64.
 
     Raises:
         UsageError: y is None, or the name of a column.
-        DataError: a value is missing (None, NaN among texts, NA or NaT), a date or a time; or texts and others.
+        DataError: a value is missing (None, NaN, NA or NaT), infinite, a date or a time; or texts and others.
     """
     if y is None:
         raise UsageError(
@@ -37,6 +38,14 @@ def given_target(y: Any) -> Any:
         )
     dtype: Any = getattr(y, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind != "O":
+        if dtype.kind == "f" and not np.isfinite(found := np.asarray(y)).all():
+            row, *_ = np.argwhere(~np.isfinite(found))[0].tolist()
+            raise DataError(
+                f"A target is {'missing' if np.isnan(found[row]).any() else 'infinite'}.",
+                where=f"y, row {row}",
+                expected="a finite number for every row; Input y contains NaN or infinity",
+                remedy="leave out the rows without a target: keep = np.isfinite(y); model.fit(X[keep], y[keep])",
+            )
         return y
     array = np.asarray(y, dtype=object)
     values = array.tolist() if array.ndim == 1 else []
@@ -59,6 +68,8 @@ def given_target(y: Any) -> Any:
             )
     if values and all(isinstance(value, bool | np.bool_) for value in values):
         return np.array(values, dtype=bool)
+    if values and all(isinstance(value, decimal.Decimal) for value in values):
+        return np.array(values, dtype=np.float64)
     texts = np.array([isinstance(value, str) for value in values])
     if texts.any() and not texts.all():
         row = int(np.argmax(texts != texts[0]))

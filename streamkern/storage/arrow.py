@@ -64,7 +64,10 @@ def fields_of(
         missing: whether values of a column are missing, where that is known.
     """
     return {
-        name: replace(_field(kind, f"{where}, column {name!r}", notes or {}), missing=(missing or {}).get(name))
+        name: replace(
+            _field(kind, f"{where}, column {name!r}", notes or {}),
+            missing=pa.types.is_null(kind) or (missing or {}).get(name),
+        )
         for name, kind in types.items()
     }
 
@@ -76,7 +79,7 @@ def _field(kind: pa.DataType, where: str, notes: Mapping[str, Any]) -> Field:
         return Field(where, str(kind), np.dtype(kind.to_pandas_dtype()), inferred=inferred)
     if inferred is not None:
         made = np.dtype(object if is_text(kind) else np.float64)
-        return Field(where, str(kind), made, inferred=inferred, encoded=True)
+        return Field(where, str(kind), made, inferred=inferred, encoded=True, decimal=pa.types.is_decimal(kind))
     if pa.types.is_fixed_size_binary(kind):
         length, dtype = math.prod(notes.get("shape", [0])), np.dtype(notes["dtype"]) if "dtype" in notes else None
         fits = dtype is not None and length * dtype.itemsize == kind.byte_width > 0
@@ -135,8 +138,13 @@ def target_values(columns: Sequence[pa.ChunkedArray], target: Target) -> Array:
     if any(values.null_count for values in columns):
         made = [np.array(without_dictionary(values).to_pylist(), dtype=object) for values in columns]
     else:
-        made = [as_target(without_dictionary(values).to_numpy(), target) for values in columns]
+        made = [as_target(_plain(without_dictionary(values)).to_numpy(), target) for values in columns]
     return np.stack(made, axis=1) if target.outputs else made[0]
+
+
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals as float64, and others as they are."""
+    return values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values
 
 
 def _is_coded(values: pa.ChunkedArray) -> bool:
@@ -462,18 +470,20 @@ class ArrowSource(TableSource):
             require_names_apart(opened.schema.names, file.path)
             types = {field.name: field.type for field in opened.schema}
             batches = range(opened.num_record_batches)
-            lengths, self._largest = [], 0
+            lengths, self._largest, missing = [], 0, dict.fromkeys(types, False)
             for i in batches:
                 check()
                 batch = opened.get_batch(i)
                 lengths.append(batch.num_rows)
                 self._largest = max(self._largest, batch.nbytes)
+                for name, values in zip(types, batch.columns, strict=True):
+                    missing[name] = missing[name] or values.null_count > 0
 
             def width(name: str) -> int:
                 first = next((i for i in batches if lengths[i]), None)
                 return 1 if first is None else max(1, len(opened.get_batch(first).column(name).slice(0, 1).flatten()))
 
-            roles = choose_columns(fields_of(types, file.path), request, file.path, width=width)
+            roles = choose_columns(fields_of(types, file.path, missing=missing), request, file.path, width=width)
         self._batches = [i for i in batches if lengths[i]]
         super().__init__(roles, request, lengths, remote=file.remote)
 

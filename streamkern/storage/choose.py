@@ -70,6 +70,7 @@ class Field:
         rows: how many; 0 for every column of a table, which all have as many.
         inferred: the kind that the type says, and whether its values are text; None for arrays and lists.
         encoded: whether numbers must be made of its values, such as of text, dates and decimals.
+        decimal: whether these are decimals, which targets and weights may be too.
         missing: whether values are missing; None if not known.
         by_name_only: whether it is a feature only where the user names it.
     """
@@ -82,6 +83,7 @@ class Field:
     rows: int = 0
     inferred: tuple[str, bool] | None = None
     encoded: bool = False
+    decimal: bool = False
     missing: bool | None = None
     by_name_only: bool = False
 
@@ -287,7 +289,8 @@ def choose_columns(
             pick = tuple(positions(inside, feature_names, field.where).tolist())
             feature_names = tuple(inside)
     measured = fields.get(weight or "")
-    if measured and not (measured.number and measured.shape is not None and math.prod(measured.shape) == 1):
+    fit = measured and (measured.number or measured.decimal)
+    if measured and not (fit and measured.shape is not None and math.prod(measured.shape) == 1):
         raise DataError(
             f"weight {weight!r} is a column of {measured.kind}",
             where=measured.where,
@@ -371,7 +374,7 @@ def _target(targets: Sequence[str], role: str, fields: Mapping[str, Field], wher
         return None
     several = len(targets) > 1
     for field, name in ((fields[name], name) for name in targets):
-        unfit = field.encoded and not field.text
+        unfit = field.encoded and not (field.text or field.decimal)
         if (
             unfit
             or field.dtype is None

@@ -175,7 +175,7 @@ def ingest(
             "target": None if kept_target is None else kept_target.name,
             "missing": missing,
         }
-        if source.schema is not None and not source.schema.plain:
+        if source.schema is not None and (source.schema.missing or not source.schema.plain):
             options["schema"] = source.schema.to_json()
             options["text"] = list(source.text)
             if source.text and out != np.float64:

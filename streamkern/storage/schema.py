@@ -82,7 +82,7 @@ class Schema:
 
     def to_json(self) -> list[dict[str, Any]]:
         """The columns as JSON."""
-        marks = ("text", "dated")
+        marks = ("text", "missing", "dated")
         return [
             {"name": c.name, "kind": c.kind} | {mark: True for mark in marks if getattr(c, mark)} for c in self.columns
         ]
@@ -111,7 +111,8 @@ class Schema:
             text = each.get("text", False)
             if type(text) is not bool or (text and each["kind"] != "category"):
                 raise ValueError(f"the column {each['name']!r} of the schema cannot hold text")
-            columns.append(Column(each["name"], each["kind"], text, dated=each.get("dated") is True))
+            missing = True if each.get("missing") is True else None
+            columns.append(Column(each["name"], each["kind"], text, missing, each.get("dated") is True))
         if len({column.name for column in columns}) < len(columns):
             raise ValueError("a column of the schema is named twice")
         return cls(tuple(columns))
