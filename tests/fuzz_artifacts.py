@@ -271,11 +271,11 @@ def of_models(root: Path) -> Readers:
     """Save a model of each kind, and say how each is read and used."""
     X = np.random.default_rng(0).normal(size=(200, 3))
     y, kept = X[:, 0] > 0, sk.Direct(keep_sums=True)
-    sk.KernelClassifier(centers=sk.Uniform(20), memory="1GiB").fit(X, y).save(root / "model")
-    leaves = sk.KernelClassifier(centers=10, solver=sk.Direct(), partition=sk.Partition(leaves=4), memory="1GiB")
+    sk.KernelClassifier(centers=sk.Uniform(20), memory="4GiB").fit(X, y).save(root / "model")
+    leaves = sk.KernelClassifier(centers=10, solver=sk.Direct(), partition=sk.Partition(leaves=4), memory="4GiB")
     leaves.fit(X, y).save(root / "leaves")
-    sk.KernelRegressor(centers=20, solver=kept, memory="1GiB").fit(X, X[:, 1]).save(root / "sums")
-    labels = sk.KernelClassifier("laplace", centers=20, solver=sk.Direct(), memory="1GiB")
+    sk.KernelRegressor(centers=20, solver=kept, memory="4GiB").fit(X, X[:, 1]).save(root / "sums")
+    labels = sk.KernelClassifier("laplace", centers=20, solver=sk.Direct(), memory="4GiB")
     labels.fit(X, (X > 0).astype(int)).save(root / "labels")
 
     table = np.column_stack([X[:, :2], np.arange(200) % 4])
@@ -285,7 +285,7 @@ def of_models(root: Path) -> Readers:
             train=sk.from_arrays(table, X[:, 0]), features=sk.RandomFourier(sk.Laplace(2.0), 30),
             solver=sk.Direct(), preprocess=steps, task="regression",
         ),
-        root / "run", memory="1GiB",
+        root / "run", memory="4GiB",
     )  # fmt: skip
     shutil.copytree(root / "run" / "model.zarr", root / "mapped")
 
@@ -297,14 +297,14 @@ def of_models(root: Path) -> Readers:
     }
     encode = (sk.TargetEncode(["town"]), sk.Dates(), sk.Impute(indicator=True), sk.Quantile(["x"]))
     softmax = sk.KernelClassifier("laplace", centers=20, solver=sk.Logistic(epochs=3), preprocess=encode)
-    softmax.set_params(memory="1GiB").fit(mixed, np.arange(200) % 3).save(root / "table")
+    softmax.set_params(memory="4GiB").fit(mixed, np.arange(200) % 3).save(root / "table")
 
     sk.write_zarr(str(root / "rows.zarr"), X[:40].astype(np.float32), X[:40, 1])
     stored = sk.Pipeline(
         sk.open_dataset(root / "rows.zarr", target="target"), sk.Laplace(2.0), sk.AllRows(),
         sk.EigenPro2(epochs=1, s=20), task="regression",
     )  # fmt: skip
-    sk.run(stored, root / "every", memory="1GiB")
+    sk.run(stored, root / "every", memory="4GiB")
     shutil.copytree(root / "every" / "model.zarr", root / "stored")
 
     def plain(place: Path) -> Any:
@@ -359,7 +359,7 @@ def of_trainings(root: Path) -> Readers:
     X = rng.normal(size=(200, 3)).astype(np.float32)
     solver = sk.EigenPro(epochs=3, s=20, q=5, batch=50, projection="packed")
     pipeline = sk.Pipeline(sk.from_arrays(X, X[:, 0]), sk.Laplace(2.0), sk.Uniform(40), solver, task="regression")
-    sk.run(pipeline, root / "begun", memory="1GiB", threads=1)
+    sk.run(pipeline, root / "begun", memory="4GiB", threads=1)
     model = sk.load_model(root / "begun" / "model.zarr")
     with ThreadsExecutor(1) as executor:
         factored = solver.prepare(small_problem(executor, X, X[:, 0], dtype=np.float32))
@@ -399,7 +399,7 @@ def of_trainings(root: Path) -> Readers:
         found = sk.load_model(place)
         goes_on, why_not = warm(pipeline, found)
         if why_not is None:
-            sk.run(goes_on, place.parent / "on", memory="1GiB", threads=1, checkpoint_seconds=3600)
+            sk.run(goes_on, place.parent / "on", memory="4GiB", threads=1, checkpoint_seconds=3600)
         return found
 
     return [

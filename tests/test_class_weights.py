@@ -172,7 +172,7 @@ def test_what_it_reads_is_planned():
     data = sk.from_arrays(X, y)
     source = ClassWeightedSource(data.source)
     assert source.reading().row == data.source.reading().row + 16
-    assert sk.plan(_pipeline(X, y, class_weight="balanced"), threads=1, memory="2GiB").footprint.peak > 0
+    assert sk.plan(_pipeline(X, y, class_weight="balanced"), threads=1, memory="4GiB").footprint.peak > 0
 
 
 @pytest.mark.parametrize("weighted", [False, True])

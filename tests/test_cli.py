@@ -310,12 +310,12 @@ def test_more_threads_than_cores_are_told_how_many_there_are(capsys: pytest.Capt
 
 
 def test_plan_prints_a_table_or_json_and_writes_no_run(capsys: pytest.CaptureFixture[str]):
-    assert main(["plan", DIGITS, "--set", "rows=1_000_000", "--threads", "1", "--memory", "2GiB"]) == 0
+    assert main(["plan", DIGITS, "--set", "rows=1_000_000", "--threads", "1", "--memory", "4GiB"]) == 0
     table = capsys.readouterr().out
     assert re.search(r"^train +1,000,000 ", table, re.MULTILINE)
-    assert main(["plan", DIGITS, "--set", "rows=1_000_000", "--threads", "1", "--memory", "2GiB", "--json"]) == 0
+    assert main(["plan", DIGITS, "--set", "rows=1_000_000", "--threads", "1", "--memory", "4GiB", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["memory_budget_bytes"] == 2 << 30
+    assert data["memory_budget_bytes"] == 4 << 30
     assert [stage["name"] for stage in data["stages"]] == [
         "statistics", "check-test", "centers", "eigensystem", "train", "evaluate",
     ]  # fmt: skip

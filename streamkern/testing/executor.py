@@ -51,7 +51,7 @@ class Dawdling(OrderSensitive):
 
     Args:
         seconds: how late every lane is; below 0, the process ends instead.
-        once: a file that does not exist: only the lane that makes it is late.
+        once: a file that does not exist: only the lane that makes it, with the number of its process, is late.
     """
 
     seconds: float = 0.0
@@ -62,7 +62,8 @@ class Dawdling(OrderSensitive):
             os._exit(1)
         try:
             if self.once is not None:
-                os.close(os.open(self.once, os.O_CREAT | os.O_EXCL))
+                with open(self.once, "x", encoding="ascii") as file:
+                    file.write(str(os.getpid()))
             time.sleep(self.seconds)
         except FileExistsError:
             pass

@@ -638,7 +638,7 @@ def test_the_one_model_in_place_of_leaves_is_the_default_s():
     rng = np.random.default_rng(0)
     X, noise = rng.normal(size=(21_000, 2)).astype(np.float32), rng.normal(size=21_000)
     parts, alone = (
-        sk.KernelRegressor(sk.Laplace(1.0), partition=partition, memory="2GiB").fit(X, noise)
+        sk.KernelRegressor(sk.Laplace(1.0), partition=partition, memory="4GiB").fit(X, noise)
         for partition in (sk.Partition(rows=6000), None)
     )
     assert parts.report_["partition"]["leaves"] == 1

@@ -286,20 +286,18 @@ def start(command: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *words, pause: command(*words, PAUSE=str(pause))
 
 
-def wait_for(folder: Path, text: str) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        log = folder / "events.jsonl"
-        if log.exists() and text in log.read_text():
-            return
+def wait_for(folder: Path, text: str, process: Any) -> None:
+    """Until the process has written it, however long that takes: the suite has a limit for every test."""
+    log = folder / "events.jsonl"
+    while not (log.exists() and text in log.read_text()):
+        assert process.poll() is None, f"{text} never happened"
         time.sleep(0.02)
-    raise AssertionError(f"{text} never happened")
 
 
 def resumed(start: Callable[..., Any], folder: Path) -> None:
     """Go on, to the end."""
     process = start("resume", folder, pause=0.0)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate()
     assert process.returncode == 0, said
 
 
@@ -314,13 +312,13 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 def test_a_signal_loses_no_step(file: Path, tmp_path: Path, start: Callable[..., Any], number: signal.Signals):
     expected = run(load_pipeline(file), tmp_path / "whole")
     folder = tmp_path / "run"
-    process = start("run", file, "--run-dir", folder, "--threads", "1", pause=0.1)
-    wait_for(folder, '"event": "step"')
+    process = start("run", file, "--run-dir", folder, "--threads", "1", pause=0.5)  # 160 steps: it does not end first
+    wait_for(folder, '"event": "step"', process)
     time.sleep(0.3)
     for _ in range(3):  # as a wrapper does that passes on what its group was sent already
         process.send_signal(number)
         time.sleep(0.002)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate()
     assert process.returncode == 128 + number, said
     assert f"streamkern resume {folder}" in said
     ended = json.loads((folder / "result.json").read_text())
@@ -349,17 +347,17 @@ def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path
             import numpy as np
 
             import streamkern as sk
-            from streamkern.data.stream import Scan
+            from streamkern.solvers.gradient import NormalEquations
 
-            block, pause = Scan.block, float(os.environ.get("PAUSE", "0"))
+            contribute, pause = NormalEquations.__call__, float(os.environ.get("PAUSE", "0"))
 
 
             def slow(*given):
                 time.sleep(pause)
-                return block(*given)
+                return contribute(*given)
 
 
-            Scan.block = slow
+            NormalEquations.__call__ = slow
 
 
             def pipeline() -> sk.Pipeline:
@@ -372,10 +370,10 @@ def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path
     )
     expected = run(load_pipeline(file), tmp_path / "whole")
     folder = tmp_path / "run"
-    process = command("run", file, "--run-dir", folder, "--threads", "1", PAUSE="0.1")
-    wait_for(folder, '"event": "step"')
+    process = command("run", file, "--run-dir", folder, "--threads", "1", PAUSE="0.5")
+    wait_for(folder, '"event": "step"', process)
     process.terminate()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM, said
     (written,) = events(folder, "checkpoint")
     resumed(lambda *words, pause: command(*words), folder)
@@ -389,7 +387,7 @@ def test_kill_9_at_ten_random_moments(file: Path, tmp_path: Path, start: Callabl
     folder = tmp_path / "run"
     luck = random.Random(20)
     for killed in range(10):
-        kind = ("run", "step")[killed % 2]  # counted from the beginning, or from the first step
+        kind = ("run", "checkpoint")[killed % 2]  # counted from the beginning, or from the first checkpoint
         seen = len(events(folder, kind))
         process = start("run", file, "--run-dir", folder, "--checkpoint-seconds", "0", pause=0.03)
         while process.poll() is None and len(events(folder, kind)) <= seen:
@@ -407,10 +405,10 @@ def test_a_changed_setting_starts_anew_and_the_old_training_can_still_go_on(
     file: Path, tmp_path: Path, start: Callable[..., Any]
 ):
     folder = tmp_path / "run"
-    process = start("run", file, "--run-dir", folder, pause=0.02)
-    wait_for(folder, '"event": "step"')
+    process = start("run", file, "--run-dir", folder, pause=0.5)
+    wait_for(folder, '"event": "step"', process)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate()
     other = run(load_pipeline(file, {"epochs": "1"}), folder)
     assert other["resumed_rows"] == 0
     assert other["weights_sha256"] == run(load_pipeline(file, {"epochs": "1"}), tmp_path / "alone")["weights_sha256"]

@@ -110,15 +110,15 @@ def test_any_pipeline_has_a_plan_with_every_number(make: Make, parts: dict[str, 
 
 
 def test_the_table_and_the_json_say_the_same(make: Make):
-    plan = sk.plan(make(), prices=PRICES, memory="2GiB")
+    plan = sk.plan(make(), prices=PRICES, memory="4GiB")
     data = json.loads(json.dumps(plan.to_json()))
-    assert data["memory_budget_bytes"] == 2 << 30
+    assert data["memory_budget_bytes"] == 4 << 30
     assert data["projected_memory_bytes"] == plan.footprint.peak == max(s["memory"] for s in data["stages"])
     lines = plan.text().splitlines()
     for stage in data["stages"]:
         (row,) = [line for line in lines if line.startswith(stage["name"])]
         assert f"{stage['rows']:,}" in row.split()
-    assert "2.0 GiB" in plan.text()
+    assert "4.0 GiB" in plan.text()
     assert [choice for choice in data["choices"] if f"- {choice}" not in lines] == []
 
 

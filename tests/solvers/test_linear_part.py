@@ -28,19 +28,19 @@ def test_a_linear_target_of_heavy_tails_has_one(n: int, tmp_path: Path):
     """Rows far from 0, too: the linear part is of rows less the mean of the centers."""
     X, y = _linear(n)
     more, truth = _linear(3000, 8)
-    model = sk.KernelRegressor(memory="2GiB").fit(X, y)
+    model = sk.KernelRegressor(memory="4GiB").fit(X, y)
     found = model.report_["kernel"]
     radial, linear = radial_part(found["kernel"])
     assert linear
     assert "and a linear part" in found["reason"]
-    plain = sk.KernelRegressor(kernel_from_json(radial), solver=sk.Direct(found["ridge"]), memory="2GiB")
+    plain = sk.KernelRegressor(kernel_from_json(radial), solver=sk.Direct(found["ridge"]), memory="4GiB")
     assert 1 - model.score(more, truth) < 0.7 * (1 - plain.fit(X, y).score(more, truth))
     inside = model.predict_interval(more)
     assert 0.85 < np.mean((inside[:, 0] <= truth) & (truth <= inside[:, 1])) < 0.95
     loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
     np.testing.assert_array_equal(loaded.predict(more), model.predict(more))
     np.testing.assert_allclose(sk.Predictor(loaded)(more[:50]).predictions, model.predict(more[:50]), rtol=1e-4)
-    one = sk.KernelRegressor(memory="2GiB", threads=1).fit(X, y)
+    one = sk.KernelRegressor(memory="4GiB", threads=1).fit(X, y)
     assert one.model_.weights_sha256 == model.model_.weights_sha256
     gradients = sk.explain(loaded, more[:3])
     assert gradients is not None
@@ -51,13 +51,13 @@ def test_a_target_that_is_not_linear_and_noise_have_none(n: int):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(n, 3))
     for y in (np.sin(3 * X[:, 0]) + X[:, 1] ** 2, rng.normal(size=n)):
-        model = sk.KernelRegressor(memory="2GiB").fit(X, y)
+        model = sk.KernelRegressor(memory="4GiB").fit(X, y)
         kernels = [trial["kernel"] for trial in model.report_["kernel"]["trials"]]
         assert sum(radial_part(kernel)[1] for kernel in kernels) == 2
         assert isinstance(model.model_.kernel, sk.Laplace)
-    classes = sk.KernelClassifier(memory="2GiB").fit(X, X[:, 0] > 0)
+    classes = sk.KernelClassifier(memory="4GiB").fit(X, X[:, 0] > 0)
     assert not any("parts" in trial["kernel"] for trial in classes.report_["kernel"]["trials"])
-    passes = sk.KernelRegressor(memory="2GiB", solver=sk.EigenPro(epochs=2)).fit(X, X[:, 0])
+    passes = sk.KernelRegressor(memory="4GiB", solver=sk.EigenPro(epochs=2)).fit(X, X[:, 0])
     assert not any("parts" in trial["kernel"] for trial in passes.report_["kernel"]["trials"])
 
 
@@ -71,7 +71,7 @@ def test_errors_of_rounds_are_those_of_their_held_out_rows(monkeypatch: pytest.M
         return seen[-1][0]
 
     monkeypatch.setattr(Rounds, "errors", watched)
-    sk.KernelRegressor(memory="2GiB").fit(*_linear(600))
+    sk.KernelRegressor(memory="4GiB").fit(*_linear(600))
     assert len(seen) == 2
     for errors, mse in seen:
         assert errors.mean == pytest.approx(mse, rel=1e-3)
@@ -90,12 +90,12 @@ def test_it_has_to_be_better_by_two_standard_errors():
 def test_tune_and_the_report_show_it(tmp_path: Path):
     X, y = _linear(500)
     pipeline = sk.Pipeline(sk.from_arrays(X, y), solver=sk.Direct(), task="regression")
-    found = tune(pipeline, seconds=False, memory="2GiB")
+    found = tune(pipeline, seconds=False, memory="4GiB")
     assert any("L2+linear" in line for line in found.search.lines())
-    sk.run(pipeline, tmp_path / "run", memory="2GiB")
+    sk.run(pipeline, tmp_path / "run", memory="4GiB")
     html = pytest.importorskip("streamkern.report.page").page([read_run(tmp_path / "run")])
     assert "L2+linear" in html
-    assert "with a linear part" in str(sk.plan(pipeline, memory="2GiB"))
+    assert "with a linear part" in str(sk.plan(pipeline, memory="4GiB"))
 
 
 def test_a_centred_linear_kernel_does_not_see_what_is_added_to_all_rows():

@@ -20,7 +20,7 @@ from streamkern.storage.files import MOST_NAMES, MOST_VALUES, parse_json
 
 X = np.random.default_rng(0).normal(size=(800, 3))
 CODES, VALUES = (X[:, 0] > 0).astype(np.int64), X[:, 1] + 0.1 * X[:, 2]
-GIVEN: dict[str, Any] = {"memory": "2GiB", "threads": 1}
+GIVEN: dict[str, Any] = {"memory": "4GiB", "threads": 1}
 SMALL = {"centers": 20, "solver": sk.Direct(keep_sums=True), **GIVEN}
 
 Metadata = dict[str, Any]
@@ -73,7 +73,7 @@ def used(place: Path) -> None:
         call.predict_interval(X[:20])
     if model.sums is not None:
         y = CODES if "classes" in place.name else VALUES
-        sk.update_model(model, (X[:20], y[:20]), memory="2GiB", threads=1)
+        sk.update_model(model, (X[:20], y[:20]), memory="4GiB", threads=1)
 
 
 def refused(place: Path, message: str | None = None) -> None:
