@@ -23,6 +23,7 @@ from streamkern.data.stream import Assembly, Block, Raw, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, encoding_from_json, encoding_to_json
 from streamkern.data.transforms import Project, Transform, dump, final, load
 from streamkern.engine.base import ROW_TILE
+from streamkern.engine.parallel import VALUE
 from streamkern.errors import DataError, ModelFormatError, StreamkernError, UsageError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads import ThreadsExecutor
@@ -57,7 +58,6 @@ _BLOCK_ROWS = 1024
 _TASK_BYTES, _TASK_ROWS = 8 << 20, 1 << 16
 _CALL_BYTES = 256 << 20  # of rows that are predicted in memory, at once
 _TASK_WORK = 1 << 28  # multiply-adds of a task, about: some ten milliseconds of a core
-_VALUE = 30  # multiply-adds that the function of a distance costs
 
 R = TypeVar("R")
 
@@ -347,7 +347,7 @@ class KernelMachine(ModelAnswers):
     def _scan(self, dataset: Dataset) -> Scan:
         rows = self.task_rows(dataset)
         if isinstance(self.Z, np.ndarray):  # few rows use every core, too; each task reads stored centers anew
-            rows = min(rows, max(ROW_TILE, _TASK_WORK // (self.Z.size + _VALUE * len(self.Z) + 1)))
+            rows = min(rows, max(ROW_TILE, _TASK_WORK // (self.Z.size + VALUE * len(self.Z) + 1)))
         return Scan(self._assembly(dataset, encoding=None), rows)
 
     def _swept(

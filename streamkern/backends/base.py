@@ -364,6 +364,12 @@ def check_gather(raw: Array, index: IntArray, out: Array) -> None:
     check_written(out, np.float32)
 
 
+def check_row_ids(row_ids: IntArray, n: int) -> None:
+    """Raise UsageError unless there is one id for each of n rows."""
+    if len(row_ids) != n:
+        raise UsageError(f"{len(row_ids)} row ids do not fit {n} rows.", where="row_ids", expected="one id a row")
+
+
 def check_angular(S: Array, x_norms: Array, z_norms: Array, kind: str, depth: int) -> None:
     """Check a kind and a depth, and make the checks of ``check_tile``.
 

@@ -22,6 +22,7 @@ from streamkern.backends.base import (
     RADIAL_KINDS,
     Profile,
     check_manhattan,
+    check_row_ids,
     coincident,
     magnitudes,
     radial_formula,
@@ -394,10 +395,7 @@ class CudaBackend:
         seed: int,
         sigma: float,
     ) -> None:
-        if len(row_ids) != len(out):
-            raise UsageError(
-                f"{len(row_ids)} row ids do not fit {len(out)} rows.", where="row_ids", expected="one id a row"
-            )
+        check_row_ids(row_ids, len(out))
         of_row: Any = np.broadcast_to(np.asarray(copies, dtype=np.int64), (len(out),))
         self._assemble(raw, index, out, scale, offset, np.asarray(row_ids), of_row, seed, sigma, True)
 

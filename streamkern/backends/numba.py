@@ -17,6 +17,7 @@ from streamkern.backends.base import (
     check_cosines,
     check_gather,
     check_manhattan,
+    check_row_ids,
     check_tile,
     check_written,
     coincident,
@@ -76,8 +77,7 @@ class NumbaBackend:
     ) -> None:
         check_gather(raw, index, out)
         n, d = out.shape
-        if len(row_ids) != n:
-            raise UsageError(f"{len(row_ids)} row ids do not fit {n} rows.", where="row_ids", expected="one id a row")
+        check_row_ids(row_ids, n)
         source = _gatherable(raw)
         if source is None:
             self.assemble(raw, index, out, scale=scale, offset=offset)

@@ -13,6 +13,7 @@ from streamkern.backends.base import (
     check_cosines,
     check_gather,
     check_manhattan,
+    check_row_ids,
     check_tile,
     check_written,
     coincident,
@@ -47,10 +48,7 @@ class NumpyBackend:
     def add_noise(
         self, out: NDArray[np.float32], row_ids: IntArray, *, copies: int | IntArray, seed: int, sigma: float
     ) -> None:
-        if len(row_ids) != len(out):
-            raise UsageError(
-                f"{len(row_ids)} row ids do not fit {len(out)} rows.", where="row_ids", expected="one id a row"
-            )
+        check_row_ids(row_ids, len(out))
         of_row = np.broadcast_to(np.asarray(copies, dtype=np.int64), (len(out),))
         for copy in np.unique(of_row):
             rows = np.flatnonzero(of_row == copy)

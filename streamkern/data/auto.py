@@ -49,7 +49,7 @@ from streamkern.data.statistics import Statistics, unlike_scales
 from streamkern.data.stream import Raw
 from streamkern.data.transforms import Fill, Transform
 from streamkern.errors import DataError, UsageError, require_counts
-from streamkern.storage.convert import looks_like
+from streamkern.storage.convert import DAY, looks_like
 from streamkern.storage.schema import Schema
 from streamkern.types import Array, IntArray, Parameters
 
@@ -63,7 +63,6 @@ KNOTS = 100
 """Quantiles that a map to normal quantiles is made of."""
 
 _SAMPLE, _QUANTILES = 2, 3  # names of the draws
-_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ class Auto(Parameters):
         return Facts(dataset, self.task == "classification")
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
-        """Gaps filled and marked, quantiles joined, categories and dates taken apart, useless columns left out.
+        """Gaps filled and marked, quantiles joined, categories and dates split into features, useless columns left out.
 
         Raises:
             DataError: no column is left.
@@ -591,9 +590,9 @@ def _parts(x: Array) -> tuple[str, ...]:
     checks = (
         ("time", True),
         ("year", len(np.unique(years)) > 1),
-        ("yearday", span > 30 * _DAY),
-        ("weekday", span >= 2 * _DAY),
-        ("hour", len(np.unique(x % _DAY)) > 1),
+        ("yearday", span > 30 * DAY),
+        ("weekday", span >= 2 * DAY),
+        ("hour", len(np.unique(x % DAY)) > 1),
     )
     return tuple(part for part, varies in checks if varies)
 

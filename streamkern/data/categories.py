@@ -36,6 +36,11 @@ MOST_MEANS = 32
 """Most classes whose shares encode a category."""
 
 
+def _sums_bytes(columns: Sequence[str | int] | None) -> int:
+    """Bytes of the sums of columns that are waiting to be joined; of columns that are not named, those of one."""
+    return 64 * 8 * MAX_CATEGORIES * (1 if columns is None else len(columns))
+
+
 @dataclass(frozen=True)
 class _Categorical(Parameters):
     """Base class of ``OneHot`` and ``Ordinal``; see them for the parameters."""
@@ -72,7 +77,7 @@ class _Categorical(Parameters):
 
     def bytes(self, d: int) -> int:
         """The values of each column, in the sums that are waiting."""
-        return 64 * 8 * MAX_CATEGORIES * (1 if self.columns is None else len(self.columns))
+        return _sums_bytes(self.columns)
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
         where = f"{type(self).__name__}(columns)"
@@ -187,7 +192,7 @@ class TargetEncode(Parameters):
 
     def bytes(self, d: int) -> int:
         """The sums of a column."""
-        return 64 * 8 * MAX_CATEGORIES * (1 if self.columns is None else len(self.columns))
+        return _sums_bytes(self.columns)
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
         if self.columns is None:

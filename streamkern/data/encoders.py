@@ -12,6 +12,7 @@ import numpy as np
 from streamkern.errors import DataError
 from streamkern.rng import row_hash
 from streamkern.storage.base import Source
+from streamkern.storage.convert import DAY
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
@@ -21,8 +22,7 @@ Names = tuple[str, ...] | None
 UNKNOWN = ("missing", "error", "ignore")
 """What to do with a category that training did not see."""
 
-_DAY = 86_400.0
-_FOLDS = 0x666F6C64  # keeps the folds of rows apart from what else is drawn
+_FOLDS = 0x666F6C64  # name of the draw of folds
 _TIMES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2, "hour": 2}
 """Parts of a date, and how many features each makes."""
 
@@ -297,7 +297,7 @@ class Calendar:
         return self.n_in + sum(sum(_TIMES[part] for part in parts) - 1 for parts in self.parts)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Take apart. A missing time is missing in all."""
+        """Split times into parts. A missing time is missing in all."""
         of, made = dict(zip(self.columns, self.parts, strict=True)), []
         for column in range(self.n_in):
             made += _calendar(X[:, column], of[column]) if column in of else [X[:, column]]
@@ -333,7 +333,7 @@ def _calendar(x: Array, parts: Sequence[str]) -> list[Array]:
     seconds = np.array(x, dtype=np.float64)
     there = np.abs(seconds) < 1e13  # 300,000 years; and not NaN
     moments = np.where(there, np.floor(np.where(there, seconds, 0.0)), 0.0).astype(np.int64).astype("datetime64[s]")
-    days, of_day = moments.astype("datetime64[D]"), np.where(there, seconds, 0.0) % _DAY / _DAY
+    days, of_day = moments.astype("datetime64[D]"), np.where(there, seconds, 0.0) % DAY / DAY
     months, years = days.astype("datetime64[M]"), days.astype("datetime64[Y]")
     turns: dict[str, Callable[[], Array]] = {
         "month": lambda: (months - years).astype(np.float64) / 12,

@@ -220,7 +220,7 @@ class Stream:
         largest = int(np.sort(sizes)[-self._group_chunks :].sum())
         # Lanes walk side by side, each in a group of its own, and cross from one group or round to the next.
         walked = min(self.lanes, -(-len(sizes) // self._group_chunks)) + 1
-        self._orders: _Recent = _Recent(_ORDER_ROWS + walked * largest)
+        self._orders: _Recent = _Recent(ORDER_ROWS + walked * largest)
         self._lock = threading.Lock()
         self._windows: dict[int, tuple[Key, Raw, IntArray]] = {}
 
@@ -362,7 +362,7 @@ class Stream:
         return (ids,)
 
 
-_ORDER_ROWS = 1 << 17
+ORDER_ROWS = 1 << 17
 """Row ids, or chunks of an order, kept along with the largest groups: many small rounds may lie in one window."""
 
 

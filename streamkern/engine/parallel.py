@@ -11,9 +11,11 @@ from threadpoolctl import threadpool_limits
 
 from streamkern.errors import UsageError
 
+VALUE = 30
+"""Multiply-adds that the function of a distance costs."""
+
 _PART = 1 << 24  # multiply-adds of a part, about, where that is more than its fewest rows
 _LEAST, _MOST = 128, 256  # rows of a part: fewer would read the centers from memory more often
-_VALUE = 30  # multiply-adds that the function of a distance costs
 
 
 def default_threads() -> int:
@@ -38,7 +40,7 @@ def thread_count(threads: int | None) -> int:
 
 def row_parts(n: int, p: int, d: int) -> list[slice]:
     """Cut n rows of d features for k(X, Z) with p centers. Shapes alone decide the cut, so threads change no bits."""
-    rows = max(_LEAST, min(_MOST, _PART // max(1, p * (d + _VALUE)) // 16 * 16))
+    rows = max(_LEAST, min(_MOST, _PART // max(1, p * (d + VALUE)) // 16 * 16))
     return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
 
 

@@ -25,7 +25,8 @@ from streamkern.errors import UsageError
 from streamkern.kernels.derivatives import Slopes, add_slopes, numerical_slopes
 from streamkern.types import Array, Parameters
 
-_STRIP = 32  # rows of a tile that a sum or product of kernels copies
+STRIP = 32
+"""Rows of a tile that a sum, a product or a power of kernels copies."""
 
 
 class Kernel(Parameters, ABC):
@@ -530,7 +531,7 @@ def _fold(
     parts: tuple[Kernel, ...], combine: np.ufunc, S: Array, x_norms: Array, z_norms: Array, backend: Backend
 ) -> None:
     """Combine the parts' values in place, strip by strip of rows, so that temporary arrays stay in the cache."""
-    for rows in tiles(len(S), _STRIP):
+    for rows in tiles(len(S), STRIP):
         strip, norms = S[rows], x_norms[rows]
         values = []
         for part in parts[1:]:

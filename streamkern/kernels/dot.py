@@ -10,12 +10,10 @@ import numpy as np
 from streamkern.backends import NumpyBackend
 from streamkern.backends.base import Backend, Profile, magnitudes
 from streamkern.errors import UsageError
-from streamkern.kernels.base import Kernel, set_integer, set_number, tiles
+from streamkern.kernels.base import STRIP, Kernel, set_integer, set_number, tiles
 from streamkern.kernels.derivatives import Slopes, angular_slopes, dot_slopes
 from streamkern.kernels.radial import check_profile, name_of, profile_values
 from streamkern.types import Array
-
-_STRIP = 32  # rows of a tile that a power copies
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Polynomial(Kernel):
         set_number(self, "offset")
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> None:
-        for rows in tiles(len(S), _STRIP):
+        for rows in tiles(len(S), STRIP):
             strip = S[rows]
             strip *= S.dtype.type(self.gamma)
             strip += S.dtype.type(self.offset)

@@ -23,9 +23,11 @@ from streamkern.kernels.registry import kernel_from_json
 from streamkern.rng import row_hash
 from streamkern.types import Array, Parameters
 
+FACTOR_JITTER = 4.0
+"""Units of rounding of tr K(Z, Z): with less on the diagonal, a rounded matrix need not have a Cholesky factor."""
+
 _DIRECTIONS, _SCALES, _PHASES = range(3)  # what a random number is for
-_FEATURES = 0x66656174757265  # keeps a seed's features apart from what else is drawn with it
-_JITTER = 4.0  # units of rounding of tr K(Z, Z): below, a Cholesky factor of a rounded matrix need not exist
+_FEATURES = 0x66656174757265  # name of the draw, beside others of the same seed
 _SUBSTITUTED = 512  # columns of a triangular product at a time
 
 
@@ -284,7 +286,7 @@ class Nystrom(_AtCenters):
         p, dtype = len(centers), np.dtype(dtype)
         K = Expansion(self.kernel, centers).block(centers)
         diagonal = self.kernel.diag(centers)
-        K[np.diag_indices(p)] = diagonal + _JITTER * np.finfo(dtype).eps * diagonal.sum()
+        K[np.diag_indices(p)] = diagonal + FACTOR_JITTER * np.finfo(dtype).eps * diagonal.sum()
         try:
             L = scipy.linalg.cholesky(K.T, lower=True, overwrite_a=True, check_finite=False)
         except np.linalg.LinAlgError as error:

@@ -22,6 +22,9 @@ from streamkern.types import Array
 
 S = TypeVar("S")
 
+SUBSAMPLE = 2000
+"""Rows of the subsample, by default: the eigensystem of s rows costs s³."""
+
 HALVINGS = 3
 """Times that a step is halved before training is given up: where k(x, x) = 1, rows of k_P(x, x) up to 16 times the
 largest among the measured ones are then stable, and that one is seldom below 1/16."""
@@ -104,7 +107,7 @@ def slower(prepared: S, step: float | None) -> S | None:
 
     Args:
         prepared: a dataclass with a ``size``.
-        step: that was asked for, if any.
+        step: the requested one, if any.
     """
     given: Any = prepared
     size: StepSize = given.size
@@ -138,3 +141,12 @@ def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | 
         )
     # Finitely many power steps approach the top from below.
     return StepSize(size.beta, min(1.05 * size.top, size.beta), size.peak)
+
+
+def step_of_features(phi: Array, engine: Engine) -> StepSize:
+    """β and λ of the kernel φ(x)ᵀ φ(x') over the rows of ``phi``, shape (n, M), float64."""
+
+    def matvec(v: Array) -> Array:
+        return engine.product(phi, engine.product(phi.T, v[:, None]))[:, 0]
+
+    return measure(np.einsum("ij,ij->i", phi, phi), matvec, engine)

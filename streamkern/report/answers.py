@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 
 from streamkern.report.figures import UNIT, Level, Line, Plot, histogram, number_text, plot
-from streamkern.report.markup import Entry, beside, details, framed, legend, table
+from streamkern.report.markup import LARGEST_TABLE, NONE, PLOTTED_OUTPUTS, Entry, beside, details, framed, legend, table
 from streamkern.report.run_directory import RunDirectory
 from streamkern.report.verdict import labels
 from streamkern.types import Array
 
-_PLOTTED_OUTPUTS = 3
-_LARGEST_TABLE = 20  # classes whose numbers are shown
-_NONE = "–"
 _MARKS = ("circle", "square", "diamond")
 _LEAST_DRAWN = 10  # rows of a bin that is drawn: of fewer the share is chance
 
@@ -72,7 +69,7 @@ def _word(part: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    return _NONE if value is None or not np.isfinite(value) else f"{value:.4f}"
+    return NONE if value is None or not np.isfinite(value) else f"{value:.4f}"
 
 
 def _numbers(of: dict[str, Any], names: Sequence[str]) -> list[str]:
@@ -82,9 +79,9 @@ def _numbers(of: dict[str, Any], names: Sequence[str]) -> list[str]:
 def _listed(metrics: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Classes, or labels, with their metrics: of many those with the least AUC."""
     found = list((metrics.get("by_class") or {}).items())
-    if len(found) <= _LARGEST_TABLE:
+    if len(found) <= LARGEST_TABLE:
         return found
-    return sorted(found, key=lambda pair: pair[1].get("auc", 2.0))[:_LARGEST_TABLE]
+    return sorted(found, key=lambda pair: pair[1].get("auc", 2.0))[:LARGEST_TABLE]
 
 
 def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> str:
@@ -156,7 +153,7 @@ def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str
     ]
     head = ("class", "rows", "area (AUC)", "average precision", "recall", "precision")
     one = len(entries) == 1
-    cut = table("By the least score that is taken for it", ("score", "false positive rate", "recall", "precision"), [
+    cut = table("By the least score that counts as it", ("score", "false positive rate", "recall", "precision"), [
         [number_text(float(f"{score:.4g}")), *(_number(value) for value in rest)]
         for score, *rest in _spread(points)[:, 1:]
     ]) if one else ""  # fmt: skip
@@ -183,7 +180,7 @@ def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> s
             [f"{name}, {i + 1}" if len(fifths) > 1 else str(i + 1), number_text(round(float(n), 1)), f"{share:.1%}",
              f"{width:.4g}"] for i, (n, share, width) in enumerate(found)
         ]  # fmt: skip
-        if j < _PLOTTED_OUTPUTS:
+        if j < PLOTTED_OUTPUTS:
             lines.append(Line(list(range(1, 6)), (100 * found[:, 1]).tolist(), name, j, j, _MARKS[j]))
             entries.append(Entry(name, j, j, _MARKS[j]))
     least = min(fifths[..., 1].min() * 100, 80.0)

@@ -14,7 +14,16 @@ import numpy as np
 from streamkern.types import Array
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Told apart by the colour-blind (Okabe and Ito, 2008)."""
+"""Colours that the colour-blind can distinguish (Okabe and Ito, 2008)."""
+
+PLOTTED_OUTPUTS = 3
+"""Outputs that have plots of their own."""
+
+LARGEST_TABLE = 20
+"""Classes that are listed one by one, or pair by pair."""
+
+NONE = "–"
+"""Cell of a missing value."""
 
 DASHES = ((), (8, 4), (2, 3), (8, 3, 2, 3))
 """Line patterns: nothing depends on colour alone."""

@@ -14,18 +14,28 @@ from streamkern.progress import duration
 from streamkern.report.answers import answered, by_label, evaluated
 from streamkern.report.columns import explained
 from streamkern.report.figures import Level, Line, Plot, bins, histogram, number_text, plot
-from streamkern.report.markup import COLOURS, Entry, bar, details, framed, heat, image, legend, table
+from streamkern.report.markup import (
+    COLOURS,
+    LARGEST_TABLE,
+    NONE,
+    PLOTTED_OUTPUTS,
+    Entry,
+    bar,
+    details,
+    framed,
+    heat,
+    image,
+    legend,
+    table,
+)
 from streamkern.report.run_directory import RunDirectory
 from streamkern.report.status import metrics_in_words, status
 from streamkern.report.verdict import baseline, labels, mistakes
 from streamkern.types import Array
 
-_LARGEST_TABLE = 20  # classes of which every pair is shown
-_PLOTTED_OUTPUTS = 3
 _LABELS = 5  # of several a row, whose thresholds are shown
 _SMALLEST_SIDE = 8  # pixels; rows narrower than its square are no images unless something says so
 
-_NONE = "–"
 _BESIDE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # shown elsewhere
 
 Plots = dict[str, Plot]
@@ -47,7 +57,7 @@ def of_run(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | No
         Section("learning", "Learning curve", _learning(runs, names_, plots)),
         Section("quality", "Where it is right and wrong", quality),
         *([Section("answers", *found)] if (found := answered(record, plots)) else []),
-        *([Section("columns", "What the model goes by", html)] if (html := explained(record)) else []),
+        *([Section("columns", "Important columns", html)] if (html := explained(record)) else []),
         Section("spectrum", "Spectrum", _spectrum(runs, names_, plots)),
         Section("rows", "Training rows", _rows(record, image_shape)),
         Section("time", "Time", _time(runs, names_)),
@@ -281,21 +291,21 @@ def _confusion(record: RunDirectory) -> str:
     ]
     wrong = mistakes(counts, called)
     html = ""
-    if len(called) <= _LARGEST_TABLE:
-        html += heat(counts, called, f"How many of {counts.sum():,} {word} rows of a class are taken for which")
+    if len(called) <= LARGEST_TABLE:
+        html += heat(counts, called, f"How many of {counts.sum():,} {word} rows of a class are predicted as which")
         html += (
             '<p class="note">Right answers are blue, mistakes orange; the darker, the larger the share of the row.</p>'
         )
     else:
-        rows = sorted(rows, key=lambda row: float(row[3].rstrip("%").replace("–", "101")))[:_LARGEST_TABLE]
-        html += f'<p class="note">The {_LARGEST_TABLE} classes of {len(called)} with the fewest right answers.</p>'
+        rows = sorted(rows, key=lambda row: float(row[3].rstrip("%").replace("–", "101")))[:LARGEST_TABLE]
+        html += f'<p class="note">The {LARGEST_TABLE} classes of {len(called)} with the fewest right answers.</p>'
     if wrong:
         listed = "; ".join(f"{a} taken for {b} ({n:,})" for a, b, n in wrong)
         html += f"<p>Commonest mistakes: {escape(listed)}.</p>"
     else:
-        html += f"<p>No {word} row is taken for another class.</p>"
+        html += f"<p>No {word} row is predicted as another class.</p>"
     classes = table("By class", ("class", "rows", "right", "found (recall)", "trusted (precision)"), rows)
-    return html + (details(classes) if len(called) <= _LARGEST_TABLE else classes)
+    return html + (details(classes) if len(called) <= LARGEST_TABLE else classes)
 
 
 def _residuals(record: RunDirectory, plots: Plots) -> str:
@@ -314,7 +324,7 @@ def _residuals(record: RunDirectory, plots: Plots) -> str:
         rows.append(
             [label, *(f"{q:.4g}" for q in quantiles), f"{np.abs(error).max():.4g}", f"{actual[:, j].std():.4g}"]
         )
-        if j >= _PLOTTED_OUTPUTS:
+        if j >= PLOTTED_OUTPUTS:
             continue
         of = f" of output {j + 1}" if width > 1 else ""
         low, high = float(actual[:, j].min()), float(actual[:, j].max())
@@ -533,7 +543,7 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return {k: v for i, part in enumerate(value) for k, v in _flat(part, f"{name}[{i}]").items()}
     if value is None or value == []:
-        return {name: _NONE}
+        return {name: NONE}
     if name.endswith("fingerprint"):
         return {name: str(value)[:12]}  # enough to distinguish two; the whole of it stands under Fingerprints
     if name == "memory" and isinstance(value, int):
@@ -550,8 +560,8 @@ def _settings(record: RunDirectory) -> str:
     result = record.result or {}
     prints = {"training data": fingerprint, "weights (SHA-256)": result.get("weights_sha256")}
     settings = _flat(manifest)
-    left = [name for name, value in settings.items() if value == _NONE]
-    given = [[name, value] for name, value in settings.items() if value != _NONE]
+    left = [name for name, value in settings.items() if value == NONE]
+    given = [[name, value] for name, value in settings.items() if value != NONE]
     pieces = [table("Settings", ("setting", "value"), given, "text")]
     if left:
         pieces.append(f'<p class="note">Not given, or none: {escape(", ".join(left))}.</p>')

@@ -39,7 +39,7 @@ def write_tuning(tuning: dict[str, Any], path: Path, name: str, command: str) ->
         Section("kernel", "Kernel and bandwidth", _kernels(tuning, plots)),
         Section("ridge", "Ridge", _ridges(tuning, plots)),
         Section("centers", "Centers", _centers(tuning, plots)),
-        Section("why", "What the choice goes by", _listed(tuning["reasons"])),
+        Section("why", "Reasons of the choice", _listed(tuning["reasons"])),
     ]
     head = (
         f'<h1>Tuning of {escape(name)}</h1><p class="verdict">{escape(_verdict(tuning))}</p>'
@@ -103,7 +103,7 @@ def _kernels(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
     plots["error"] = plot(errors, "bandwidth", "squared error", log_x=True, levels=levels)
     note = "Each point is the best ridge of a kernel at a bandwidth, on rows that it was not fitted to."
     score = f"{_metric(tuning)}: it goes up and down by chance where few rows are held out."
-    error = framed("error", "", "Squared error, which the choice goes by.")
+    error = framed("error", "", "Squared error, which decides the choice.")
     return f"<p>{note}</p>{framed('score', legend(entries), score)}{error}{text}"
 
 

@@ -26,7 +26,7 @@ AUTO_KERNEL = Laplace("median")
 ROWS = 1000
 """Rows whose distances are taken: half a million pairs."""
 
-_DRAW = 0x6D656469616E  # keeps these rows apart from what else is drawn
+_DRAW = 0x6D656469616E  # name of the draw of these rows
 
 R = TypeVar("R")
 

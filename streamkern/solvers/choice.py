@@ -99,7 +99,7 @@ LEAST_LOGISTIC = 3e-7
 """Ridge of ``Logistic`` at least, for the rows of the subsample: where squares want none, logits grow without bound."""
 
 LINEAR = (1.0, 30.0)
-"""Weights of a linear part, whose mean on the diagonal they are, beside a kernel, which is 1 there."""
+"""Weights of a linear part: its mean on the diagonal, where the kernel that it is added to is 1."""
 
 LINEAR_DOUBTS = 2.0
 """Standard errors by which it has to be better: beyond the rows it goes on without bound."""
@@ -141,7 +141,7 @@ class Search:
         kinds: kinds of metrics.
         seed: of the subsample.
         smaller: whether a bandwidth may be smaller than the best, where least squares is as good: see ``WITHIN``.
-        linear: whether a linear part beside the kernel is tried, for values.
+        linear: whether a linear part added to the kernel is tried, for values.
     """
 
     rows: int
@@ -494,7 +494,7 @@ def _chosen_by_one(search: Search, default: Kernel, problem: Problem) -> KernelC
 
 
 def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _Trials) -> Round:
-    """The best model, or one with a linear part beside a kernel in the L2 norm, where that is surely better.
+    """The best model, or one with a linear part added to a kernel in the L2 norm, where that is surely better.
 
     The L1 norm has no products to add.
     """
@@ -508,7 +508,7 @@ def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
-    """The best of each norm, and of the better norm the best with a metric and without: few rows tell neither apart."""
+    """The best of each norm, and of the better norm the best with a metric and without: few rows cannot tell."""
     kept = [_simplest(each[0], each[1:]) for each in first]
     top = _least(kept)
     (others,) = (some for some in first if any(each is top for each in some))

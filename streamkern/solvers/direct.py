@@ -342,7 +342,7 @@ class DirectIteration(WholePasses):
         return state.weights
 
     def left_out(self, state: Solved) -> LeftOut | None:
-        """Outputs on training rows, in closed form, where the problem asks for them."""
+        """Outputs on training rows, in closed form, where the problem needs them."""
         return state.left_out
 
     def sums(self, state: Solved) -> Sums | None:

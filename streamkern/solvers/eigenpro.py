@@ -27,7 +27,7 @@ from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
-from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, slower
+from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import OneByOne, Problem
 from streamkern.solvers.batches import default_batch
@@ -52,14 +52,12 @@ from streamkern.types import Array, Parameters
 
 PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
 
-_SUBSAMPLE = 2000  # s: more costs s³
 _EIGENPAIRS = 500  # q at most, half as many of more centers than s: a step costs 4 p q c for them, the set-up 14 p q²
 _PRODUCTS = {"inexact": 0, "delayed": 1}
 _CLOSE_PRODUCTS = 2  # of delayed projection where it stands in for an exact one, and has nearly its accuracy
 _LEAST_LEAD = 0.25  # of the centers, with which a packed factor is as good as a whole one
 _MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which momentum makes up for what the step no longer gains
 _SETTLED = 10.0  # what is left of the preconditioned directions at the end of a run is exp(-this)
-_STEPS_A_PASS = 16  # at least, where the data are few
 _STEPS_A_RUN, _STEPS_BEYOND_P = 200, 2000  # that momentum needs to cost no accuracy, up to p rows a step and beyond
 
 
@@ -124,7 +122,7 @@ class EigenPro(Parameters):
 
     def sizes(self, p: int) -> tuple[int, int]:
         """(s, q) for p centers; q = 0 where there are too few for a preconditioner."""
-        s = min(p, self.s or _SUBSAMPLE)
+        s = min(p, self.s or SUBSAMPLE)
         q = min(s - 1, self.q or max(1, min(s // 4, _EIGENPAIRS if s == p else _EIGENPAIRS // 2)))
         return s, max(0, q)
 

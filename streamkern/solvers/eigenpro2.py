@@ -30,7 +30,7 @@ from streamkern.execute.base import Parts, Position, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
-from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, slower
+from streamkern.precondition.nystrom import SUBSAMPLE, NystromPreconditioner, StepSize, slower
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem
 from streamkern.solvers.batches import default_batch
@@ -40,8 +40,6 @@ from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
-
-_SUBSAMPLE = 2000
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class EigenPro2(ChoosesNothing):
 
     def sizes(self, n: int) -> tuple[int, int]:
         """(s, q) for n rows."""
-        s = 1 if self.q == 0 else min(n, self.s or _SUBSAMPLE)
+        s = 1 if self.q == 0 else min(n, self.s or SUBSAMPLE)
         return s, min(s - 1, max(1, s // 10) if self.q is None else self.q)
 
     def prepare(self, problem: Problem) -> PreparedRows:

@@ -11,6 +11,7 @@ import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.reader import KEPT_BYTES, reading_bytes
+from streamkern.data.stream import ORDER_ROWS
 from streamkern.engine import default_engine
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.parallel import default_threads
@@ -49,7 +50,6 @@ _GATHER_ROWS = 4096
 _LEAST_BATCH = 64  # part of the batch that would do, beyond which a smaller one is not looked for
 _DETAILS = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
 _WINDOW = 8  # blocks of a window of the stream
-_ORDER_ROWS = 1 << 17  # row ids that a stream keeps along with its largest groups
 
 
 @dataclass(frozen=True)
@@ -327,7 +327,7 @@ def _project(
     # Blocks of the steps ahead and of the one being made; raw windows; the order of the rows.
     step = batch * row_bytes(d, itemsize, values)
     reading = ahead_bytes(step) + (lanes + 1) * _WINDOW * -(-batch // lanes) * row
-    reading += 8 * (_ORDER_ROWS + (walked + _ORDERING) * group)
+    reading += 8 * (ORDER_ROWS + (walked + _ORDERING) * group)
     evaluation = read + slots * (takes.evaluation + min(model_rows, chunk_rows) * row) + KEPT_BYTES
     evaluation_sums = sums_held(slots, -(-stored_rows // model_rows) or 1) + 2 * slots
     ranked = ranks_bytes(stored_rows, outputs) * evaluation_sums

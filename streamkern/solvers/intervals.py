@@ -51,7 +51,7 @@ SCORED = 0.9
 """Coverage that metrics are of."""
 
 _RIDGES = tuple(10.0**-e for e in range(8, -2, -1))
-_HALF = 0x68616C66  # keeps the cut in halves apart from what else is drawn
+_HALF = 0x68616C66  # name of the draw that cuts rows in halves
 
 
 @serializable
@@ -113,7 +113,7 @@ class Intervals:
 
     @cached_property
     def _known(self) -> dict[float, Array]:
-        """Quantiles of the coverage that was asked for last: every block of a prediction asks for the same."""
+        """Quantiles of the last requested coverage: every block of a prediction requests the same."""
         return {}
 
     def _quantiles(self, coverage: float) -> Array:

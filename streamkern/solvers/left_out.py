@@ -36,12 +36,12 @@ VALUES = 2_000_000
 """Outputs of them all, at most: with many classes there are fewer rows."""
 
 FEW = 100
-"""Rows below which equal ones of equal targets are taken for one of their weight: scikit-learn's checks ask for it."""
+"""Rows below which equal ones of equal targets count as one of their weight, as scikit-learn's checks require."""
 
 _TILE = 512  # rows whose functions are in memory at a time
 _SURE = 1e-6  # least 1 − h: below, rounding decides
 _ALONG = 0x616C6B65  # seeds the direction along which rows are compared first
-DRAW = 0x6C656674  # keeps the draw apart from others
+DRAW = 0x6C656674  # name of the draw
 
 
 def rows_left_out(rows: int, outputs: int, most: int = ROWS) -> int:
@@ -116,7 +116,7 @@ def leave_one_out(problem: Problem, basis: Basis, weights: Array, half: Callable
         tile = wanted[rows] + missed / rest[:, None]
         pairs = [(i, place) for i, code in enumerate(codes[rows].tolist()) for place in centers.get(code, ())]
         if pairs:
-            # The weight of the row's center is held at 0 beside: a Lagrange multiplier on top of Sherman and Morrison.
+            # The weight of the row's center is fixed at 0, too: a Lagrange multiplier on top of Sherman and Morrison.
             at = engine.zeros(phi.shape)
             here = np.array(pairs)
             at[here[:, 0], here[:, 1]] = 1.0

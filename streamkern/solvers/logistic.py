@@ -77,7 +77,7 @@ class Logistic(ChoosesNothing):
         check_ridge(self.ridge, "Logistic")
         if not self.ridge > 0:
             raise UsageError(
-                "The ridge is 0: weights of classes that can be told apart would grow for ever.",
+                "The ridge is 0: weights of classes that can be separated would grow for ever.",
                 where="Logistic(ridge=...)",
                 expected="a number > 0",
             )

@@ -153,7 +153,7 @@ class Keeper(Protocol):
         """
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
-        """Told when training ends before its time; keeps it before it returns."""
+        """Keep the checkpoint of a training that ends early, before returning."""
 
 
 def train(

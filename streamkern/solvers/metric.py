@@ -59,7 +59,7 @@ WIDEST = 1000
 """Features up to which ``kind="auto"`` tries a full matrix, whose square root takes d³ operations."""
 
 _BLOCK_ROWS = 1024
-_DRAW, _SIGNS = 0x61676F70, 0x7369676E  # keep the sample and the signs apart from what else is drawn
+_DRAW, _SIGNS = 0x61676F70, 0x7369676E  # names of the draws of the sample and the signs
 
 
 @dataclass(frozen=True)
@@ -532,7 +532,7 @@ class Billed(Protocol):
         """The cost for so many training rows."""
 
 
-@lru_cache(maxsize=256)  # a fit asks for the same ones again and again
+@lru_cache(maxsize=256)  # a fit needs the same ones again and again
 def round_work(
     sample: int, p: int, full: bool, size: Size, ridges: tuple[float, ...] = RIDGES, compared: int | None = None
 ) -> tuple[Operations, Operations, int]:

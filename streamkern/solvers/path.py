@@ -21,12 +21,11 @@ from streamkern.engine.triangle import unpacked
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis
+from streamkern.kernels.features import FACTOR_JITTER
 from streamkern.solvers.base import Problem
 from streamkern.solvers.gradient import NormalEquations
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
-
-_JITTER = 4.0  # units of rounding of tr K(Z, Z): below, a Cholesky factor of a rounded matrix need not exist
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,7 @@ class RidgePath:
         equations = NormalEquations(basis, problem.encoding.outputs)
         gram, moment, _, n = problem.sweep(equations)
         K = engine.here().kernel_matrix(basis, basis.p)
-        K[np.diag_indices(len(K))] += _JITTER * np.finfo(basis.dtype).eps * np.trace(K)
+        K[np.diag_indices(len(K))] += FACTOR_JITTER * np.finfo(basis.dtype).eps * np.trace(K)
         L = engine.cholesky(K)
         half = engine.triangular_solve(L, engine.mirror(unpacked(gram, basis.width, engine)) / n, lower=True)
         A = engine.triangular_solve(L, half.T, lower=True)

@@ -19,7 +19,7 @@ from streamkern.data.stream import Stream
 from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
-from streamkern.precondition.nystrom import StepSize, measure
+from streamkern.precondition.nystrom import StepSize, step_of_features
 from streamkern.solvers.averaging import average
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep, WholePasses
 from streamkern.solvers.direct import check_ridge
@@ -141,12 +141,7 @@ def measure_basis(problem: Problem) -> StepSize:
     basis, engine = problem.basis(), problem.engine
     held, w = measured_rows(problem, problem.draw(HELD_OUT))
     phi = engine.values(basis, held).astype(np.float64)
-    diagonal = np.einsum("ij,ij->i", phi, phi)
-
-    def matvec(v: Array) -> Array:
-        return engine.product(phi, engine.product(phi.T, v[:, None]))[:, 0]
-
-    return weighted_size(measure(diagonal, matvec, engine), w, problem)
+    return weighted_size(step_of_features(phi, engine), w, problem)
 
 
 @serializable

@@ -175,7 +175,7 @@ class Sums:
     def nearest(self, weights: Array, centers: IntArray, engine: Engine) -> Array:
         """Weights without some of the centers, shape (M − k, c), of the function nearest to that of ``weights``.
 
-        Least squares over the rows of the sums, with a ridge that rounding asks for.
+        Least squares over the rows of the sums, with a ridge that rounding requires.
 
         Args:
             weights: of the first functions, shape (q, c).

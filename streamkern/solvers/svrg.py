@@ -29,7 +29,7 @@ from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, sketched_preconditioner
-from streamkern.precondition.nystrom import StepSize, measure
+from streamkern.precondition.nystrom import StepSize, step_of_features
 from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem, Sweep
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
@@ -147,10 +147,7 @@ def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float, sampling:
     held, w = measured_rows(problem, problem.draw(HELD_OUT))
     phi = engine.values(basis, held, lambda values: P.inverse_root(values.astype(np.float64)))
 
-    def matvec(v: Array) -> Array:
-        return engine.product(phi, engine.product(phi.T, v[:, None]))[:, 0]
-
-    size = measure(np.einsum("ij,ij->i", phi, phi), matvec, engine)
+    size = step_of_features(phi, engine)
     if sampling == "uniform":  # by importance, rows of large weight come more often and not with longer steps
         size = weighted_size(size, w, problem)
     # The ridge is in every step whole; it adds at most this to any curvature.

@@ -15,7 +15,7 @@ NUMBERS = frozenset(("astype", "bitround", "delta", "fixedscaleoffset", "packbit
 """Arrays of numbers to arrays of numbers."""
 
 TEXT = frozenset(("vlen-bytes", "vlen-utf8"))
-"""Text: the only codecs by which Python objects come about."""
+"""Text: the only codecs that make Python objects."""
 
 LAYOUT = frozenset(("bytes", "endian", "sharding_indexed"))
 """Of zarr version 3: how an array becomes bytes."""

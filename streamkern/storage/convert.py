@@ -21,6 +21,9 @@ from streamkern.errors import DataError, StreamkernError
 from streamkern.storage.schema import Column, number_of
 from streamkern.types import Array, IntArray
 
+DAY = 86_400
+"""Seconds of a day."""
+
 MOST_WORDS = 10_000
 """Texts of a column that are kept, so that messages and names of features can show them."""
 
@@ -38,7 +41,6 @@ _MOSTLY = 0.9
 
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
-_DAY = 86_400
 _YEAR_10_000 = 253_402_300_800
 
 
@@ -280,7 +282,7 @@ def _seconds(values: pa.ChunkedArray) -> Array:
         return seconds
     gaps = np.asarray(values.is_null().to_numpy())
     whole = np.asarray(values.fill_null(0).to_numpy()).astype(np.int64)
-    made = (whole * _DAY).astype(np.float64) if units is None else whole // units + (whole % units) / units
+    made = (whole * DAY).astype(np.float64) if units is None else whole // units + (whole % units) / units
     made[gaps] = np.nan
     return made
 

@@ -50,7 +50,7 @@ def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) ->
         _require_regular(path, found)
         if found.st_size > most:
             raise _too_large(path, found.st_size, most)
-        return file.read(found.st_size)  # Python allocates what it is asked for: never the bound
+        return file.read(found.st_size)  # Python allocates as many bytes as requested: never the bound
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:

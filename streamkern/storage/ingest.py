@@ -302,7 +302,7 @@ class _Job:
         )
 
     def _gathered(self, runs: SortedRuns, pool: ThreadPoolExecutor) -> SortedRun:
-        """All rows, where memory holds them: then none goes by way of the disk."""
+        """All rows, where memory holds them: then none is written to temporary files."""
         run, bounds = runs.empty(self.n), self.source.bounds
         chunks = range(len(bounds) - 1)
         for chunk, rows in zip(chunks, self._ordered(pool, self._read, chunks), strict=True):

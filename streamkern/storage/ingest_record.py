@@ -15,7 +15,7 @@ RECORD = "_streamkern.json"
 
 
 def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The record that ``ingest`` wrote beside a local data set: sources, options, version. None of any other.
+    """The record that ``ingest`` wrote next to a local data set: sources, options, version. None of any other.
 
     Args:
         path: the data set's directory.

@@ -12,10 +12,9 @@ from typing import Any
 from streamkern.errors import StorageError
 from streamkern.redaction import redacted
 from streamkern.storage.base import digest
-from streamkern.storage.objects import Objects
+from streamkern.storage.objects import AT_ONCE, Objects
 
 _MARKS = "zarr.json"
-_AT_ONCE = 8  # pieces that are held while they are sent
 
 
 class Sending:
@@ -70,7 +69,7 @@ class Sending:
         if not there:
             self._store.remove(sorted(set(self._store.all()) - {_MARKS}))
         left = [name for name, path in files.items() if name != _MARKS and there.get(name) != path.stat().st_size]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             for _ in pool.map(lambda name: self._store.put(name, files[name].read_bytes()), sorted(left)):
                 pass
         self._store.put(_MARKS, final)

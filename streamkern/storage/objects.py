@@ -14,7 +14,8 @@ from fsspec.asyn import sync
 from streamkern.errors import StorageError
 from streamkern.storage.remote import Remote
 
-_AT_ONCE = 8  # objects that are held while they are sent or fetched
+AT_ONCE = 8
+"""Objects in memory while they are sent or fetched."""
 
 
 class Objects(Remote):
@@ -156,7 +157,7 @@ class Objects(Remote):
 
     def _each(self, request: Callable[[Any], Coroutine[Any, Any, None]], items: Iterable[Any]) -> None:
         async def all_of() -> None:
-            gate = asyncio.Semaphore(_AT_ONCE)
+            gate = asyncio.Semaphore(AT_ONCE)
 
             async def gated(item: Any) -> None:
                 async with gate:

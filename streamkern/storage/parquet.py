@@ -328,5 +328,5 @@ def _require_alike(files: Sequence[DataFile], used: Sequence[str] | None, partit
                 f"two files differ: {what}",
                 where=f"{file.path} and {first.path}",
                 expected="the same columns of the same types in every file",
-                remedy="write them again alike, open them apart, or choose common columns with columns=[...]",
+                remedy="write them again alike, open them separately, or choose common columns with columns=[...]",
             )

@@ -98,7 +98,7 @@ def _flatten(value: Any, arrays: dict[str, Array]) -> Any:
 
 
 def unflatten(tree: Any, arrays: dict[str, Array]) -> Any:
-    """The value that ``flatten`` took apart.
+    """Restore a value from its tree and arrays, as ``flatten`` returned them.
 
     Raises:
         ModelFormatError: it is not what ``flatten`` makes, or holds a class that this release does not know.

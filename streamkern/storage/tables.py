@@ -301,7 +301,7 @@ def _require_alike(first: Source, other: Source) -> None:
             f"two tables differ: {what}",
             where=" and ".join(places),
             expected="the same columns in every table",
-            remedy="choose common columns with columns=[...], or ingest them apart",
+            remedy="choose common columns with columns=[...], or ingest them separately",
         )
 
 

@@ -99,7 +99,7 @@ class StoredArray:
 
     @cached_property
     def identity(self) -> str:
-        """Digest of this array's metadata and stored chunks, as they were when it was asked for first."""
+        """Digest of this array's metadata and stored chunks, as they were at the first call."""
         return digest(self._found())
 
     def require_unchanged(self) -> None:
