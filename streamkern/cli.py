@@ -254,7 +254,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("serving.predict_command"))
 
-    command = commands.add_parser("explain", help="columns that a model goes by, and gradients of single rows")
+    command = commands.add_parser("explain", help="columns that a model depends on, and gradients of single rows")
     command.add_argument("model", metavar="RUN", help="the directory of a run, or a model.zarr")
     command.add_argument("data", metavar="DATA", nargs="?", help="rows whose gradients are wanted: a table of any kind")
     command.add_argument("--rows", type=int, default=20, metavar="N", help="the first of them; 20 by default")

@@ -9,7 +9,7 @@ TUNING_ROWS = 12_000
 """Rows of the subsample on which ``tune`` compares settings."""
 
 VERSIONS_KEPT = 10
-"""Versions that stay in a registry beside the champion."""
+"""Versions that a registry keeps in addition to the champion."""
 
 COLUMN_KINDS = ("number", "category", "boolean", "datetime")
 """Kinds of columns that a schema may give."""

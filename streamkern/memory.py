@@ -85,7 +85,7 @@ def release() -> None:
 def keeping() -> Iterator[None]:
     """Let ``release`` do nothing in this thread: of many fits alike, each takes the memory of the one before.
 
-    Looking through the heap takes 4 ms, and the pages are asked for again: a fifth of what 512 leaves took.
+    Looking through the heap takes 4 ms, and the pages are requested again: a fifth of what 512 leaves took.
     """
     before, _thread.keeps = getattr(_thread, "keeps", False), True
     try:

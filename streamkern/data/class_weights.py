@@ -32,8 +32,8 @@ class ClassWeightedSource(DerivedSource):
 
     Args:
         source: the rows.
-        encoding: the classes, or labels; None where a plan asks how wide rows are and what reading them takes: nothing
-            is multiplied.
+        encoding: the classes, or labels; None for a plan, which needs only the width of rows and the cost of reading
+            them: nothing is multiplied.
         factors: weights of the classes, shape (K,); of labels, without and with each, shape (L, 2).
     """
 

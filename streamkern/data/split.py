@@ -68,7 +68,7 @@ class Without:
     """All rows but those of some ranges.
 
     Args:
-        ranges: (first row, last row + 1), ascending and apart.
+        ranges: (first row, last row + 1), ascending and disjoint.
     """
 
     ranges: tuple[tuple[int, int], ...]

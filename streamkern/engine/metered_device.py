@@ -93,7 +93,7 @@ class MeteredDevice:
         return self.host.array(array.shape, array.dtype)
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
-        """Beside A: its factor, the inverse, and columns on their way through the substitution."""
+        """In addition to A: its factor, the inverse, and the columns of the running substitution."""
         p = len(A)
         with self.meter.scratch(8 * p * p + 3 * 8 * p * min(p, COLUMNS)):
             return self.meter.array((p, p), dtype)

@@ -1,7 +1,7 @@
 """Operations by kind, counted by the meter and priced by a calibration.
 
 Operations of different kinds run at different rates: a product with a few columns waits for memory where a product of
-two large matrices does not. So they are counted apart.
+two large matrices does not. So they are counted separately.
 """
 
 from __future__ import annotations

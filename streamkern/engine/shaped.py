@@ -100,7 +100,7 @@ class Shaped(NDArrayOperatorsMixin):
         shape: its shape.
         dtype: its dtype.
         memory: what it lies in.
-        kind: ``panel`` for values of a basis, products with which are counted apart.
+        kind: ``panel`` for values of a basis, products with which are counted separately.
     """
 
     __slots__ = ("dtype", "kind", "memory", "meter", "shape")

@@ -523,7 +523,7 @@ class SharedLanes(Lanes):
     """Tiles of centers on the workers of a cluster; the driver calls the root of their tree.
 
     What they hold is made again from the state of the driver when a worker is lost, and the step is repeated. Workers
-    need nothing of the driver for the next step of a pass: they are asked for it before they have answered this one, so
+    need nothing of the driver for the next step of a pass: they get its request before they have answered this one, so
     that they compute while the driver updates.
 
     Args:

@@ -228,7 +228,7 @@ class Ground:
 
     @cached_property
     def sample(self) -> tuple[Array, Array, Array | None]:
-        """Encoded rows, targets and weights of the sample, read when a level first asks for them."""
+        """Encoded rows, targets and weights of the sample, read when a level first needs them."""
         data = self.assembly.dataset
         size = sample_rows(data.base_rows, data.n_features * self.assembly.dtype.itemsize)
         X, y, w = gathered(self.executor, self.assembly, np.sort(data.draw(size, _DRAW, self.seed)))

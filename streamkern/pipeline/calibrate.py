@@ -55,7 +55,7 @@ _MIDDLE = 0.4  # quantile of the repetitions that counts
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes that prices depend on, beside the machine.
+    """The shapes that prices depend on, in addition to the machine.
 
     Attributes:
         kernel: the kernel; None for a Laplace kernel.

@@ -367,6 +367,6 @@ def _convert(text: str, kind: Any, name: str) -> Any:
             f"The parameter {name!r} is a {wanted}, which a word of the command line cannot be.",
             where=f"--set {name}=...",
             expected="int, float, str, bool, Path, a Literal, or one of them or None",
-            remedy="annotate the parameter as str and take it apart in pipeline()",
+            remedy="annotate the parameter as str and parse it in pipeline()",
         )
     raise UsageError(f"The value {text!r} is not of type {wanted}.", where=f"--set {name}=...", expected=wanted)

@@ -100,14 +100,14 @@ class Tuning:
     Attributes:
         trials: every kernel with every ridge, at the most centers.
         curve: the chosen kernel with the best ridge at each number of centers, ascending.
-        choice: the trial that the choice goes by.
+        choice: the trial that was chosen.
         pipeline: the pipeline with the choice in it: ``sk.run(tuning.pipeline)``.
         medians: the median distance of two rows, by the norm that it is taken in.
         rows: rows that trials were fitted to.
         held_out: rows they were scored on.
         metric: what ``score`` is: ``accuracy`` or ``r2``.
         seconds: what it took.
-        reasons: what the choice goes by, a sentence each.
+        reasons: of the choice, a sentence each.
         search: what a kernel that is left open came to, through norms, bandwidths, metrics and ridges; None where one
             is given, or the rows are too few for a search. ``trials`` are then of rows through its metric.
     """
@@ -634,4 +634,4 @@ def _family(kernel: Kernel) -> str:
     return f"{described['name']}({rest})" if rest else str(described["name"])
 
 
-_DRAW = 0x74756E65  # keeps the subsample apart from what else is drawn
+_DRAW = 0x74756E65  # name of the draw of the subsample

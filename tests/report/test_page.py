@@ -118,7 +118,7 @@ def test_probabilities_are_shown_beside_what_became_of_them(answering: dict[str,
         "yes", f"{hit.sum()}", f"{roc_auc_score(hit, P):.4f}", f"{average_precision_score(hit, P):.4f}",
         f"{recall_score(hit, taken):.4f}", f"{precision_score(hit, taken):.4f}",
     ]  # fmt: skip
-    shown = np.array(cells(html, "By the least score that is taken for it"), dtype=float)
+    shown = np.array(cells(html, "By the least score that counts as it"), dtype=float)
     assert len(shown) == 12
     for score, false, true, precision in shown:
         for share, rows in ((false, ~hit), (true, hit)):  # numbers are shown with four digits

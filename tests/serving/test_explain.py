@@ -1,4 +1,4 @@
-"""What a model goes by, against what is known: permutation importance, central differences, the truth."""
+"""Columns that a model depends on, against what is known: permutation importance, central differences, the truth."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_command_explains_a_run(run: Path, capsys: pytest.CaptureFixture[str])
 def test_the_report_shows_shares(run: Path) -> None:
     page = pytest.importorskip("streamkern.report.page")
     html = page.page([read_run(run / "run")])
-    assert "What the model goes by" in html
+    assert "Important columns" in html
     assert "middle" in html
 
 
