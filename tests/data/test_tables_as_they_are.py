@@ -132,7 +132,8 @@ def test_a_row_is_a_row(fitted, tmp_path_factory, seed, words):
             np.testing.assert_array_equal(fitted.model_.predict(rows), expected, err_msg=name)
     fitted.save(folder / "model.zarr")
     loaded = sk.load_model(folder / "model.zarr")
-    assert loaded.schema == sk.Schema(tuple(Column(c.name, c.kind, c.text, c.missing or None) for c in fitted.model_.schema.columns))
+    columns = fitted.model_.schema.columns
+    assert loaded.schema == sk.Schema(tuple(Column(c.name, c.kind, c.text, c.missing or None) for c in columns))
     np.testing.assert_array_equal(loaded.predict(table), expected)
     predictor = sk.Predictor(loaded)
     np.testing.assert_array_equal(predictor(json.loads(json.dumps(doors(table, folder)["json"]))).predictions, expected)
