@@ -42,7 +42,7 @@ from streamkern.solvers.fit import Fitted, Stages
 from streamkern.solvers.metric import AGOP
 from streamkern.solvers.placement import device_for
 from streamkern.solvers.thresholds import require_threshold
-from streamkern.storage.convert import is_dask_array, is_mixed, is_table
+from streamkern.storage.convert import is_dask_array, is_mixed, is_series, is_table
 from streamkern.storage.schema import Column, Schema
 from streamkern.types import Array
 from streamkern.updates.estimators import ClassifierUpdates, RegressorUpdates, keeping_sums
@@ -292,7 +292,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """f(X), shape (n, c); with the outputs that scales of intervals are made from, shape (n, 2c)."""
         check_is_fitted(self)
         schema, by_name = self.model_.schema, self.model_.columns is not None and is_table(X)
-        numbers = not by_name and (schema is None or (schema.plain and not is_mixed(X)))
+        numbers = not (by_name or is_series(X)) and (schema is None or (schema.plain and not is_mixed(X)))
         if numbers and not (isinstance(X, Dataset | str | os.PathLike) or is_dask_array(X)):
             # The model looks for NaN itself, block by block, and can say in which row.
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")

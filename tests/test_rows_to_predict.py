@@ -35,6 +35,10 @@ def test_a_series_is_refused_with_what_is_expected(table: pd.DataFrame) -> None:
                 call(given)
     with pytest.raises(sk.DataError, match="a Series is one column"):
         fitted(PLAIN["a"])
+    numbers = fitted(PLAIN.to_numpy())
+    for call in (numbers.predict, numbers.model_.predict, sk.Predictor(numbers.model_)):
+        with pytest.raises(sk.DataError, match=r"(?s)a Series is one column.*give a frame"):
+            call(PLAIN.iloc[0])
     row = table.iloc[0].to_frame().T
     np.testing.assert_allclose(model.predict(row), model.predict(table.head(1)), rtol=1e-5)
 
@@ -79,8 +83,35 @@ def test_a_missing_value_of_a_plain_frame_is_named_by_its_column() -> None:
     rows = PLAIN.head(3).copy()
     rows.loc[1, "b"] = np.nan
     for call in (model.predict, sk.Predictor(model.model_)):
-        with pytest.raises(sk.DataError, match=r"(?s)A feature is NaN.*row 1, feature 'b'.*Impute"):
+        with pytest.raises(
+            sk.DataError, match=r"(?s)A feature is NaN.*row 1, feature 'b'.*training rows had no.*Impute"
+        ):
             call(rows)
+
+
+@pytest.mark.parametrize("settings", [{}, {"kernel": sk.Laplace(3.0), "solver": sk.EigenPro(epochs=3)}])
+@pytest.mark.parametrize("rows", [50, 120])
+def test_a_gap_that_only_rows_held_out_of_a_fit_have_is_filled(rows: int, settings: dict[str, Any]) -> None:
+    table = PLAIN.head(rows).copy()
+    held = sk.from_arrays(table, table.a).split(0.2)[1].rules[-1].keep(np.arange(rows))
+    table.loc[np.flatnonzero(held)[0], "b"] = np.nan
+    train, validation = sk.from_arrays(table, table.a).split(0.2)
+    model = sk.KernelRegressor(validation=validation, **settings).fit(train)
+    assert np.isfinite(model.predict(table)).all()
+
+
+@pytest.mark.parametrize("table", [PLAIN, MIXED], ids=["plain", "mixed"])
+@pytest.mark.parametrize("value", [1e300, 1e200])
+def test_a_value_too_large_to_fit_is_named_by_its_column(table: pd.DataFrame, value: float, tmp_path: Path) -> None:
+    rows = table.copy()
+    rows.loc[17, "b"] = value
+    for preprocess in ("auto", None) if table is PLAIN else ("auto",):
+        with pytest.raises(sk.DataError, match=r"(?s)too large: 1e\+[23]00.*row 17, feature 1 \('b'\)"):
+            fitted(rows, preprocess=preprocess)
+    data = sk.from_arrays(PLAIN.assign(b=np.where(PLAIN.index == 17, 1e25, PLAIN.b)), PLAIN.a.to_numpy())
+    pipe = sk.Pipeline(data, sk.Laplace(1.0), sk.Uniform(10), sk.Direct(), task="regression", dtype="float32")
+    with pytest.raises(sk.DataError, match=r"(?s)too large for float32.*: 1e\+25.*row 17, feature 1 \('b'\)"):
+        sk.run(pipe, tmp_path / "run", memory="4GiB")
 
 
 @pytest.mark.parametrize("value", [20240115, 20240115.0, "20240115"])
@@ -163,3 +194,18 @@ def test_a_column_of_a_file_without_any_value_is_no_hindrance(tmp_path: Path):
     pq.write_table(pa.table({"x": x, "none": pa.nulls(200), "y": x}), tmp_path / "rows.parquet")
     model = sk.KernelRegressor(memory="4GiB").fit(sk.open_dataset(tmp_path / "rows.parquet", target="y"))
     assert model.score(pa.table({"x": x, "none": pa.nulls(200)}), x) > 0.99
+
+
+@pytest.mark.parametrize("format", ["zarr", "parquet"])
+def test_a_model_of_an_ingested_table_fills_gaps_of_columns_that_had_none(format: str, tmp_path: Path) -> None:
+    train = PLAIN.assign(y=PLAIN.a + PLAIN.c)
+    train.loc[::9, "a"] = np.nan
+    sk.ingest(train, tmp_path / f"made.{format}", target="y", shuffle=True)
+    settings: dict[str, Any] = {"kernel": sk.Laplace(3.0), "centers": 40, "solver": sk.Direct(1e-3)}
+    model = sk.KernelRegressor(**settings, partition=None).fit(sk.open_dataset(tmp_path / f"made.{format}"))
+    rows = PLAIN.head(3).copy()
+    rows.loc[1, "b"] = np.nan
+    want = model.predict(rows.assign(b=rows.b.fillna(PLAIN.b.median())))
+    np.testing.assert_allclose(model.predict(rows), want, rtol=1e-4)
+    model.save(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(sk.load_model(tmp_path / "model.zarr").predict(rows), model.predict(rows))

@@ -107,7 +107,8 @@ def not_finite(x: Array, where: str, columns: Sequence[str] | None) -> DataError
         f"A feature is {'NaN' if gap else 'infinity'}.",
         where=f"{where}, feature {column if columns is None else repr(columns[column])}",
         expected="finite numbers; Input X contains NaN or infinity",
-        remedy='leave out the rows with missing values, or train with preprocess=(sk.Impute("mean"),), which fills them'
+        remedy="the training rows had no missing value, so the model has nothing to fill one with: fill or leave out "
+        'such rows, or train with preprocess=(sk.Impute("mean"),), which fills them'
         if gap
         else "correct the value, or leave out the row",
     )

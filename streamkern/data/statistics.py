@@ -138,14 +138,13 @@ class Moments:
                 value = X[bad, column]
                 raise DataError(
                     f"A feature is {'NaN' if np.isnan(value) else 'infinity'}.",
-                    where=f"{where}, row {int(raw.ids[bad])}, feature {column}"
-                    + ("" if self.names is None else f" ({self.names[column]!r})"),
+                    where=f"{where}, row {int(raw.ids[bad])}, {_feature(column, self.names)}",
                     expected="finite numbers; Input X contains NaN or infinity",
                     remedy="correct the value"
                     if not np.isnan(value)
                     else 'fill or leave out the rows with missing values: preprocess=(sk.Impute("mean"),) fills them',
                 )
-            _require_squares(X, raw.ids, where)
+            _require_squares(X, raw.ids, where, names=self.names)
         centred = X.astype(np.float64) - self.pivot
         labels = self._labels(stored, where)
         total = squares = np.zeros(0)
@@ -180,14 +179,21 @@ class Moments:
         return labels
 
 
-def _require_squares(X: Array, ids: Array, where: str, name: str = "feature") -> None:
+def _feature(column: int, names: Sequence[str] | None, what: str = "feature") -> str:
+    """A column of the rows in words: by its position, and its name where it has one."""
+    return f"{what} {column}" + ("" if names is None else f" ({names[column]!r})")
+
+
+def _require_squares(
+    X: Array, ids: Array, where: str, name: str = "feature", names: Sequence[str] | None = None
+) -> None:
     """Raises DataError, naming row and column, where the square of a value leaves no room in float64."""
     if X.dtype.itemsize < 8 or not len(X) or max(-X.min(), X.max()) < LARGEST:
         return
     row, column = (int(i) for i in np.argwhere(np.abs(X) >= LARGEST)[0])
     raise DataError(
         f"A {name} is too large: {X[row, column]!s}.",
-        where=f"{where}, row {int(ids[row])}, {name} {column}",
+        where=f"{where}, row {int(ids[row])}, {_feature(column, names, name)}",
         expected=f"numbers of size up to {LARGEST:.0e}, whose squares float64 holds",
         remedy="correct the value, or leave out the row",
     )
@@ -219,7 +225,7 @@ def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], cen
         if len(rows):
             raise DataError(
                 f"A feature is too large for {dtype} arithmetic: {raw.X[rows[0], column]!s}.",
-                where=f"{where}, row {int(raw.ids[rows[0]])}, feature {column}",
+                where=f"{where}, row {int(raw.ids[rows[0]])}, {_feature(column, dataset.columns)}",
                 expected=f"rows whose squared distances {dtype} holds, up to {np.finfo(dtype).max:.1e}",
                 remedy='correct the value or leave out the row; or scale: standardise=True; or dtype="float64"',
             )

@@ -321,7 +321,7 @@ def is_dask_frame(value: Any) -> bool:
 def is_mixed(value: Any) -> bool:
     """Return True if a table or array in memory holds anything but plain numbers: text, dates, some booleans."""
     if is_table(value):
-        if isinstance(value, Mapping | list | tuple) or _is_series(value):
+        if isinstance(value, Mapping | list | tuple) or is_series(value):
             return True
         if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
             return True
@@ -345,7 +345,7 @@ def is_mixed(value: Any) -> bool:
 _WORDS = {str, np.str_, bool, np.bool_, type(None), datetime.datetime, datetime.date, np.datetime64, decimal.Decimal}
 
 
-def _is_series(value: Any) -> bool:
+def is_series(value: Any) -> bool:
     """Return True if it is one column of pandas or polars, which is a table by its interface alone."""
     return hasattr(value, "dtype") and not hasattr(value, "columns") and hasattr(value, "__arrow_c_stream__")
 
@@ -370,7 +370,7 @@ def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
         require_names_apart(value.schema.names)
         return value if isinstance(value, pa.Table) else pa.Table.from_batches([value])
     try:
-        if _is_series(value):
+        if is_series(value):
             raise ValueError("a Series is one column, or one row (of which series.to_frame().T makes a table)")
         if type(value).__module__.partition(".")[0] == "pandas":
             require_names_apart([str(name) for name in value.columns])
