@@ -87,7 +87,7 @@ def command() -> None:
 class _Stop:
     """SIGTERM ends a run as Ctrl-C does: the last checkpoint is written, the result says so, the lock is released.
 
-    A wrapper may pass on the same Ctrl-C: what follows within a second does not stop the checkpoint.
+    A wrapper may pass on the same Ctrl-C: a second one within a second does not stop the checkpoint.
     """
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(command=_late("models.models_command"))
 
-    command = commands.add_parser("plan", parents=[pipeline], add_help=False, help="say what a run will cost")
+    command = commands.add_parser("plan", parents=[pipeline], add_help=False, help="print the costs of a run")
     command.add_argument(
         "--worker-memory",
         metavar="BYTES",
@@ -277,7 +277,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
     command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
     command.add_argument("--missing", choices=("error", "nan"), default="nan", help="missing features (default: nan)")
-    command.add_argument("--overwrite", action="store_true", help="replace what ingest has made there")
+    command.add_argument("--overwrite", action="store_true", help="replace an earlier result of ingest there")
     command.set_defaults(command=_late("data.ingest_command"))
 
     command = commands.add_parser("inspect", help="look at every row of a data set: columns, classes, order")
@@ -291,7 +291,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("data.inspect_command"))
 
-    command = commands.add_parser("doctor", help="show what this machine offers, and what would make it faster")
+    command = commands.add_parser("doctor", help="show the speed of this machine, and ways to raise it")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(command=_late("machine.doctor_command"))
     return parser

@@ -1,6 +1,6 @@
 """Errors: each names the value found and its place, the values accepted, and the remedy.
 
-Every error of this library carries four things: what was found, where (file, chunk, row or parameter), what was
+Every error of this library has four parts: the finding, its place (file, chunk, row or parameter), what was
 expected, and what to do about it. The class fixes the exit status of the command line.
 """
 
@@ -23,10 +23,10 @@ class StreamkernError(Exception):
     """Base class. ``what`` is one sentence; the keywords are optional and printed one a line, without secrets.
 
     Args:
-        what: what was found, in one sentence.
+        what: the finding, in one sentence.
         where: file, chunk, row or parameter it was found in.
-        expected: what would have been right.
-        remedy: what to do now.
+        expected: the values that are accepted.
+        remedy: the next step.
     """
 
     exit_status: ClassVar[int] = 1
@@ -212,7 +212,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if origin is Callable or origin is typing.get_origin(Callable[[], Any]):
         return callable(value)
     if not isinstance(origin, type) or origin is np.ndarray or getattr(origin, "_is_protocol", False):
-        return True  # the caller checks what it can do
+        return True  # the caller checks its methods
     return isinstance(value, origin)
 
 

@@ -436,8 +436,8 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
-        metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
-            ``kernel=None`` chooses. ``feature_importances_`` says what was found.
+        metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: none, but as
+            ``kernel=None`` chooses. ``feature_importances_`` has the result.
         partition: ``Partition()`` cuts the rows into leaves, with a model in each. ``"auto"``: where that is better on
             held-out rows of a sample, for tables of 30,000 rows or more whose kernel, metric, centers and solver are
             left open; ``report_["partition"]`` says why. Validation rows then choose how wide leaves blend. None: one
@@ -448,7 +448,7 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
             tails, numbers standardised); and rows of plain numbers standardised where their units differ, unless a
             kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
             ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
-            applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` says what was done.
+            applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` has the steps.
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
             may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass. Where it is
             None and ``solver="auto"`` takes another method for 20,000 rows or more, one row in twenty, at most about
@@ -470,7 +470,7 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
         n_features_in_: width d of a row.
         feature_names_in_: names of the features, shape (d,), where the rows had names.
         outcome_: how training ended: passes, rows, seconds, history.
-        report_: what the solver found out: batch, step, spectrum; and the seed.
+        report_: findings of the solver: batch, step, spectrum; and the seed.
         footprint_: projected memory, in bytes.
     """
 
@@ -516,17 +516,17 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
             uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
-        class_weight: what the rows of a class weigh, times their sample weights: a number by label, 1 for labels that
+        class_weight: weight of the rows of a class, times their sample weights: a number by label, 1 for labels that
             the dict lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities are
             nevertheless those of the rows as they are. None: 1 for all. Of several labels a row a list with a dict for
-            each, of weights of 0 and 1, or ``"balanced"``: what a row weighs by each label is multiplied.
+            each, of weights of 0 and 1, or ``"balanced"``: the weights by all labels are multiplied.
         threshold: of two classes, the metric that the cut between them is chosen for, on the rows that probabilities
             are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; of several
-            labels a row, that of each. ``report_["threshold"]`` says what was found. None: the class of the larger
+            labels a row, that of each. ``report_["threshold"]`` has the result. None: the class of the larger
             output is predicted.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
-        metric: what is learned about the features before the kernel, such as ``AGOP()``. None: nothing, but as
-            ``kernel=None`` chooses. ``feature_importances_`` says what was found.
+        metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: none, but as
+            ``kernel=None`` chooses. ``feature_importances_`` has the result.
         partition: ``Partition()`` cuts the rows into leaves, with a model in each. ``"auto"``: where that is better on
             held-out rows of a sample, for tables of 30,000 rows or more whose kernel, metric, centers and solver are
             left open; ``report_["partition"]`` says why. Validation rows then choose how wide leaves blend. None: one
@@ -537,7 +537,7 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
             tails, numbers standardised); and rows of plain numbers standardised where their units differ, unless a
             kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
             ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
-            applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` says what was done.
+            applies them in prediction. None takes rows as they are. ``report_["preprocess"]`` has the steps.
         validation: rows to stop early on: a share of the rows, held out of training, or a ``Dataset``. How many passes
             may bring no improvement is the solver's ``patience``, 3 by default; ``Direct`` takes one pass. Where it is
             None and ``solver="auto"`` takes another method for 20,000 rows or more, one row in twenty, at most about
@@ -560,7 +560,7 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         n_features_in_: width d of a row.
         feature_names_in_: names of the features, shape (d,), where the rows had names.
         outcome_: how training ended: passes, rows, seconds, history.
-        report_: what the solver found out: batch, step, spectrum; and the seed.
+        report_: findings of the solver: batch, step, spectrum; and the seed.
         footprint_: projected memory, in bytes.
     """
 

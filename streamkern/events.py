@@ -99,7 +99,7 @@ class EventLog:
 
     def _close(self) -> None:
         if self._file is not None:
-            with suppress(OSError):  # what is buffered is tried once more
+            with suppress(OSError):  # the buffer is written again
                 self._file.close()
             self._file = None
 

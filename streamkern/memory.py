@@ -23,7 +23,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 _KEPT = 32 << 20
 _PAGE = resource.getpagesize()
-_thread = threading.local()  # .keeps: whether what is freed stays in the process
+_thread = threading.local()  # .keeps: whether freed memory stays in the process
 
 
 def parse_bytes(text: str | int, where: str = "memory") -> int:
@@ -85,7 +85,7 @@ def release() -> None:
 def keeping() -> Iterator[None]:
     """Let ``release`` do nothing in this thread: of many fits alike, each takes the memory of the one before.
 
-    Looking through the heap takes 4 ms, and the pages are requested again: a fifth of what 512 leaves took.
+    Looking through the heap takes 4 ms, and the pages are requested again: a fifth of the time of 512 leaves.
     """
     before, _thread.keeps = getattr(_thread, "keeps", False), True
     try:
@@ -106,7 +106,7 @@ def _trim() -> None:
 def share_heap() -> None:
     """Let all threads of this process allocate from two heaps, before they begin.
 
-    By default glibc gives each thread its own, and each keeps what was freed in it: tens of megabytes more, and a
+    By default glibc gives each thread its own, and each keeps the memory freed in it: tens of megabytes more, and a
     different number from run to run.
     """
     library = ctypes.CDLL(None)
@@ -134,7 +134,7 @@ def resident() -> int:
 def _pages() -> tuple[int, int]:
     """Resident bytes of this process, and those among them that are pages of files, which the system may drop."""
     try:
-        with open("/proc/self/statm", "rb") as file:  # a tenth of what psutil takes
+        with open("/proc/self/statm", "rb") as file:  # a tenth of the time of psutil
             pages = file.read().split()
         return int(pages[1]) * _PAGE, int(pages[2]) * _PAGE
     except OSError:
@@ -161,7 +161,7 @@ _changing = threading.Lock()
 def limited(budget: int) -> Iterator[None]:
     """Hold this process to a budget: while the block runs, ``check`` raises where it is exceeded.
 
-    A budget is the whole process's, with what it held before. Of several in force at a time, in threads of one process,
+    A budget is the whole process's, with its memory before. Of several in force at a time, in threads of one process,
     the largest counts.
 
     Args:
@@ -195,11 +195,11 @@ def limited(budget: int) -> Iterator[None]:
 def check(coming: int = 0, where: str | None = None) -> None:
     """Raise where this process holds more than its budget, or will with ``coming`` more bytes. Takes microseconds.
 
-    Called between blocks of rows, so that what a run has kept is whole.
+    Called between blocks of rows, so that the files of a run are complete.
 
     Args:
         coming: bytes that will be allocated for certain.
-        where: what they are for: file and chunk.
+        where: their use: file and chunk.
 
     Raises:
         MemoryLimitError: the budget does not hold it.
@@ -207,16 +207,16 @@ def check(coming: int = 0, where: str | None = None) -> None:
     limit = max(list(_limits), key=lambda limit: limit.budget, default=None)
     if limit is None or limit.over(coming) <= 0:
         return
-    _trim()  # what was freed, and is still kept for this process
+    _trim()  # freed, and still kept for this process
     if limit.over(coming) <= 0:
         return
     more = f", and {format_bytes(coming)} more are needed" if coming else ""
     raise MemoryLimitError(
         f"The process holds {format_bytes(resident())}{more}: its budget is {format_bytes(limit.budget)}.",
         where=where or "between two blocks of rows",
-        expected="at most what was projected; rows, texts or chunks may be larger than the first ones, or other code "
+        expected="at most the projected memory; rows, texts or chunks may be larger than the first ones, or other code "
         "in this process holds memory",
-        remedy="give more memory (memory=, --memory); the same command then goes on from what was kept",
+        remedy="give more memory (memory=, --memory); the same command then continues from the kept results",
     )
 
 

@@ -93,13 +93,13 @@ class KernelMachine(ModelAnswers):
         shift: added after the factor: a number or shape (d,).
         columns: names of the features, or None.
         metadata: JSON-serialisable facts about the training.
-        features: the feature map φ of f(x) = Σ_j w_j φ_j(x), instead of kernel values; Z is what it is made from.
+        features: the feature map φ of f(x) = Σ_j w_j φ_j(x), instead of kernel values; Z are its centers.
         transforms: fitted preprocessing of stored rows, in order.
         origin: subtracted from scaled rows, in float64, before they are rounded; Z is relative to it. A number or
             shape (d,).
         schema: names and kinds of the columns of a table, by which rows are read; None for arrays of numbers.
-        answers: what turns outputs into probabilities or intervals; None where there were no rows to learn it from.
-        sums: what rows are added to and taken from, see ``update_model``; None where the solver did not keep them.
+        answers: calibration of probabilities or intervals; None where there were no rows to learn it from.
+        sums: normal equations, see ``update_model``; None where the solver did not keep them.
     """
 
     kernel: Kernel
@@ -242,7 +242,7 @@ class KernelMachine(ModelAnswers):
                 columns, a list of dicts), whose columns are found by their names; a Dataset; or a path.
             executor: where blocks run; threads of this process by default.
             threads: at most so many without an executor, the cores of the process by default; bits are the same.
-            scales: whether what ``intervals`` are made from is returned along with them: shape (n, 2c).
+            scales: whether the outputs for ``intervals`` are returned along with them: shape (n, 2c).
 
         Raises:
             DataError: the width differs, or a feature is NaN or infinite; the message names the row.
@@ -276,7 +276,7 @@ class KernelMachine(ModelAnswers):
             X: as in ``decision_function``; every stored row once.
             executor: where blocks run; threads of this process by default.
             outputs: whether outputs are wanted too.
-            scales: whether what intervals are made from is returned along with them, see ``intervals``.
+            scales: whether the outputs for intervals are returned along with them, see ``intervals``.
             rows: first and last + 1 row; all by default.
             unseen: takes the number of rows with a category that training did not see, by column.
 
@@ -305,7 +305,7 @@ class KernelMachine(ModelAnswers):
     ) -> Callable[[Array], Array]:
         """A function from stored rows in memory (n, d) to outputs (n, c); work common to all calls is done once.
 
-        With ``scales`` to (n, 2c): with what ``intervals`` are made from. ``panels`` says where panels are kept.
+        With ``scales`` to (n, 2c): with the outputs for ``intervals``. ``panels`` says where panels are kept.
 
         Many threads may call it. It raises DataError as ``decision_function`` does, and trusts the shape.
         """
@@ -642,5 +642,5 @@ def _evaluated(
     c = encoding.outputs
     if outputs.shape[1] == c:
         return encoding.decode(outputs)
-    # Of intervals: outputs, and what their scales are made from, which has no unit.
+    # Of intervals: outputs, and those for their scales, which have no unit.
     return np.concatenate([encoding.decode(np.ascontiguousarray(outputs[:, :c])), outputs[:, c:]], axis=1)

@@ -27,7 +27,7 @@ _NAMED = re.compile(
 )
 # A path makes one slash of two. Repetitions are bounded: a long word, which a damaged file may hold, takes linear time.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{1,30}):/{1,2}")
-_END = r"\s'\"<>\\"  # what ends a URL within a text
+_END = r"\s'\"<>\\"  # characters that end a URL within a text
 _WORD = re.compile(rf"[^{_END}]+")
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs", "az", "adl")  # scheme://container@account: no secret
 

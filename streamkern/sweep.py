@@ -23,7 +23,7 @@ from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
 Contribute = Callable[[Any, Any], Parts]
-"""What a block contributes under a state: a picklable callable that returns a tuple of values that add."""
+"""The contribution of a block under a state: a picklable callable that returns a tuple of values that add."""
 
 Companions = Callable[[Any], Iterable[Any]]
 """state -> blocks that the contribution of a step needs in addition to its own; picklable."""
@@ -42,8 +42,8 @@ class Contribution(ABC):
 
         Args:
             block: rows.
-            state: what was broadcast.
-            begun: what ``begin`` returned for this block, or None.
+            state: the broadcast one.
+            begun: the token of ``begin`` for this block, or None.
             companions: blocks that the iteration's ``companions`` gave for the state.
         """
 
@@ -64,7 +64,7 @@ class ScanWork:
 
     Args:
         blocks: where blocks come from.
-        contribution: what each contributes.
+        contribution: of each block.
     """
 
     blocks: Blocks
@@ -85,7 +85,7 @@ class StepWork:
 
     Args:
         blocks: where blocks come from.
-        contribution: what each contributes.
+        contribution: of each block.
         companions: other blocks that it needs under a state; None for none.
     """
 

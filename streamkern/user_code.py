@@ -41,7 +41,7 @@ _KIND = (
     | inspect.CO_COROUTINE
     | inspect.CO_ASYNC_GENERATOR
 )
-"""Flags of code that say what calling it does; others are of the file that it was compiled from."""
+"""Flags of code that change a call of it; others are of the file that it was compiled from."""
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 _PACKAGE = __name__.partition(".")[0]
@@ -66,7 +66,7 @@ def code_identity(value: Any) -> CodeIdentity:
     walk = _Walk()
     try:
         digest = walk.digest(value)
-    except Exception as error:  # objects of the user's raise what they like when they are looked at
+    except Exception as error:  # objects of the user's may raise anything when they are read
         digest = ""
         walk.unknown = f"{_name(value)} refers to an object that cannot be compared: {type(error).__name__}."
     return CodeIdentity(digest, walk.unknown)
@@ -310,7 +310,7 @@ class _Walk:
         try:
             reduce = copyreg.dispatch_table.get(kind)
             reduced = value.__reduce_ex__(2) if reduce is None else reduce(value)
-        except Exception:  # locks, files, generators and classes of the user's raise what they like
+        except Exception:  # locks, files, generators and classes of the user's may raise anything
             self._doubt(f"a {_name(kind)} that it refers to cannot be compared with another one.")
             return ("unknown", _name(kind))
         if isinstance(reduced, str):  # the name of a global

@@ -682,7 +682,7 @@ estimators.py: random_state is
     test_estimators.py::test_a_random_state_of_any_kind_gives_a_seed_that_is_told
 kernels/base.py: ... has no parameter
     kernels/test_compose.py::test_parameters_have_names_and_are_set_in_a_new_kernel
-pipeline/pipeline.py: ... imports what cannot be imported:
+pipeline/pipeline.py: ... has an import that fails:
     test_user_faults.py::test_a_pipeline_file_that_fails_is_one_error_with_its_line
 data/augment.py: An augmentation raised
     test_user_faults.py::test_a_function_of_the_users_that_fails_in_training_is_one_error
@@ -824,7 +824,7 @@ storage/parquet_files.py: row group
     storage/test_parquet_bad_input.py::test_a_corrupt_page_is_named_by_file_and_row_group
 storage/parquet_files.py: the file has changed since the dataset was o
     storage/test_parquet_bad_input.py::test_a_file_that_changes_or_goes_while_open_is_named
-storage/remote.py: http has no listing: what lies below this URL canno
+storage/remote.py: http has no listing: the objects below this URL can
     storage/test_remote.py::test_http_has_no_listing_and_says_so_where_one_is_needed
 storage/remote.py: the server sends whole files where a part was reque
     storage/test_remote.py::test_a_server_without_ranges_is_told_apart
@@ -872,9 +872,9 @@ commands/runs.py: The report needs
     an installation without Bokeh
 model.py: The model's description is incomplete:
     a model of another release: its checksum holds, and a field is not there
-storage/arrow.py: 'a piece is not what was declared: ' + (reason if ta
+storage/arrow.py: 'a piece differs from its declaration: ' + (reason i
     a Dask frame whose partitions are not as it declares
-storage/artifact.py: The description is not what was written: its chec
+storage/artifact.py: The description is damaged: its checksum differs.
     fuzz_artifacts.py
 storage/dask.py: computing the frame failed:
     a Dask frame whose partitions fail

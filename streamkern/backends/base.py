@@ -52,7 +52,7 @@ class Backend(Protocol):
     ) -> None:
         """Gather, convert and scale: ``out[i] = float32(raw[index[i]]) * scale + offset``.
 
-        Rows of a ``wide`` dtype are ``float32(float64(raw[index[i]]) * scale + offset)``: what is subtracted from them
+        Rows of a ``wide`` dtype are ``float32(float64(raw[index[i]]) * scale + offset)``: the offset subtracted there
         goes before they are rounded.
 
         Args:

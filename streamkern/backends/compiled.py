@@ -74,7 +74,7 @@ class Loop:
         # Numba names a function's code in an index before it writes the code, and locks neither: another process would
         # take what lies there, the code of another release of numba or of another type, for this function's.
         folder = dispatcher.stats.cache_path
-        # Compiling leaves garbage, and reading what is kept does not.
+        # Compiling leaves garbage, and reading cached code does not.
         pause = paused_collector() if self.is_compiled() else nullcontext()
         with pause, turn(Path(folder) / "streamkern") if folder else nullcontext():
             for signature in self._signatures:

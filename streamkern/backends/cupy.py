@@ -1,7 +1,7 @@
 """The GPU: CuPy's arrays, streams, memory pool, cuBLAS and cuSOLVER. Nothing else in the library imports CuPy.
 
 These lines run only where there is a GPU, so they are few: everything that can be tested without one stands elsewhere,
-the kernels in ``cuda.py``, and what is computed with them in ``engine/on_device.py``. ``pytest -m gpu`` covers this
+the kernels in ``cuda.py``, and the verbs that use them in ``engine/on_device.py``. ``pytest -m gpu`` covers this
 file.
 """
 
@@ -201,7 +201,7 @@ class CupyDevice:
             f"The GPU has no memory left: {error}",
             where=self.name,
             expected=f"what this process may use, {format_bytes(self.budget)}, to be free",
-            remedy="stop what else runs on it, use fewer centers or a smaller batch, or --device cpu",
+            remedy="stop other programs on it, use fewer centers or a smaller batch, or --device cpu",
         )
 
 

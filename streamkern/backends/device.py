@@ -1,8 +1,8 @@
 """The protocol of devices: arrays in their memory, loops over these, and transfers of rows.
 
-Only what has p or d numbers a row lives on a device: rows, centers, a panel of kernel values, the factor of an exact
-projection. What has a number an output, for a row or a center (residuals, gradients, weights), comes back to the host,
-where solvers, sums and checkpoints are what they are without a device.
+Only arrays of p or d numbers a row live on a device: rows, centers, a panel of kernel values, the factor of an exact
+projection. Arrays of a number an output, for a row or a center (residuals, gradients, weights), comes back to the host,
+where solvers, sums and checkpoints are the same as without a device.
 """
 
 from __future__ import annotations

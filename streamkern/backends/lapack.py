@@ -27,7 +27,7 @@ def potrf(A: Array) -> Array:
     """Lower factor L of A = L Lᵀ, bit for bit that of ``scipy.linalg.cholesky``.
 
     Args:
-        A: shape (p, p), float32 or float64; only what is on the diagonal and below it is looked at.
+        A: shape (p, p), float32 or float64; only the diagonal and the triangle below it are read.
 
     Raises:
         LinAlgError: a pivot is not positive.

@@ -4,7 +4,7 @@ Three rules hold for every loop here. No fast-math, so that the order of operati
 multiplications and additions too, and the bits do not depend on the vector width. No branch, conversion or library call
 inside an innermost loop that has no vector form: exponential, logarithm, sine and cosine are polynomials on the
 number's own bits. No compilation at import: a loop is compiled, or read from Numba's cache, when it is first called,
-once for the types listed with it. The cache goes by the file of a loop, so what is compiled into it stands here too.
+once for the types listed with it. The cache is keyed by the file of a loop, so all code compiled into it is here.
 """
 
 from __future__ import annotations

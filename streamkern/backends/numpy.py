@@ -36,7 +36,7 @@ class NumpyBackend:
     ) -> None:
         check_gather(raw, index, out)
         if wide(raw.dtype):
-            with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold is left to finite_rows
+            with np.errstate(over="ignore", invalid="ignore"):  # finite_rows reports overflows of float32
                 out[...] = raw[index].astype(np.float64) * np.asarray(scale, np.float64) + np.asarray(
                     offset, np.float64
                 )

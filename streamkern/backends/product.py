@@ -1,7 +1,7 @@
 """Matrix products of the shapes that a kernel block and its set-up have, at the rate of the processor's vector units.
 
 A BLAS library copies both factors into a layout of its own at every call. Here the centers are packed once for a run,
-and the panel of kernel values, which is far larger than what it is multiplied with, is not copied at all. And a library
+and the panel of kernel values, which is far larger than the other factor, is not copied at all. And a library
 that does not know a processor runs older kernels on it: these are compiled for the processor they run on.
 
 Every element of a product is one chain of fused multiply-adds in the order of the sum, started afresh every ``DEPTH``

@@ -2,7 +2,7 @@
 
 Up to 32 columns lie one after another, and vectors go along the rows of A, so that ten columns cost ten and not a whole
 vector of sixteen. An element of A W is a sum of sixteen chains of fused multiply-adds, each of every sixteenth term,
-and of what is left beyond whole vectors; one of Aᵀ R a single chain in the order of the rows. Bits depend on neither
+and of the rest beyond whole vectors; one of Aᵀ R a single chain in the order of the rows. Bits depend on neither
 tiles nor threads nor the width of vectors.
 
 A may hold integers of 16 bits, in whole vectors, which become float32 in the registers, exactly: where a product is

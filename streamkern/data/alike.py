@@ -42,7 +42,7 @@ def require_alike(
         rows: the rows.
         n_features: stored width of the training rows.
         columns: their names, or None.
-        transforms: what training does to stored rows, in order.
+        transforms: of stored rows by training, in order.
         schema: kinds of the training rows' columns, by which these rows are read; None if they have no schema.
 
     Raises:

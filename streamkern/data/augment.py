@@ -20,7 +20,7 @@ from streamkern.user_code import code_identity, in_words, users_place
 class Augmentation(Protocol):
     """A small frozen value that changes scaled rows in place.
 
-    What it does to a row depends on the row, its id, its copy number and the seed alone, never on its neighbours in
+    Its effect on a row depends on the row, its id, its copy number and the seed alone, never on its neighbours in
     the block; so rows read again, or cut differently, come out the same.
     """
 
@@ -70,11 +70,11 @@ class FeatureDropout(Parameters):
     """Replaces each feature of a row by a value, independently with a probability.
 
     Feature j of a row is dropped where the row's standard normal j of ``rng.normal_rows`` lies below Φ⁻¹(probability).
-    The others are not scaled up: a row without dropout is what prediction sees.
+    The others are not scaled up: prediction sees rows without dropout.
 
     Args:
         probability: of a feature to be dropped, in [0, 1].
-        value: what takes its place, in units of the scaled features: 0 is the mean after standardising.
+        value: its replacement, in units of the scaled features: 0 is the mean after standardising.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -184,7 +184,7 @@ class Custom:
         U = uniform_rows(seed, copies, row_ids, self.uniforms)
         try:
             made = self.function(X, U)
-        except Exception as error:  # the user's code raises what it likes
+        except Exception as error:  # the user's code may raise anything
             raise DataError(
                 f"An augmentation raised {in_words(error)}",
                 where=users_place(error) or self.name,

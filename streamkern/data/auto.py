@@ -57,7 +57,7 @@ MOST_INDICATORS = 255
 """Categories of a column up to which each gets an indicator."""
 
 LOOKED_AT = 1_000
-"""Texts of a column that are looked at for what they stand for."""
+"""Texts of a column that are examined for numbers and dates."""
 
 KNOTS = 100
 """Quantiles that a map to normal quantiles is made of."""
@@ -473,7 +473,7 @@ def notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str
             counted = [f"{c} ({len(v):,})" for c, v in zip(columns, transform.categories, strict=True)]
             found.append(f"means of the target for each category, out of fold: {_listed(counted)}")
         elif isinstance(transform, Calendar):
-            found.append(f"dates as what a calendar knows: {_listed(columns)}")
+            found.append(f"dates as parts of the calendar: {_listed(columns)}")
         elif isinstance(transform, Keep):
             left = [name for j, name in enumerate(names) if j not in transform.columns and not name.endswith(BY_VALUE)]
             why = f"no value, one value only, or a category for every other row or {MAX_CATEGORIES:,} of them"

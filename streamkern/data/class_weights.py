@@ -177,7 +177,7 @@ def _label_factors(encoding: Indicators, facts: Statistics, class_weight: ClassW
     if isinstance(class_weight, str):
         have = np.array([facts.masses[j] for j in range(L)])
         masses = np.clip(np.column_stack([whole - have, have]), 0.0, whole)
-        some = masses > 1e-9 * whole  # what rounding leaves of a label that all rows have
+        some = masses > 1e-9 * whole  # the rounding error of a label that all rows have
         return np.where(some, whole / (some.sum(axis=1)[:, None] * np.where(some, masses, 1.0)), 1.0)
     given = class_weight if isinstance(class_weight, list | tuple) else ()
     if len(given) != L:

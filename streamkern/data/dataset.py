@@ -324,7 +324,7 @@ class Dataset:
     ) -> Dataset:
         """A fixed sample of exactly ``rows`` stored rows, the same under any chunking; uniform by default.
 
-        A stratified or weighted sample depends on what rows hold: it reads them at once, a chunk at a time, and keeps
+        A stratified or weighted sample depends on values of rows: it reads them at once, a chunk at a time, and keeps
         the ids of its rows, 8 bytes each.
 
         Args:

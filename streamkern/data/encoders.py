@@ -20,7 +20,7 @@ Names = tuple[str, ...] | None
 """Names of features, or None where they have none."""
 
 UNKNOWN = ("missing", "error", "ignore")
-"""What to do with a category that training did not see."""
+"""Treatments of a category that training did not see."""
 
 _FOLDS = 0x666F6C64  # name of the draw of folds
 _TIMES = {"time": 1, "year": 1, "month": 2, "day": 2, "yearday": 2, "weekday": 2, "hour": 2}
@@ -176,7 +176,7 @@ def located(x: Array, values: Array) -> tuple[IntArray, Array]:
 
 
 QUANTILE = " (quantile)"
-"""What follows the name of a number in that of its quantiles."""
+"""Suffix of the name of a number in that of its quantiles."""
 
 
 @serializable
@@ -188,8 +188,8 @@ class Curves:
         n_in: columns of a row that comes in.
         columns: positions, ascending.
         knots: ascending values of each column, shape (k,).
-        heights: what each knot becomes.
-        kept: whether the columns stay as they are, and what they become follows after all columns.
+        heights: the value of the curve at each knot.
+        kept: whether the columns stay as they are, and their curves are appended after all columns.
     """
 
     n_in: int
@@ -235,7 +235,7 @@ class Curves:
 
 
 BY_VALUE = " (by value)"
-"""What follows the name of a number in that of its copy, of which each value is a category."""
+"""Suffix of the name of a number in that of its copy, of which each value is a category."""
 
 
 @serializable

@@ -23,7 +23,7 @@ Shape = tuple[int, int] | tuple[int, int, int]
 class RandomCrop(Parameters):
     """Pads an image on every side and cuts its size out again at a random place, uniform among all.
 
-    The shift is at most ``padding`` pixels either way: what LeCun et al. (1998) and He et al. (2016) train with.
+    The shift is at most ``padding`` pixels either way, as in LeCun et al. (1998) and He et al. (2016).
 
     Args:
         shape: height and width of the stored images, or height, width and channels.
@@ -97,7 +97,7 @@ class RandomErasing(Parameters):
         probability: of a rectangle.
         area: least and largest share of the image.
         aspect: least and largest ratio of height to width.
-        value: what is written, in units of the scaled features.
+        value: of the erased pixels, in units of the scaled features.
 
     Raises:
         UsageError: a parameter is out of range.

@@ -28,7 +28,7 @@ MEDIAN_BYTES = 32 << 20
 """Most bytes of the rows that medians are taken over."""
 
 Contribution = Callable[[tuple[Raw, str], Any], tuple[Any, ...]]
-"""What the stored rows of a block, prepared by the steps before, add to a sum."""
+"""The terms of a sum from the stored rows of a block, prepared by the steps before."""
 
 
 @runtime_checkable
@@ -374,7 +374,7 @@ def sum_present(block: tuple[Raw, str], state: Any) -> tuple[Any, ...]:
     missing = np.isnan(X)
     count = (~missing).sum(axis=0)
     pivot = np.where(count > 0, np.fmin.reduce(X, axis=0, initial=np.inf), 0.0)  # sums about it keep their digits
-    with np.errstate(invalid="ignore"):  # what is infinite is refused by the statistics
+    with np.errstate(invalid="ignore"):  # the statistics refuse infinite values
         centred = np.where(missing, 0.0, X - pivot)
         return (Present(count, pivot + centred.sum(axis=0) / np.maximum(count, 1), np.full(X.shape[1], len(X))),)
 

@@ -19,7 +19,7 @@ class Quarantined(NamedTuple):
         start: id of the first row.
         stop: id of the last row + 1.
         where: the chunk in words.
-        why: what is wrong with it.
+        why: the error of reading it.
     """
 
     start: int

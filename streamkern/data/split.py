@@ -84,7 +84,7 @@ class Without:
 
 
 Chooser = Rule | Listed | Without
-"""What says which rows take part."""
+"""A rule that chooses rows."""
 
 
 def chosen(rules: Sequence[Chooser], start: int, stop: int) -> IntArray | None:

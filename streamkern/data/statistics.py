@@ -317,7 +317,7 @@ def summarise(
     """Finish the sums of ``Moments``.
 
     Args:
-        sums: what the sweep returned.
+        sums: the result of the sweep.
         moments: the contribution it summed.
         flat: whether stored targets have shape (n,).
         has_target: whether there are targets.

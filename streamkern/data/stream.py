@@ -73,7 +73,7 @@ class Assembly:
         center: subtracted from every row after augmentation, besides the dataset's origin: shape (d,) or a number.
         dtype: float32 or float64.
         backend: where the loops run.
-        mean_weight: what sample weights are divided by.
+        mean_weight: divisor of sample weights.
     """
 
     dataset: Dataset

@@ -249,7 +249,7 @@ class Indicators(Continuous):
     Args:
         mean: zeros, shape (L,): nothing is subtracted.
         names: of the labels; numbers where the target has no names for them.
-        cuts: what outputs are compared with, one number a label; empty for 1/2.
+        cuts: thresholds of outputs, one number a label; empty for 1/2.
     """
 
     flat: bool = False

@@ -140,7 +140,7 @@ def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
 
     Args:
         source: stored rows.
-        transforms: what the model does to them, in order.
+        transforms: of rows by the model, in order.
 
     Raises:
         DataError: a feature is text, and none of the transforms makes categories of it.

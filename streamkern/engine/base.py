@@ -1,7 +1,7 @@
 """The verbs of all heavy arithmetic: rows against centers, and tall or square matrices. Solvers call nothing else.
 
 Implementations stand side by side: ``host`` (compiled tiles, the default), ``numpy`` (the reference, which needs no
-compiler), ``device`` (a GPU, by the array API) and ``meter`` (shapes only: what a run takes, before it runs).
+compiler), ``device`` (a GPU, by the array API) and ``meter`` (shapes only: the cost of a run, before it runs).
 
 What every implementation promises. Sums are taken in an order that depends on shapes alone, never on threads, so that
 bits do not depend on them. Results have the dtype of what goes in unless a verb says otherwise. Matrices in float64
@@ -29,7 +29,7 @@ Imap = Callable[..., Iterator[Any]]
 """Runs a function over items wherever the run's blocks are computed: ``Executor.imap``."""
 
 Respond = Callable[[Array, slice], Array]
-"""(F, rows) -> r: what a tile of rows answers to its outputs F, shape (tile, c), which it may overwrite."""
+"""(F, rows) -> r: the response of a tile of rows to its outputs F, shape (tile, c), which it may overwrite."""
 
 TILE_BYTES = 16 << 20
 """Largest panel k(X_tile, Z) held at once by one thread, in bytes, unless a single row is larger."""
@@ -162,8 +162,8 @@ class Engine(Protocol):
 
         Args:
             condition: of the data.
-            bound: what memory is projected for, and seconds too.
-            likely: what seconds are predicted for, where that is another.
+            bound: the value for projections of memory, and of seconds too.
+            likely: the value for predictions of seconds, if another.
         """
 
     def count(self, mask: Array) -> int:
@@ -262,7 +262,7 @@ class Engine(Protocol):
         """Add ΦᵀΦ, on its diagonal and below, to a packed triangle (``triangle.packed_size``): float64."""
 
     def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        """Wᵀ W B, shape (n, c), reading W (q, n) from memory once. W may be what ``place`` returned."""
+        """Wᵀ W B, shape (n, c), reading W (q, n) from memory once. W may be a result of ``place``."""
 
     def place(self, W: Any) -> Any:
         """A matrix, or a packed factor, as it is read in every step: on a device, there."""

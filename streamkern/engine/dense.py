@@ -69,7 +69,7 @@ def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
     """A⁻¹ B for symmetric positive definite A, which is overwritten.
 
     Args:
-        A: shape (p, p), float64; only what is on the diagonal and below it is looked at.
+        A: shape (p, p), float64; only the diagonal and the triangle below it are read.
         B: shape (p, c).
         parallel: runs tiles.
 

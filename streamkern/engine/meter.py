@@ -53,7 +53,7 @@ class MeterEngine:
 
     Args:
         meter: counts.
-        real: the engine that a run will have, whose centers take what it says they do.
+        real: the engine that a run will have, which states the memory of centers.
         slots: threads, or blocks that run at a time.
         overlaps: as of the executor that a run will have.
         top: the largest eigenvalue of a preconditioned kernel, as a share of its trace: what a step's batch follows.
@@ -309,7 +309,7 @@ class MeterEngine:
         for rows in panel_rows(p):
             self.meter.count("values", (rows.stop - rows.start) * (min(rows.start, lead) + rows.stop - rows.start))
         self.meter.count("gemm", 2.0 / 3.0 * float(lead) ** 3 + 2.0 * (p - lead) * float(lead) * lead)
-        # Kernel values, V, the panel, and what is packed of them.
+        # Kernel values, V, the panel, and packed copies.
         with self.meter.scratch(4 * min(PANEL, p) * wide * 4 + 6 * PANEL * PANEL * 8):
             inside = [self._new((rows.stop - rows.start, rows.stop), np.float32) for rows in panel_rows(lead)]
             beyond = [
@@ -405,7 +405,7 @@ class MeterEngine:
             matvec(self._new((n,)))
         return self.top * n
 
-    # ------------------------------------------------------------------------------ what verbs share
+    # ------------------------------------------------------------------------------ common to verbs
 
     def _new(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
         return self.meter.array(shape, dtype)

@@ -103,7 +103,7 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
     """The meter of a run whose blocks are computed on a device; ``device.meter.peak`` has the bytes of the device.
 
     Args:
-        meter: counts what the host does.
+        meter: counts the work of the host.
         real: the engine of the host.
         slots: threads.
         top: as of ``MeterEngine``.

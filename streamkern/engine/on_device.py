@@ -1,8 +1,8 @@
 """The verbs of a device: kernel values, their products and the factor of an exact projection are computed there.
 
-What goes in on the host comes out on the host. Every line is of the array API, so that any device's namespace will do,
+Results of arrays on the host are on the host. Every line is of the array API, so that any device's namespace will do,
 and none knows which it is. What has p or d numbers a row lives on the device; what has a number an output (residuals,
-gradients, weights) comes back, where solvers, sums and checkpoints are what they are without a device.
+gradients, weights) comes back, where solvers, sums and checkpoints are the same as without a device.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Meter:
         counts: operations by kind.
         alive: bytes held now.
         peak: most bytes held at a time since ``restart``.
-        scale: how many times what happens now happens.
+        scale: repetitions of the operations that are counted now.
         parallel: whether it happens in threads, a block each.
     """
 
@@ -93,13 +93,13 @@ class _Memory:
 
 
 class Shaped(NDArrayOperatorsMixin):
-    """An array without numbers. What has no shape of its own to answer with (its truth, its values) is an error.
+    """An array without numbers. A request for its values, or its truth, is an error.
 
     Args:
-        meter: sees what is done with it.
+        meter: counts operations on it.
         shape: its shape.
         dtype: its dtype.
-        memory: what it lies in.
+        memory: the memory it lies in.
         kind: ``panel`` for values of a basis, products with which are counted separately.
     """
 
@@ -108,7 +108,7 @@ class Shaped(NDArrayOperatorsMixin):
     def __init__(self, meter: Meter, shape: tuple[int, ...], dtype: np.dtype[Any], memory: _Memory, kind: str) -> None:
         self.meter, self.shape, self.dtype, self.memory, self.kind = meter, tuple(shape), dtype, memory, kind
 
-    # ------------------------------------------------------------------------------ what an array says of itself
+    # ------------------------------------------------------------------------------ attributes of an array
 
     @property
     def ndim(self) -> int:

@@ -31,7 +31,7 @@ def open_executor(scheduler: Scheduler = "threads", threads: int | None = None) 
         threads: threads of this process, and how many worker processes ``processes`` starts; its cores by default.
 
     Raises:
-        UsageError: the setting means nothing, or needs what is not installed.
+        UsageError: the setting is invalid, or needs a package that is not installed.
         StorageError: no scheduler answers at the address, or it has no workers.
     """
     thread_count(threads)

@@ -15,13 +15,13 @@ import numpy as np
 from streamkern.execute.request_counts import WorkerCounts
 
 Parts = tuple[Any, ...]
-"""What a block contributes: values that add with ``+``, each to its like."""
+"""The contribution of a block: values that add with ``+``, each to its like."""
 
 Position = tuple[int, int]
 """(pass, step)."""
 
 PIPELINE_FILE = "streamkern_pipeline_"
-"""How the names of modules begin that are pipeline files: no worker can import them, so what they define is sent."""
+"""How the names of modules begin that are pipeline files: no worker can import them, so their definitions are sent."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -77,7 +77,7 @@ class SharedWork(Protocol):
 
         Args:
             held: a tile of centers.
-            part: what of the state belongs to it.
+            part: the part of the state that belongs to it.
             blocks: of rows.
         """
 
@@ -115,7 +115,7 @@ class StepResult(NamedTuple):
 
     Attributes:
         parts: the sums.
-        shares: what each worker did.
+        shares: of each worker in the work.
         reduce: seconds outside the slowest worker: pickling, the wire, adding up.
         retries: attempts that were lost with a worker.
         losses: workers that went away meanwhile.
@@ -158,7 +158,7 @@ class Allowance(NamedTuple):
 
     Attributes:
         budget: bytes, whatever it held before: the budget of the run.
-        first: bytes projected for a worker of one thread, beyond what it held before; they are allowed as well.
+        first: bytes projected for a worker of one thread, beyond its memory before; they are allowed as well.
         more: bytes projected for each further thread.
     """
 
@@ -170,7 +170,7 @@ class Allowance(NamedTuple):
         """Return the bytes that a worker may hold.
 
         Args:
-            before: what it held before.
+            before: its memory before.
             threads: its threads.
         """
         return max(self.budget, before + self.first + (threads - 1) * self.more)
@@ -243,8 +243,8 @@ class Executor(Protocol):
         A step follows the one before: of its state only the first is looked at, and that after a worker is lost.
 
         Args:
-            work: what workers do.
-            part: (state, tile) -> what of a state belongs to a tile of centers.
+            work: of the workers.
+            part: (state, tile) -> the part of a state that belongs to a tile of centers.
         """
 
 

@@ -370,8 +370,8 @@ class DaskExecutor:
                 raise StorageError(
                     f"The cluster cannot run a task: {type(error).__name__}: {error}",
                     where=self.address,
-                    expected="scheduler and workers that load what this process sends",
-                    remedy="install the same versions of streamkern and of what it needs on scheduler and workers",
+                    expected="scheduler and workers that load pickles of this process",
+                    remedy="install the same versions of streamkern and its requirements on scheduler and workers",
                 ) from error
 
     def miss(self, future: Future[Any], worker: str | None, deadline: float | None) -> None:
@@ -509,7 +509,7 @@ class Lanes:
             except TimeoutError:
                 self.executor.miss(placed.future, placed.address, deadline)
                 self._require_others()
-            except (Exception, CancelledError) as error:  # what the work itself raises comes as an answer
+            except (Exception, CancelledError) as error:  # exceptions of the work itself come as replies
                 raise LostError from error
 
     def _require_others(self) -> None:
@@ -522,14 +522,14 @@ class Lanes:
 class SharedLanes(Lanes):
     """Tiles of centers on the workers of a cluster; the driver calls the root of their tree.
 
-    What they hold is made again from the state of the driver when a worker is lost, and the step is repeated. Workers
+    Their tiles are made again from the state of the driver when a worker is lost, and the step is repeated. Workers
     need nothing of the driver for the next step of a pass: they get its request before they have answered this one, so
     that they compute while the driver updates.
 
     Args:
         executor: whose workers.
-        work: what they do.
-        part: (state, tile) -> what of a state belongs to a tile.
+        work: of the workers.
+        part: (state, tile) -> the part of a state that belongs to a tile.
     """
 
     def __init__(self, executor: DaskExecutor, work: SharedWork, part: Callable[[Any, int], Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 class Prefetch:
     """Builds blocks in the background, in the order they were announced, and hands each out once.
 
-    What it holds is bounded by what is announced: the caller announces a step or two.
+    Its memory is bounded by the announced blocks: the caller announces a step or two.
 
     Args:
         build: makes the block of a key.

@@ -1,6 +1,6 @@
 """A share of the centers, on a worker of a cluster: some tiles of them, with their weights, for all rows of a step.
 
-The workers of a step form a tree, and what they send goes along it from worker to worker; the driver calls its root.
+The workers of a step form a tree, and their sums go along it from worker to worker; the driver calls its root.
 Three things are exchanged, each up the tree and down again: the rows of the step, each lane's read by one worker; sums
 over tiles of centers, such as outputs; and sums that follow from those. A message up holds the sums of the largest
 complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26). Rows do not depend on
@@ -89,7 +89,7 @@ class ShareActor:
     Args:
         shared: the work.
         route: which tiles.
-        parts: pickled: what of the state belongs to each of them.
+        parts: the part of the state for each of them, pickled.
         first: number of the first step.
     """
 
@@ -268,7 +268,7 @@ class ShareActor:
 
         Raises:
             LostError: a worker does not answer.
-            Exception: what one of them raised.
+            Exception: that of one of them.
         """
         try:
             value = compute()

@@ -163,7 +163,7 @@ class LanePool:
     """Some of a run's lanes, stepped by a pool of threads.
 
     Args:
-        work: what a lane does.
+        work: of a lane.
         mine: the lanes held here.
         lanes: how many lanes the run has.
         pool: the threads.
@@ -218,7 +218,7 @@ class LanePool:
 
         Args:
             position: the step; once it comes nothing more is begun.
-            count: blocks at most: what is begun is held.
+            count: blocks at most: those begun stay in memory.
             wait: for blocks that are not made yet.
         """
         with self._lock:

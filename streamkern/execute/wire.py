@@ -64,7 +64,7 @@ class Shared:
             return nullcontext()
         return limited(self.allowed.bytes(self.held, get_worker().state.nthreads))
 
-    def __sizeof__(self) -> int:  # what Dask believes it costs to hold and to copy
+    def __sizeof__(self) -> int:  # for Dask's estimates of memory and copies
         return self._bytes
 
 

@@ -26,7 +26,7 @@ from streamkern.types import Array, Parameters
 FACTOR_JITTER = 4.0
 """Units of rounding of tr K(Z, Z): with less on the diagonal, a rounded matrix need not have a Cholesky factor."""
 
-_DIRECTIONS, _SCALES, _PHASES = range(3)  # what a random number is for
+_DIRECTIONS, _SCALES, _PHASES = range(3)  # uses of random numbers
 _FEATURES = 0x66656174757265  # name of the draw, beside others of the same seed
 _SUBSTITUTED = 512  # columns of a triangular product at a time
 
@@ -55,7 +55,7 @@ class FeatureMap(Protocol):
             d: width of the rows.
             dtype: float32 or float64, of the values and of the arithmetic.
             Z: centers, shape (p, d), as they are: not centred. None where the map needs none.
-            center: what rows are centred by when the basis sees them: a number or shape (d,). The basis, given
+            center: subtracted from rows before the basis sees them: a number or shape (d,). The basis, given
                 x − center, returns φ(x).
 
         Raises:

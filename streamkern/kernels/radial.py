@@ -280,7 +280,7 @@ def profile_values(kernel: Any, values: Array) -> Array:
     """
     try:
         made = np.asarray(kernel.function(values))
-    except Exception as error:  # the user's code raises what it likes
+    except Exception as error:  # the user's code may raise anything
         raise UsageError(
             f"The function of {type(kernel).__name__} raised {in_words(error)}",
             where=users_place(error) or type(kernel).__name__,

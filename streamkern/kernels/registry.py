@@ -46,7 +46,7 @@ def named_kernel(given: Any, where: str) -> Kernel | None:
 
     Args:
         given: the parameter.
-        where: what the parameter is called in an error.
+        where: name of the parameter in an error.
 
     Raises:
         UsageError: it is something else.

@@ -67,7 +67,7 @@ class StreamedExpansion(Basis):
     Args:
         kernel: the kernel.
         Z: centers, shape (p, d).
-        center: what they are centred by, shape (d,).
+        center: subtracted from them, shape (d,).
         engine: evaluates.
     """
 

@@ -130,7 +130,7 @@ def values_answers(
 
     Args:
         models: of the leaves; None for one of constant outputs.
-        constant: of the leaves of constant outputs, what they say of rows that are left out; None for all others.
+        constant: outputs of leaves of constant outputs on rows that are left out; None for all others.
         mass: weight of each leaf's rows.
         problem: of all rows, without centers.
         basis: makes the functions of all leaves from their models.

@@ -58,12 +58,12 @@ TRIAL_LEAVES = 4
 HELD_OUT = 0.2
 
 LEAST_TABLE = 30_000
-"""Rows from which leaves are tried by default: of fewer the trial is much of what a fit takes."""
+"""Rows from which leaves are tried by default: of fewer the trial is much of the cost of a fit."""
 
 MOST_WORK = 1200 * SECOND
 """Work of leaves by default, at most: twenty minutes on two slow cores."""
 
-_DRAW = 0x6F6E65  # keeps the sample distinct from what else is drawn
+_DRAW = 0x6F6E65  # name of the draw of the sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ def fit_any(
     """One model of all rows, or one in every leaf, as the recipe says: arguments and errors of ``solvers.fit.fit``.
 
     Args:
-        recipe: what to fit.
+        recipe: of the fit.
         executor: where blocks run, or leaves.
         budget: bytes this process may hold.
         stages: how each stage is carried out; by default nothing is kept.
@@ -258,7 +258,7 @@ def trial(
     """Squared errors on held-out rows of a sample.
 
     Args:
-        recipe: what is to be fitted.
+        recipe: of the fit.
         partition: how.
         data: prepared training rows.
         encoding: of their targets.

@@ -86,13 +86,13 @@ class FittedPartition(NamedTuple):
     Attributes:
         problem: training rows as the leaves saw them; without centers.
         outcome: passes and rows of all leaves; its weights are empty.
-        report: what was found out, with ``partition``: leaves, their rows, seconds and solvers.
+        report: findings, with ``partition``: leaves, their rows, seconds and solvers.
         footprint: projected memory.
         median: None.
         metric: through which leaves see rows, where it was chosen with their kernel; or None.
         columns: the encoded features.
         choice: the kernel of all leaves where one was chosen for them, or None.
-        answers: what turns outputs into probabilities or intervals, or None.
+        answers: calibration of probabilities or intervals, or None.
         model: the model.
     """
 
@@ -119,7 +119,7 @@ def require_partition(recipe: Recipe) -> None:
     """Raise UsageError where a setting cannot be combined with a partition.
 
     Raises:
-        UsageError: it says what, and what to do.
+        UsageError: with the setting and the remedy.
     """
     centers = recipe.centers
     for wrong, what, remedy in (
@@ -179,7 +179,7 @@ def fit_partition(
         stages: how each stage is carried out.
         on_plan: called with the projected memory.
         folder: see ``choice.fit_any``.
-        trial: bytes of what preceded it.
+        trial: bytes of the trial before it.
         ready: prepared training rows and their statistics, where they are known already.
         choice: one kernel of all leaves, which see rows through its metric; None where each chooses its own.
     """

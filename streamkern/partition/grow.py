@@ -41,7 +41,7 @@ LEAST_SAMPLE, SAMPLE_ROWS = 10_000, 200_000
 """Rows of the sample, at least and at most."""
 
 DIRECTION = AGOP(rounds=1, kind="auto", rows=1_000, centers=125)
-"""What a direction is taken from, at most. Five times the rows and four times the centers gain nothing (ADR 30)."""
+"""Rows and centers for a direction, at most. Five times the rows and four times the centers gain nothing (ADR 30)."""
 
 DIRECTION_PAIRED = 200
 """Rows whose median distance is the bandwidth of that model, where it is left open: to about two percent."""
@@ -79,7 +79,7 @@ EDGES = 1024
 MOST_VALUES = 10_000
 """Values of the column ``by``, at most."""
 
-_DRAW = 0x70617274  # keeps the sample distinct from what else is drawn
+_DRAW = 0x70617274  # name of the draw of the sample
 
 
 @serializable
@@ -190,7 +190,7 @@ class Ground:
         """The tree.
 
         Args:
-            keep: carries a level out, or gives what an earlier run has kept of it: name, tree before, computation.
+            keep: carries a level out, or returns its result of an earlier run: name, tree before, computation.
 
         Raises:
             UsageError: the column ``by`` is not among the encoded columns, or has too many values.

@@ -90,7 +90,7 @@ class Projection:
         slots: threads, or workers.
         here: whether leaves are computed in this process.
         trial: bytes of the trial that precedes all, which decides between one model and leaves; 0 for none.
-        baseline: bytes that the process holds already; by default what it does.
+        baseline: bytes resident before; by default those of this process.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Projection:
         """Before rows are read: memory, and leaves at a time.
 
         Raises:
-            PlanRefusedError: it would not fit; says what would.
+            PlanRefusedError: it would not fit; with the remedy.
         """
         rows = planned(self.recipe)
         return self._project(rows, *expected_leaves(self.partition, rows.base_rows))

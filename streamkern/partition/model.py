@@ -228,7 +228,7 @@ class LeafBasis(Basis):
     def predict(self, X: Array, W: Array) -> Array:
         """Outputs of encoded rows, shape (b, c); weights W are those of the leaves, and only their number counts.
 
-        With 2c columns the second half is what ``Intervals`` make scales from.
+        With 2c columns the second half are outputs for the scales of ``Intervals``.
         """
         leaves, weights = self.tree.routes(X, self.blend)
         n, both = len(X), np.flatnonzero(leaves[:, 1] >= 0)

@@ -4,7 +4,7 @@ Rows in memory are encoded once for all leaves where that takes little of the bu
 
 Where rows are stored, reading those of one leaf would decode every chunk. So they are scattered once: each run holds
 the encoded rows of some neighbouring blocks, ordered by leaf, and appears under its name when it is whole. The rows of
-a leaf are one slice of every run. What an interrupted scatter has written is kept.
+a leaf are one slice of every run. The runs of an interrupted scatter are kept.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LeafIds:
     """Rows of a source in memory, by id.
 
     Args:
-        rows: all of them, encoded, in the order in which they are stored; or what encodes them.
+        rows: all of them, encoded, in the order in which they are stored; or their assembly.
         ids: of each leaf, ascending: places in ``rows``, where those are encoded.
     """
 
@@ -189,7 +189,7 @@ class Scattered:
                 raise StorageError(
                     f"Rows of a leaf cannot be read: {error}.",
                     where=str(place),
-                    expected="what this run has written, on a disk that every worker sees",
+                    expected="the files of this run, on a disk that every worker sees",
                     remedy="remove the folder and run again; for workers on other machines use a shared directory",
                 ) from error
             yield (*parts, w)

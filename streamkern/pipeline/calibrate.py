@@ -268,7 +268,7 @@ def _machine() -> list[Any]:
 def timings(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> list[float]:
     """Seconds of a call, several times, after a first one that compiles and touches pages.
 
-    The clock is that of the processor: on a busy machine a call is not charged with what others do meanwhile.
+    The clock is that of the processor: on a busy machine a call is not charged with the work of others.
     """
     call()
     found: list[float] = []

@@ -38,7 +38,7 @@ def examine() -> dict[str, Any]:
     Returns:
         ``version``, ``python``, ``system``; ``packages``, versions by name; ``cores`` of the ``process`` and the
         ``machine``; ``avx512``; ``memory`` in bytes: ``total``, ``free``, ``budget``;
-        ``blas``, what is loaded; ``gpu``, what there is, or why none;
+        ``blas``, the loaded libraries; ``gpu``, the device, or why there is none;
         ``rates`` of one thread: ``gemm`` of BLAS and ``engine_gemm`` in float32 operations a second, ``elementwise`` in
         values exp(−‖x − z‖/σ) a second from inner products, ``copy`` in bytes read and written a second, and
         ``copy_all_threads``; ``engine``, a kernel block by number of features ``d``: ``values`` a second and thread,
@@ -153,7 +153,7 @@ def _advice(found: dict[str, Any]) -> list[str]:
     if found["cores"]["process"] > 1 and found["threads_gain"] < 0.8 * found["cores"]["process"]:
         advice.append(
             f"All {found['cores']['process']} threads compute only {found['threads_gain']:.2f} times as much as one:\n"
-            "other processes are busy, or the cores share what they compute with."
+            "other processes are busy, or the cores share their arithmetic units."
         )
     return advice
 

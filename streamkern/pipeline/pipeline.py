@@ -41,7 +41,7 @@ class Pipeline:
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
             as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge that have the least
             error on held-out rows of a subsample, within half of the time of the fit; where that is too little, with
-            the root mean square distance of two rows as bandwidth. The plan says what is tried.
+            the root mean square distance of two rows as bandwidth. The plan lists the trials.
         centers: where centers come from; None for features that need none, and for the default number of them: 2,000,
             or of more than 8,000 rows a quarter, up to 5,000, or an eighth, up to 8,000; fewer of many wide rows.
         solver: how weights are found; ``"auto"`` chooses by the size of the problem, and the plan says why.
@@ -53,13 +53,13 @@ class Pipeline:
             tails, numbers standardised); and rows of plain numbers standardised where their units differ, if kernel and
             centers follow the rows. Or steps such as ``Impute``, ``OneHot`` or ``UnitRange``, fitted to the training
             rows in this order and applied to test rows and in prediction; augmentations come after. None for none.
-        metric: what is learned about the features before the kernel, such as ``AGOP()``; None: nothing, but as
+        metric: a metric to learn on the features before the kernel, such as ``AGOP()``; None: none, but as
             ``kernel=None`` chooses.
         partition: ``Partition()`` cuts the rows into leaves, with a model in each; None for one model.
-        class_weight: what the rows of a class weigh, times their own weight: a number by label, 1 for labels that the
+        class_weight: weight of the rows of a class, times their own weight: a number by label, 1 for labels that the
             dict lacks; or ``"balanced"``, which gives all classes the same sum. Probabilities are nevertheless those of
             the rows as they are. Of several labels a row a list with a dict for each, of weights of 0 and 1, or
-            ``"balanced"``: what a row weighs by each label is multiplied.
+            ``"balanced"``: the weights by all labels are multiplied.
         threshold: of two classes, the metric that the cut between them is chosen for, on rows that the model is not
             fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; of several labels a
             row, that of each. None: the class of the larger output is predicted.
@@ -71,7 +71,7 @@ class Pipeline:
         dtype: ``float32`` or ``float64`` arithmetic.
         diagnose: record in the result where the weights stand against least squares, and the spectrum: one more sweep,
             and p² numbers several times over; see ``streamkern.solvers.diagnostics.diagnose``.
-        name: what reports call it; the file's name by default.
+        name: of the run in reports; the file's name by default.
         file: the pipeline file that it comes from, or an empty text.
         settings: settings given to the file.
 
@@ -204,7 +204,7 @@ def _explaining(file: Path, what: str) -> Iterator[None]:
         ) from error
     except ImportError as error:
         raise UsageError(
-            f"{what} imports what cannot be imported: {in_words(error)}",
+            f"{what} has an import that fails: {in_words(error)}",
             where=users_place(error) or str(file),
             expected=f"modules that are installed for {sys.executable}, or that PYTHONPATH names",
             remedy="correct the name; or install the package; or put its folder in PYTHONPATH",
@@ -224,7 +224,7 @@ class Parameter(NamedTuple):
     Attributes:
         kind: its annotated type; ``str`` without an annotation.
         default: its default, or ``inspect.Parameter.empty``.
-        text: what the docstring says of it.
+        text: its description in the docstring.
     """
 
     kind: Any

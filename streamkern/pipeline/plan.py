@@ -75,7 +75,7 @@ class Plan:
 
     Attributes:
         stages: in order.
-        choices: what was chosen and why, one sentence each.
+        choices: with their reasons, one sentence each.
         footprint: projected memory.
         budget: bytes the process may hold.
         solver: name of the solver.
@@ -161,13 +161,13 @@ def plan(
         memory: as for ``run``.
         threads: as for ``run``.
         device: as for ``run``.
-        prices: what operations take; by default this machine's, measured for a few seconds once and kept.
+        prices: seconds of operations; by default this machine's, measured for a few seconds once and kept.
         worker_memory: bytes that each worker of a cluster may hold, such as "64GiB"; not looked at by default.
         worker_threads: threads of a worker.
         workers: workers of the cluster, over which centers are shared out where the solver can; 0 if not known.
 
     Raises:
-        PlanRefusedError: it would not fit here, or on a worker; says what would make it fit.
+        PlanRefusedError: it would not fit here, or on a worker; with the remedy.
         DataError: the training set is empty, or has fewer rows than centers.
         UsageError: ``worker_threads`` is below 1, or a number of bytes cannot be parsed.
     """

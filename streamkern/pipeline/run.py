@@ -57,7 +57,7 @@ def run(
 
     Args:
         pipeline: the definition.
-        run_dir: where to keep what the run makes; ``runs/NAME`` by default. A later run in the same directory takes
+        run_dir: directory for the files of the run; ``runs/NAME`` by default. A later run in the same directory takes
             over the stages that have not changed.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         threads: threads of the ``threads`` scheduler; the process's cores by default.
@@ -69,7 +69,7 @@ def run(
         verbose: 1 shows the progress on standard error, as the command line does; 0 shows nothing.
 
     Returns:
-        What is written to ``result.json``, by its keys and as attributes.
+        The content of ``result.json``, by its keys and as attributes.
 
     Raises:
         PlanRefusedError: the run would not fit the memory; the result of an earlier run that is done stays.
@@ -165,7 +165,7 @@ def resume(
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Returns:
-        What is in ``result.json``, by its keys and as attributes.
+        The content of ``result.json``, by its keys and as attributes.
 
     Raises:
         UsageError: there is no run here, it is not one of a pipeline file, or its working directory is gone.
@@ -243,7 +243,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train, save and evaluate; return the fields of the result for the evaluation.
 
-    ``trained`` gets what the result says of the model, once it is saved; an evaluation that fails leaves that.
+    ``trained`` gets the fields of the result for the model, once it is saved; a failed evaluation leaves them.
     """
     held_out = pipeline.validation is None
     pipeline, reason = settled(pipeline, budget)

@@ -38,7 +38,7 @@ from streamkern.user_code import described
 T = TypeVar("T")
 
 version = cache(metadata.version)
-"""Version of what is installed, which takes milliseconds to look up."""
+"""Version of an installed package, which takes milliseconds to look up."""
 
 TRAIN_SAMPLE = 10_000
 """Training rows, at most, that the metrics of the training set are taken over."""
@@ -162,7 +162,7 @@ class KeptStages(Stages):
         start, prepared = (checkpoints and checkpoints.latest()) or (None, None)
         if prepared is None:
             iteration = self.keep("eigensystem", None, lambda: solver.setup(problem))
-            for _ in range(start.halvings if start else 0):  # what was prepared is lost, the checkpoint is not
+            for _ in range(start.halvings if start else 0):  # the prepared value is lost, the checkpoint is not
                 iteration = solver.setup(problem, iteration.slower())
         else:
             iteration = solver.setup(problem, prepared)

@@ -77,7 +77,7 @@ class Trial:
         ridge: its λ, for as many rows as it was fitted to.
         mse: mean squared error, over rows and outputs.
         score: accuracy, or R².
-        seconds: what ``plan`` predicts for a run of the pipeline with as many centers; None if not requested, or
+        seconds: the prediction of ``plan`` for a run of the pipeline with as many centers; None if not requested, or
             the run would not fit the memory.
     """
 
@@ -105,10 +105,10 @@ class Tuning:
         medians: the median distance of two rows, by the norm that it is taken in.
         rows: rows that trials were fitted to.
         held_out: rows they were scored on.
-        metric: what ``score`` is: ``accuracy`` or ``r2``.
-        seconds: what it took.
+        metric: name of ``score``: ``accuracy`` or ``r2``.
+        seconds: of the tuning.
         reasons: of the choice, a sentence each.
-        search: what a kernel that is left open came to, through norms, bandwidths, metrics and ridges; None where one
+        search: the choice of a kernel that is left open, among norms, bandwidths, metrics and ridges; None where one
             is given, or the rows are too few for a search. ``trials`` are then of rows through its metric.
     """
 
@@ -248,8 +248,8 @@ def tune(
         memory: bytes the process may hold; half of the machine's by default.
         threads: threads; the process's cores by default.
         scheduler: where blocks run; see ``run``.
-        seconds: whether to predict what a run with each number of centers takes.
-        prices: what operations take, for that; measured by default, as ``plan`` does.
+        seconds: whether to predict the time of a run with each number of centers.
+        prices: seconds of operations, for that; measured by default, as ``plan`` does.
         on_trial: called with the best trial of every kernel as it is found.
         verbose: 1 shows the trials on standard error; 0 shows nothing.
 
@@ -348,7 +348,7 @@ class _Bench:
         fit: rows that trials are fitted to.
         held: rows they are scored on.
         problem: on the first of them; its kernel is that of the trial.
-        choice: what a kernel that is left open came to, on all of the subsample.
+        choice: of a kernel that is left open, on all of the subsample.
     """
 
     fit: Dataset
@@ -444,7 +444,7 @@ def _pipeline(
         )  # fmt: skip
     if task != "classification" or preprocess != AUTOMATIC or standardise is not None:
         raise UsageError(
-            "A pipeline is given, and what belongs to it besides.",
+            "A pipeline is given, and parameters that belong to it are given as well.",
             where="tune(task=..., preprocess=..., standardise=...)",
             expected="these with a Dataset only",
             remedy="set them in the pipeline",
@@ -546,7 +546,7 @@ def _chosen(
     if search is not None:
         reasons = [search.reason(), "the pipeline's kernel stays open: a run chooses again, on rows of its own"]
     elif sigma is not None and sigma in (widths[0], widths[-1]) and len(widths) > 1:
-        reasons.append("the bandwidth is at the end of what was tried: look further out with another kernel=...")
+        reasons.append("the bandwidth is at the end of the range tried: look further out with another kernel=...")
     given = pipeline.centers
     count = 0 if given is None else given.count(pipeline.train)
     if isinstance(given, Uniform) and choice.centers < most.centers:

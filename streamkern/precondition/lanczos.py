@@ -144,7 +144,7 @@ def _new_directions(B: Array, Q: Array, engine: Engine) -> Array:
     """Orthonormal columns that span B beyond the span of Q; none where nothing is left but rounding."""
     scale = np.linalg.norm(B, axis=0)
     rest = B / np.where(scale > 0, scale, 1.0)
-    for _ in range(2):  # once would leave what cancellation lost
+    for _ in range(2):  # once would leave the error of cancellation
         rest = rest - Q @ (Q.T @ rest)
     basis, R = engine.pivoted_qr(rest)
     strong = np.abs(np.diag(R)) > 1e3 * np.finfo(np.float64).eps

@@ -47,7 +47,7 @@ def randomized_eigensystem(
         product: V -> H V, shape (size, k) to (size, k), float64, for H symmetric positive semi-definite.
         size: of H.
         q: how many, below ``size``.
-        engine: decomposes what is left; the default one if None.
+        engine: of the decomposition; the default one if None.
         seed: of the random vectors.
         floor: share of λ_1 below which the arithmetic of H resolves nothing.
 

@@ -28,7 +28,7 @@ SHIFTED = 0.25
 
 NAMES = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.target_psi", "drift.score_psi",
          "drift.leaf_psi", "drift.max_leaf_target_psi")  # fmt: skip
-"""What a gate may name."""
+"""Names that a gate may use."""
 
 LEAST_LEAF = 200
 """Rows of a leaf, then and now, from which on its targets are compared: of fewer, chance alone shifts them."""

@@ -106,7 +106,7 @@ class Gate:
         expression that is left undecided passes. A number that is not finite never passes.
 
         Args:
-            challenger: its metrics by name; None for what cannot be known without a champion.
+            challenger: its metrics by name; None for those that need a champion where there is none.
             champion: the champion's, or None without a champion.
 
         Raises:

@@ -271,7 +271,7 @@ class Registry:
         """A new version. The caller holds the lock.
 
         Args:
-            fill: writes ``model.zarr`` and what else belongs to it into the directory it is given.
+            fill: writes ``model.zarr`` and its further files into a given directory.
             record: JSON-serialisable facts.
 
         Returns:
@@ -367,7 +367,7 @@ class Registry:
             keep: how many of the last versions stay.
 
         Returns:
-            What was deleted.
+            The versions deleted.
 
         Raises:
             UsageError: ``keep`` is below 1.

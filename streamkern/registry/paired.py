@@ -30,7 +30,7 @@ class Paired:
 
     Attributes:
         challenger: ``n_test``, ``mse``, and ``accuracy`` or ``r2``; and those of ``metrics_of``, each by a name of its
-            own, see ``flat``. What the rows do not define, or one of the models alone has, is NaN.
+            own, see ``flat``. A metric that the rows do not define, or one of the models alone has, is NaN.
         champion: the same of the champion; None without a champion.
         test: name and numbers of the paired test; its ``p_value`` is two-sided. None without a champion.
         challenger_scores: largest outputs, or values, on a fixed sample of the rows, shape (k,).

@@ -112,7 +112,7 @@ def retrain(
     out, and the champion is the one before or the one after.
 
     Args:
-        pipeline: the definition; its ``test`` rows are what both models are scored on.
+        pipeline: the definition; both models are scored on its ``test`` rows.
         registry: where models are kept: a directory, made where it is missing, or an fsspec URL (``s3://bucket/models``),
             where training runs in ``runs/NAME``.
         gate: the condition, as ``streamkern.registry.gate`` reads it; by default not worse than the champion by more
@@ -140,7 +140,7 @@ def retrain(
     Raises:
         BusyError: another process holds the registry.
         UsageError: the gate cannot be read or names no metric, or the pipeline has no test rows.
-        StreamkernError: training failed, as ``run``; the champion is what it was.
+        StreamkernError: training failed, as ``run``; the champion is unchanged.
     """
     judge = default_gate(pipeline.task) if gate is None else Gate(gate)
     if keep < 1:
@@ -373,7 +373,7 @@ def profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMa
         pipeline: its training rows are taken as stored.
         executor: where they are read.
         scores: shape (k,).
-        model: what was trained; of one in leaves these are counted as well.
+        model: the trained one; of one in leaves these are counted as well.
     """
     rows = stored(pipeline.train)
     k = int(np.clip(drift.SAMPLE_BYTES // (8 * rows.n_features), 1, drift.SAMPLE_ROWS))

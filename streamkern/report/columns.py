@@ -56,7 +56,7 @@ def _shares(metric: dict[str, Any]) -> str:
             + "</details>"
         )
     note = (
-        "What the model's predictions change with, in units of standard deviations. It is no cause: columns that say "
+        "Changes of predictions with columns, in units of standard deviations. It is no cause: columns that say "
         "the same share what either alone would have."
     )
     return "".join([*drawn, f'<p class="note">{note}</p>'])

@@ -34,7 +34,7 @@ class Line(NamedTuple):
     Attributes:
         x: shape (k,).
         y: shape (k,).
-        name: what it is.
+        name: in the legend.
         colour: number of its colour.
         dash: number of its dash.
         mark: a marker at each point, such as ``circle``, or nothing.
@@ -88,7 +88,7 @@ def plot(
     """Lines over x.
 
     Args:
-        lines: what is drawn; points that a logarithmic axis cannot show are left out.
+        lines: the curves; points that a logarithmic axis cannot show are left out.
         x_label: of the x axis.
         y_label: of the y axis.
         log_x: whether x is logarithmic.

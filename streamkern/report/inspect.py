@@ -171,8 +171,8 @@ def inspect(
 
     Raises:
         StorageError: a chunk cannot be read.
-        DataError: what is there cannot be rows.
-        PlanRefusedError: it would not fit the memory; says what would make it fit.
+        DataError: the files cannot be read as rows.
+        PlanRefusedError: it would not fit the memory; with the remedy.
         MemoryLimitError: the process came to hold more all the same.
     """
     budget = default_budget() if memory is None else parse_bytes(memory)

@@ -136,10 +136,10 @@ def shell(
 
     Args:
         title: of the window, as text.
-        head: what stands above the sections, as HTML.
+        head: content above the sections, as HTML.
         made: the sections; each plot is drawn where its ``place`` stands.
         plots: by name.
-        foot: what stands at the end, as text.
+        foot: content at the end, as text.
         again: seconds after which a browser reloads the page; None for never.
     """
     refresh = "" if again is None else f'\n<meta http-equiv="refresh" content="{again}">'

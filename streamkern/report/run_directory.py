@@ -27,8 +27,8 @@ class RunDirectory:
 
     Attributes:
         folder: the directory.
-        manifest: what was to be run; empty where the file is missing.
-        events: what happened since the run last began, oldest first: dictionaries with ``time`` and ``event``.
+        manifest: the settings of the run; empty where the file is missing.
+        events: those since the run last began, oldest first: dictionaries with ``time`` and ``event``.
         steps: the steps of training, with those that an interrupted run took before this one went on.
         result: contents of this run's ``result.json``; None until the run has ended.
         earlier: the last complete result, where ``result`` is not it.
@@ -89,7 +89,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunDirectory:
     """Read a run directory.
 
     Args:
-        folder: what ``run`` was given as its run directory.
+        folder: the run directory.
 
     Raises:
         UsageError: it is not a run directory.

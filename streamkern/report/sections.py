@@ -70,7 +70,7 @@ def of_several(records: Sequence[RunDirectory], names_: Sequence[str], plots: Pl
     """Runs side by side."""
     return [
         Section("results", "Results", _results(records, names_)),
-        Section("differences", "What differs in the settings", _differences(records, names_)),
+        Section("differences", "Settings that differ", _differences(records, names_)),
         Section("learning", "Learning curves", _learning(records, names_, plots)),
         Section("spectrum", "Spectra", _spectrum(records, names_, plots)),
         Section("time", "Time", _time(records, names_)),
@@ -346,7 +346,7 @@ def _residuals(record: RunDirectory, plots: Plots) -> str:
         plots[f"residuals{j}"] = histogram(edges, counts, f"prediction less target{of}")
         counted = [[f"{a:.4g} to {b:.4g}", f"{n:,}"] for a, b, n in zip(edges, edges[1:], counts, strict=False)]
         html += framed(
-            f"residuals{j}", "", "Residuals of the same rows; the outermost bins take in what lies beyond.",
+            f"residuals{j}", "", "Residuals of the same rows; the outermost bins include all values beyond.",
             table("Rows by residual", ("residual", "rows"), counted),
         )  # fmt: skip
     head = ("", "1%", "5%", "25%", "median", "75%", "95%", "99%", "largest", "spread of the target")
@@ -566,7 +566,7 @@ def _settings(record: RunDirectory) -> str:
     if left:
         pieces.append(f'<p class="note">Not given, or none: {escape(", ".join(left))}.</p>')
     if shown:
-        pieces.append(table("What the solver found out", ("quantity", "value"), list(shown.items()), "text"))
+        pieces.append(table("Report of the solver", ("quantity", "value"), list(shown.items()), "text"))
     known = [[name, value] for name, value in prints.items() if value]
     if known:
         pieces.append(table("Fingerprints", ("of", "digest"), known, "text"))

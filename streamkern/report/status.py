@@ -64,19 +64,19 @@ def advice(record: RunDirectory) -> str | None:
         case "done":
             return f"streamkern report {shlex.quote(str(folder))} shows it; {folder / 'model.zarr'} is the model"
         case "refused":
-            return "correct what the error names and run again; nothing has been computed"
+            return "correct the cause that the error names and run again; nothing has been computed"
         case "diverged":
-            return "correct what the error names and run again; the stages before training are kept"
+            return "correct the cause that the error names and run again; the stages before training are kept"
         case "interrupted" | "dead":
             return _go_on(record)
         case _:
-            return f"mend what the error names; then {_go_on(record)}"
+            return f"correct the cause that the error names; then {_go_on(record)}"
 
 
 def _go_on(record: RunDirectory) -> str:
     if record.manifest.get("file"):
-        return f"streamkern resume {shlex.quote(str(record.folder))} goes on from what is kept"
-    return "sk.run with the same pipeline and run_dir goes on from what is kept"
+        return f"streamkern resume {shlex.quote(str(record.folder))} continues from the kept results"
+    return "sk.run with the same pipeline and run_dir continues from the kept results"
 
 
 def status_text(found: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def write_tuning(tuning: dict[str, Any], path: Path, name: str, command: str) ->
         tuning: the contents of ``tune.json``.
         path: the file.
         name: of the pipeline.
-        command: what to do next.
+        command: of the next step.
 
     Raises:
         StorageError: it cannot be written.
@@ -165,7 +165,7 @@ def _centers(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
         for trial in curve
     ]
     text = table(
-        "What each number of centers would give, and take",
+        "Error and time by number of centers",
         ("centers", "squared error", _metric(tuning), "ridge", "run, predicted"),
         rows,
     )

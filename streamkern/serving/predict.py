@@ -45,12 +45,12 @@ from streamkern.types import Array
 from streamkern.user_code import unknown_code
 
 PART_ROWS, PART_BYTES = 1 << 20, 32 << 20
-"""Rows of a part at most, and bytes: what an interruption costs."""
+"""Rows of a part at most, and bytes, which an interruption loses."""
 
 _KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "floating-point numbers"}
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, rows done, and rows in all."""
+"""Called with the activity, rows done, and rows in all."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class PredictionResult:
     Attributes:
         path: where.
         rows: rows.
-        columns: names of what a row has: parquet columns.
+        columns: names of the parquet columns.
         kept: rows that an interrupted prediction had written already; all, where the target was there already.
         seconds: how long it took.
         rows_per_second: speed over the rows that were not kept, from the first read to the last write.
         peak_memory_bytes: most that the process has held since it began.
-        projected_memory_bytes: what was projected; 0 where nothing was left to do.
-        memory_budget_bytes: what was allowed.
+        projected_memory_bytes: projected peak; 0 where nothing was left to do.
+        memory_budget_bytes: the budget.
         stored_bytes: bytes on disk.
         unseen_categories: rows predicted with a category that training did not see, by column; they count as missing.
     """
@@ -145,10 +145,10 @@ def predict(
 
     Raises:
         UsageError: parameters that contradict each other.
-        PlanRefusedError: it would not fit; says what would make it fit.
+        PlanRefusedError: it would not fit; with the remedy.
         MemoryLimitError: the process came to hold more all the same; parts that were written are kept.
         DataError: the data differ from those of training in columns, width or kind; or a row holds NaN, by its number.
-        StorageError: nothing there, something else at the target, or a full disk: what was written is kept.
+        StorageError: nothing there, something else at the target, or a full disk: finished parts are kept.
         BusyError: another process writes to the target.
     """
     began = time.perf_counter()
@@ -164,7 +164,7 @@ def predict(
         parts = [machine.fingerprint, source.fingerprint, id, scores, format, part_rows]
         parts += ["probabilities"] * probabilities + ([] if interval is None else [f"interval {float(interval)!r}"])
         if unknown_code(machine.kernel, machine.features) is not None:
-            parts.append(secrets.token_hex(8))  # what an earlier call has written may be of other code
+            parts.append(secrets.token_hex(8))  # files of an earlier call may be of other code
         identity = digest(1, *parts)
         record = {
             "fingerprint": identity,
@@ -274,7 +274,7 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 class _Blocks:
-    """Blocks of a stream, cut where a part ends. Only what is left of the last block is held.
+    """Blocks of a stream, cut where a part ends. Only the rest of the last block is in memory.
 
     Args:
         stream: blocks in their order.
@@ -490,7 +490,7 @@ def evaluate(
         Metrics as from ``KernelMachine.score``.
 
     Raises:
-        PlanRefusedError: it would not fit; says what would make it fit.
+        PlanRefusedError: it would not fit; with the remedy.
         MemoryLimitError: the process came to hold more all the same.
         DataError: the data differ from those of training, or a row cannot be used.
         StorageError: there is no model, or a chunk cannot be read.

@@ -31,7 +31,7 @@ AUTO = "auto"
 
 MAX_EPOCHS = 20
 PASSED_ROWS = 500_000
-"""Passes by default: what it takes to see this many rows, from 1 to MAX_EPOCHS."""
+"""Passes by default: enough to see this many rows, from 1 to MAX_EPOCHS."""
 
 FEW_PASSES = 8
 """Passes by default over more rows, at most: as many as take no more than ``LONG_WORK``, or than ``SETUP_WORTH`` times
@@ -86,7 +86,7 @@ def choose_solver(
     """The solver for a problem.
 
     Args:
-        size: of the problem; its ``memory`` bounds what a solver may hold, and None is no bound.
+        size: of the problem; its ``memory`` bounds that of a solver, and None is no bound.
         passes: for an iterative method; ``default_passes`` by default.
         features: whether the model is linear in features rather than kernel values at centers.
         patience: for an iterative method, where there are validation rows.
@@ -116,7 +116,7 @@ def choose_solver(
         return Choice(
             direct,
             f"Direct: one pass of normal equations is {once / more:.2g} of the work of {passes} pass(es) of {name} and "
-            "gives what they converge to",
+            "gives the solution that they converge to",
         )
     if ridge and once <= RIDGE_WORTH * more:
         return Choice(

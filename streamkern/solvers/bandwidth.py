@@ -21,7 +21,7 @@ from streamkern.kernels import Kernel, Laplace
 from streamkern.sweep import gather
 
 AUTO_KERNEL = Laplace("median")
-"""What ``tune`` tries where there is no kernel."""
+"""Bandwidths that ``tune`` tries where there is no kernel."""
 
 ROWS = 1000
 """Rows whose distances are taken: half a million pairs."""
@@ -85,7 +85,7 @@ def at_median(recipe: R, distances: Mapping[int, float]) -> R:
     """The recipe, a frozen dataclass, with the median distance of two rows wherever a kernel depends on it.
 
     Args:
-        recipe: what to fit.
+        recipe: of the fit.
         distances: the median by norm, for all ``norms`` of the recipe.
     """
     changes: dict[str, Any] = {}

@@ -263,8 +263,8 @@ class Failure:
 
     Attributes:
         kind: ``diverged``, ``non-finite`` or ``stagnated``.
-        message: what was seen.
-        remedy: what to change.
+        message: the finding.
+        remedy: the change to make.
     """
 
     kind: str

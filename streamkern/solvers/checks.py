@@ -30,7 +30,7 @@ def check_rows(rows: Dataset, encoding: Encoding, executor: Executor, dtype: np.
         encoding: how targets become numbers.
         executor: where chunks are read.
         dtype: of the streaming arithmetic.
-        what: what the rows are called in an error.
+        what: name of the rows in an error.
 
     Returns:
         How many rows there are.

@@ -7,7 +7,7 @@ fitted to all rows of the subsample, where the best learns its metric further. A
 that of the best are compared last, at finer steps of the ridge.
 
 The search takes at most half of the time of the fit that it is for, or three seconds, and at most two minutes. Work is
-counted on arrays of shapes at fixed prices, never in seconds: what is chosen is the same on any machine, on threads and
+counted on arrays of shapes at fixed prices, never in seconds: the choice is the same on any machine, on threads and
 workers.
 Where not even the smallest search is allowed, the kernel is ``default_kernel``.
 
@@ -122,7 +122,7 @@ TELLING = 20
 rows. There are as many as columns, or, for metrics of all directions, as features."""
 
 WIDEST_L1 = 200
-"""Features up to which the L1 norm is tried: of wider rows its distances take several times what a product takes."""
+"""Features up to which the L1 norm is tried: of wider rows its distances cost several times a product."""
 
 _EQUATIONS = 190  # bytes of normal equations on ``THREADS`` threads for each p², which may be half of the budget
 _ROUNDS = 3
@@ -419,7 +419,7 @@ def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Sea
     Args:
         sample: the rows, as wide as they will be.
         centers: of its models, unless every row is one.
-        seed: of what is drawn.
+        seed: of the draws.
         linear: see ``Search``.
     """
     rows, d = sample.base_rows, sample.n_features
@@ -437,7 +437,7 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     """The kernel of training rows.
 
     Args:
-        search: what is tried.
+        search: the trials.
         default: ``default_kernel`` of the rows.
         problem: training rows, encoding, executor, lanes and engine; its kernel and centers are not looked at.
 

@@ -23,7 +23,7 @@ def curves_of(encoding: Encoding, found: Measured, answers: Answers | None) -> d
     Args:
         encoding: of the targets.
         found: the sums.
-        answers: what probabilities and intervals were made with, or None.
+        answers: calibration of probabilities and intervals, or None.
 
     Returns:
         ``reliability``, shape (15, 3), of probabilities: by bin of width 1/15 the weight of the rows, their mean
@@ -51,7 +51,7 @@ def _of_classes(encoding: Classes | Indicators, found: Measured) -> dict[str, Ar
     k, sums, made = encoding.outputs, found.sums, {}
     classes = range(k)
     if isinstance(encoding, Classes) and k == 2:
-        classes = range(1, 2)  # what is not the second class is the first
+        classes = range(1, 2)  # rows not of the second class are of the first
     ranked = {} if found.ranks is None else dict(zip(classes, found.ranks.by_class(len(classes)), strict=True))
     largest = isinstance(encoding, Classes) and k > 2
     if "log" in sums and (largest or ranked):

@@ -99,11 +99,11 @@ class DelayedIteration(OneByOne):
         stream: the order of the rows.
         expansion: kernel and centers.
         outputs: number c of outputs.
-        prepared: what the solver prepared.
+        prepared: the solver's prepared value.
         companions: the temporary centers of a broadcast state.
-        projection: of what is pending.
+        projection: of the pending sums.
         cycle: steps from one projection to the next.
-        report: what the setup found out.
+        report: findings of the setup.
     """
 
     solver: Any

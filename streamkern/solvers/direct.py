@@ -36,7 +36,7 @@ class Solved(NamedTuple):
     Attributes:
         weights: shape (M, c).
         left_out: outputs on training rows that are left out one at a time, or None.
-        sums: what it is the solution of, where that is kept.
+        sums: the normal equations, where they are kept.
     """
 
     weights: Array

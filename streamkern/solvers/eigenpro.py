@@ -72,9 +72,9 @@ class EigenPro(Parameters):
             momentum is given, which delayed projection does not take).
         s: centers whose kernel matrix is decomposed to find them; min(p, 2000) by default.
         q: eigenpairs of the preconditioner; s/4 by default, at most 500, and 250 of more centers than s.
-        batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger; up
+        batch: rows of a step m; by default the measured critical batch, or enough to keep cores busy if larger; up
             to 1,024 a lane where a run has so many rows that enough steps remain (``affordable_batch``).
-        step: η of the mean gradient; by default what the measured spectrum allows.
+        step: η of the mean gradient; by default the one that the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which on a preconditioner is AxlePro; by default
             1 − 8 m*/min(m, p), where that is positive: below 8 critical batches it only adds noise. For steps

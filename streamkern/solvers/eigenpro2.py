@@ -53,8 +53,8 @@ class EigenPro2(ChoosesNothing):
         s: rows of the Nyström subsample; min(n, 2000) by default.
         q: eigenpairs of the preconditioner; s/10 by default. 0 is stochastic gradient descent in the RKHS, Pegasos with
             the squared loss, to compare with.
-        batch: rows of a step m; by default the measured critical batch, or what keeps the processor busy if larger.
-        step: η of the mean gradient; by default what the measured spectrum allows.
+        batch: rows of a step m; by default the measured critical batch, or enough to keep the processor busy if larger.
+        step: η of the mean gradient; by default the one that the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
         patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
             None runs all.
@@ -328,12 +328,12 @@ class SharedRows:
     """EigenPro 2 where each worker holds some tiles of X: see ``SharedWork``.
 
     Args:
-        residual: what a block contributes, without X_s, of which only the ids are needed, and without E.
+        residual: the contribution of a block, without X_s, of which only the ids are needed, and without E.
         damping: the diagonal of Q_s in the eigenbasis.
         stream: the rows of a step.
         tiles: X.
-        step: η, or None for what ``size`` allows.
-        size: what was measured.
+        step: η, or None for the one that ``size`` allows.
+        size: measured steps.
     """
 
     residual: Residual

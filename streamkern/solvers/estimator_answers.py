@@ -39,7 +39,7 @@ class ClassifierAnswers:
             X: as in ``predict``.
 
         Raises:
-            AttributeError: there were no rows to learn them from; the message says what gives some.
+            AttributeError: there were no rows to learn them from; the message has the remedy.
             DataError: as ``predict``.
         """
         outputs = self._outputs(X)

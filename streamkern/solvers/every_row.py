@@ -40,9 +40,9 @@ _COLUMNS = 512  # of the inverse that are in memory at a time
 def takes_a_factor(kernel: Kernel | None) -> bool:
     """Return True if rounding leaves the kernel's matrices a factor: Laplace, which a kernel left open will be.
 
-    Eigenvalues of smoother kernels fall below what a factor can hold; their normal equations have a better basis.
+    Eigenvalues of smoother kernels fall below the resolution of a factor; their normal equations have a better basis.
     """
-    if isinstance(kernel, Sum):  # what is added makes no eigenvalue smaller
+    if isinstance(kernel, Sum):  # the addition makes no eigenvalue smaller
         return any(takes_a_factor(part) for part in kernel.parts)
     return kernel is None or isinstance(kernel, Laplace)
 

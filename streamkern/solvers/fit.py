@@ -83,7 +83,7 @@ R = TypeVar("R", bound="Recipe")
 T = TypeVar("T")
 
 Key = Callable[[], tuple[Any, ...]]
-"""What the result of a stage depends on: called only where results are kept, since it may read all rows in memory."""
+"""All that a stage's result depends on: called only where results are kept, since it may read all rows in memory."""
 
 TASKS = ("classification", "regression")
 
@@ -274,7 +274,7 @@ class Stages:
 
         Args:
             name: of the stage.
-            key: what the result depends on; None where it is not to be kept.
+            key: of everything that the result depends on; None where it is not to be kept.
             compute: the stage.
         """
         return compute()
@@ -316,13 +316,13 @@ class Fitted(NamedTuple):
     Attributes:
         problem: the problem as it was solved: scaled rows, encoding, kernel, centers.
         outcome: weights, and how training ended.
-        report: what the solver found out about its problem.
+        report: the solver's findings about its problem.
         footprint: projected memory.
         median: the median distance of two rows, if a bandwidth depends on it.
-        metric: what was learned about the features, or None.
+        metric: learned on the features, or None.
         columns: the features that the metric is of, or None.
         choice: the kernel that was chosen where none was given, or None.
-        answers: what turns outputs into probabilities or intervals, or None.
+        answers: calibration of probabilities or intervals, or None.
     """
 
     problem: Problem
@@ -354,13 +354,13 @@ def fit(
     """From a recipe to weights: the one sequence of stages that estimators and runs go through.
 
     Args:
-        recipe: what to fit.
+        recipe: of the fit.
         executor: where blocks run.
         budget: bytes this process may hold.
         stages: how each stage is carried out; by default nothing is kept.
         on_plan: called with the projected memory before the first row is read.
         device: where blocks are computed, as ``device_for`` returns it; None for the CPU.
-        ready: what ``prepare`` returns, where that has been done.
+        ready: the result of ``prepare``, if it was called.
         takes: the projected memory, where it is known of a fit of as many rows or more, whose kernel is given.
 
     Raises:

@@ -57,10 +57,10 @@ class Footprint:
     """Projected memory of one process.
 
     Attributes:
-        baseline: bytes resident before the run, with what the libraries will add.
+        baseline: bytes resident before the run, with those that the libraries will add.
         stages: bytes that each stage adds at its peak, by name.
         cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
-        bill: what the solver takes, given how many bytes its own matrices may have.
+        bill: of the solver, given how many bytes its own matrices may have.
         budget: bytes the process may hold.
         worker: bytes of centers, weights and rows in a process of a cluster, by name, and of a thread there with its
             blocks and sums.
@@ -106,12 +106,12 @@ class Footprint:
         """Check that a worker process may have the memory it needs.
 
         Args:
-            limit: bytes that it may hold, what it holds before the run included.
+            limit: bytes that it may have, those before the run included.
             threads: its threads.
             p: centers, for the error.
 
         Raises:
-            PlanRefusedError: it needs more; says of what.
+            PlanRefusedError: it needs more; with the parts.
         """
         needed = _FRESH + self.worker_bytes(threads)
         if needed <= limit:
@@ -180,8 +180,8 @@ def footprint(
         lanes: lanes of a step.
         itemsize: bytes of the arithmetic's numbers.
         validate: whether there are validation rows.
-        centers_bytes: what choosing the centers holds at its peak, beyond reading rows.
-        learning_bytes: what preprocessing holds of the rows it learns from.
+        centers_bytes: bytes of choosing the centers at its peak, beyond reading rows.
+        learning_bytes: bytes of preprocessing for the rows it learns from.
         model_rows: rows of a block of an evaluation.
         stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
         features: the feature map, or None.
@@ -193,7 +193,7 @@ def footprint(
         every_row: see ``Problem.every_row``.
 
     Raises:
-        PlanRefusedError: it cannot fit; says what would.
+        PlanRefusedError: it cannot fit; with the remedy.
     """
     project = partial(
         _project, dataset=dataset, p=p, outputs=outputs, solver=solver, budget=budget, baseline=baseline, slots=slots,
@@ -208,7 +208,7 @@ def footprint(
     if result.peak <= budget:
         return _with_better(project, result)
     enough = project(budget=result.peak)
-    while enough.peak > enough.budget:  # with more room the solver may choose what takes more
+    while enough.peak > enough.budget:  # with more room the solver may choose a method that takes more
         enough = project(budget=enough.peak)
     needed = _rounded_up(enough.budget)
     others = _alternatives(project, result, solver, p, slots, lanes)
@@ -299,7 +299,7 @@ def _project(
     row = as_read.row + 32  # of a window: with id and copy number
     share = chunk_rows / max(1, int(np.diff(source.bounds).max(initial=1)))  # of the chunks as they are stored
     read, read_ahead = (int(share * reading_bytes(source, readers)) for readers in (slots, 1))
-    ahead = min(2, len(sizes)) * chunk_rows * as_read.row  # of that, what is read and decoded
+    ahead = min(2, len(sizes)) * chunk_rows * as_read.row  # of that, rows read and decoded
     whole = stored_rows * stored
 
     # What decides the weights depends on budget and data alone, never on threads or on what the process holds already:
@@ -398,7 +398,7 @@ def require_fitting(what: str, source: Source, working: int, budget: int, slots:
     """Project the memory of going over rows once, in bytes.
 
     Args:
-        what: what needs it, for an error.
+        what: name of the work in an error.
         source: the rows.
         working: bytes that a thread holds of the rows that it works on.
         budget: bytes the process may hold.
@@ -406,7 +406,7 @@ def require_fitting(what: str, source: Source, working: int, budget: int, slots:
         held: bytes that are held besides.
 
     Raises:
-        PlanRefusedError: it cannot fit; says what would make it fit.
+        PlanRefusedError: it cannot fit; with the remedy.
     """
     reading = reading_bytes(source, slots) + KEPT_BYTES
     projected = int(loaded() + _LIBRARIES + reading + held + slots * (THREAD + working))

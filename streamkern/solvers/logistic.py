@@ -200,7 +200,7 @@ class LogisticIteration(FactoredIteration):
                     found = replace(found, steps=steps, turns=turns, pairs=min(_MEMORY, state.pairs + 1))
                 found = self._turned(found)
             else:
-                # The least of the parabola through what is known.
+                # The least of the parabola through the known values.
                 least = -slope * state.step**2 / (2 * (value - state.value - slope * state.step))
                 low, high = (share * state.step for share in _SHORTER)
                 found = replace(state, step=float(np.clip(least, low, high)) if np.isfinite(least) else low)
@@ -243,5 +243,5 @@ class LogisticIteration(FactoredIteration):
         if left > _FAR:
             self.report["warnings"] = [
                 f"Logistic has not reached its least objective: after {state.iterations} passes of at most "
-                f"{self.epochs} the next one may lower it by {left:.1%}. What helps: more epochs, or a larger ridge."
+                f"{self.epochs} the next one may lower it by {left:.1%}. Remedies: more epochs, or a larger ridge."
             ]

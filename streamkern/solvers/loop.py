@@ -96,7 +96,7 @@ class Checkpoint:
     Attributes:
         state: the iteration's.
         position: the (pass, step) that comes next.
-        begun: whether what precedes the steps of the pass is done.
+        begun: whether ``begin`` of the pass is done.
         swept: where its sweeps over all rows stand, one after another, while it is not.
         rows: rows seen.
         loss: as in ``Progress``.
@@ -169,11 +169,11 @@ def train(
 
     Args:
         problem: the problem it was set up for.
-        iteration: what ``Solver.setup`` returned.
+        iteration: the result of ``Solver.setup``.
         patience: stop after this many passes in which the error on the validation set did not fall by ``GAIN`` of
             itself; None to run all passes.
         on_step: called after every step.
-        start: where to go on; from the beginning by default. What follows is what would have followed there.
+        start: where to go on; from the beginning by default. The steps are those that would have followed there.
         keeper: keeps checkpoints.
     """
     release()
@@ -203,8 +203,8 @@ def train_stably(
 
     Args:
         problem: the problem.
-        solver: what set the iteration up.
-        iteration: what ``Solver.setup`` returned.
+        solver: of the iteration.
+        iteration: the result of ``Solver.setup``.
         anew: called with the next iteration, and why, before it begins.
         how: further arguments of ``train``.
 

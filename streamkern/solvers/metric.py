@@ -6,7 +6,7 @@ of rows. The round with the least error on held-out rows is kept, and round 0, n
 
 Rounds run on a sample of the rows, which is held in memory: each is a ridge regression over centers, at the best of the
 ridges of ``RIDGES`` on the held-out rows. What is learned is a linear transform of rows, so that kernels, solvers,
-devices and predictions are what they are without it. Rows are scaled such that their mean distance stays as it was,
+devices and predictions are the same as without it. Rows are scaled such that their mean distance stays as it was,
 because a bandwidth is in the units of the rows.
 """
 
@@ -131,11 +131,11 @@ class Metric:
         kind: ``diagonal``, ``full``, or ``none`` where no round was better than the rows as they are.
         round: the round that was kept.
         M: the metric, in the units of the rows after preprocessing, its largest entry 1: shape (d,) or (d, d).
-        factor: what rows are multiplied by: M^½ times a number that keeps their mean distance; shape (d,) or (d, d).
+        factor: of rows: M^½ times a number that keeps their mean distance; shape (d,) or (d, d).
         importances: share of each feature in the squared gradient of the kept round's model, features in units of their
             standard deviation: shape (d,), sum 1.
         history: kind, round, ridge, squared error and score on held-out rows of every round.
-        metric: what scores are: ``accuracy`` or ``r2``.
+        metric: name of scores: ``accuracy`` or ``r2``.
     """
 
     kind: str
@@ -230,8 +230,8 @@ class Round(NamedTuple):
         kind: of the metric.
         number: of the round.
         M: the metric.
-        factor: what rows were multiplied by.
-        problem: what was fitted.
+        factor: of rows.
+        problem: the fitted one.
         weights: shape (p, c), in the arithmetic's dtype.
         mse: on held-out rows.
         score: on held-out rows.
@@ -266,7 +266,7 @@ def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
     """The metric of training rows.
 
     Args:
-        agop: what to learn.
+        agop: the metric to learn.
         kernel: the kernel of the rounds; a bandwidth that is a median is that of each round's rows.
         problem: training rows, encoding, executor, lanes and engine; its kernel and centers are not looked at.
 
@@ -304,7 +304,7 @@ class Rounds:
     """The data of rounds: the sample in memory, in two parts, and centers among the first.
 
     Attributes:
-        agop: what to learn.
+        agop: the metric to learn.
         kernel: of every round.
         train: rows that rounds are fitted to.
         held: rows they are compared on.
@@ -481,7 +481,7 @@ def require_metric(recipe: Any) -> None:
     """Refuse a metric where rows or centers do not allow one.
 
     Args:
-        recipe: what to fit, a ``Recipe``.
+        recipe: of the fit, a ``Recipe``.
 
     Raises:
         UsageError: rows are augmented, the model is linear in features, or the centers are given.

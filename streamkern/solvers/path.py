@@ -130,7 +130,7 @@ def path_scores(problem: Problem, held: Dataset, weights: Array) -> tuple[Array,
     """Mean squared error over rows and outputs, and accuracy or R², of several weights; each of shape (k,).
 
     Args:
-        problem: what the weights were fitted to; its centers are as many as the weights have rows.
+        problem: of the weights; its centers are as many as the weights have rows.
         held: rows that they were not fitted to.
         weights: shape (p, k c).
     """

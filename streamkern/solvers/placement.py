@@ -19,7 +19,7 @@ def device_for(recipe: Any, name: str) -> Device | None:
     """The device that a resolved recipe is computed on; None for the CPU.
 
     Args:
-        recipe: what is to be fitted.
+        recipe: of the fit.
         name: ``"auto"``, ``"cpu"`` or ``"cuda"``.
 
     Raises:
@@ -87,7 +87,7 @@ def device_bytes(bill: Bill, p: int, d: int, itemsize: int, room: int) -> int:
     """Bytes on a device at the peak: those of the run on shapes, and the rows of the steps ahead.
 
     Args:
-        bill: what the solver takes on the host.
+        bill: of the solver on the host.
         p: number of centers.
         d: features of the rows.
         itemsize: bytes of a number.

@@ -35,7 +35,7 @@ LINEAR_TOLERANCE = 1 / 32
 """The same for ``Linear``, whose errors are as good as noise of the inputs: see ADR 16."""
 
 RESOLVED = {np.dtype(np.float32): float(np.finfo(np.float32).eps), np.dtype(np.float64): 1e-11}
-"""η: what of a kernel value is resolved. In float64 less than its digits: solvers shift spectra by 1e-12 and more."""
+"""η: resolution of a kernel value. In float64 less than its digits: solvers shift spectra by 1e-12 and more."""
 
 _FLAT = 1e-3  # relative variation below which the bandwidth is named as the cause
 _POINTS = 400  # of distances among which the kernel's own scale is looked for, evenly in their logarithm

@@ -6,7 +6,7 @@ With s(u) = ε log(1 + exp(u/ε)), which is u for u ≫ ε and stays positive, a
     z_k = a_k log s(f_k) − c_k log s(1 − f_k) + a' log s'(f_k) − c' log s'(1 − f_k) + b_k,    p = softmax(z).
 
 At a = 1 and all others 0 the probabilities are the outputs themselves, made positive and divided by their sum; the
-parameters turn that into what was observed. Those of each class are near those of all, a_k = a + δ_k, by a Gaussian
+parameters turn that into the observed classes. Those of each class are near those of all, a_k = a + δ_k, by a Gaussian
 prior, so that rare classes lean on the others. The posterior is log-concave: Newton's method finds its mode.
 (Platt 1999; Guo, Pleiss, Sun and Weinberger 2017; Kull, Silva Filho and Flach 2017, beta calibration; Kull et al. 2019,
 Dirichlet calibration, diagonal.)
@@ -93,7 +93,7 @@ class ProbabilityCalibration:
         below: a, shape (K,).
         above: c, shape (K,).
         bias: b, shape (K,).
-        sets: what sets of classes are made from, or None.
+        sets: quantiles for sets of classes, or None.
         cut: of two classes the second is predicted where its output less the first's is greater.
         logits: whether outputs are logits, which stand for log s(f), and −log s(1 − f) for 0.
         wide: a' and c', shape (2,); None without, as in models saved before they were.
@@ -178,7 +178,7 @@ class LabelCalibration:
         bias: b, shape (L, 2).
         facts: JSON-serialisable: ``source`` and ``rows`` it was fitted to, ``missing`` labels, which all rows or none
             have.
-        cuts: what outputs are compared with where labels are decided, shape (L,); None for 1/2.
+        cuts: thresholds of outputs where labels are decided, shape (L,); None for 1/2.
         wide: a' and c', shape (L, 2); None without.
     """
 
@@ -341,7 +341,7 @@ class _Newton:
     their own, b.
 
     Args:
-        features: what z is linear in besides b, each of shape (n, K).
+        features: variables that z is linear in besides b, each of shape (n, K).
         code: class of each row, shape (n,).
         w: weights, shape (n,).
         engine: sums in a fixed order.

@@ -151,7 +151,7 @@ def jittered(jitter: float, dtype: np.dtype[Any]) -> dict[str, Any]:
         remedies = [*narrow, "a smaller bandwidth", "scaled features", "solver=Direct()"]
         found["warnings"] = [
             f"EigenPro may not reach the exact solution: K(Z, Z) has a factor only with {jitter:.2g} of its largest"
-            f" eigenvalue on the diagonal, and what lies in smaller eigenvalues is trained slowly. What helps:"
+            f" eigenvalue on the diagonal, and functions of smaller eigenvalues are trained slowly. Remedies:"
             f" {', or '.join(remedies)}."
         ]
     return found

@@ -38,7 +38,7 @@ def said(
         solver: its name.
         residual: relative.
         causes: why it is large, where that is known.
-        remedies: what would help.
+        remedies: in words.
         far: whether the fit is off.
     """
     report["residual"] = residual
@@ -46,5 +46,5 @@ def said(
     if far:
         report["warnings"] = [
             f"{solver} has not reached the exact solution, relative residual {residual:.2g}: {'; '.join(causes)}. "
-            f"What helps: {', or '.join(remedies)}."
+            f"Remedies: {', or '.join(remedies)}."
         ]

@@ -26,7 +26,7 @@ def loaded_answers(tree: Any, arrays: dict[str, Any], encoding: Encoding, functi
     """Read the answers that ``saved_answers`` wrote, for a model of ``functions`` outputs; None if it wrote nothing.
 
     Raises:
-        ModelFormatError: it is not what ``saved_answers`` makes, or of other outputs than the encoding's.
+        ModelFormatError: it is not a result of ``saved_answers``, or of other outputs than the encoding's.
     """
     if tree is None:
         return None

@@ -62,7 +62,7 @@ class SquaredError:
         sample: rows whose values are kept; None for no details.
         encoding: of the targets.
         every: whether sums of all metrics are wanted, not of squared error and accuracy alone.
-        answers: what turns outputs into probabilities or intervals, or None.
+        answers: calibration of probabilities or intervals, or None.
     """
 
     basis: Basis
@@ -161,7 +161,7 @@ def score(
         weights: w, shape (M, c).
         block_rows: most rows of a block.
         every: whether all metrics are wanted, not those alone that a pass is judged by.
-        answers: what turns outputs into probabilities or intervals, or None; then all metrics are wanted.
+        answers: calibration of probabilities or intervals, or None; then all metrics are wanted.
 
     Returns:
         ``n``, ``mse`` (mean over rows of the mean squared error over outputs) and, for classes, ``accuracy``, else

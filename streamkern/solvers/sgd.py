@@ -38,7 +38,7 @@ class SGD(ChoosesNothing):
     Args:
         epochs: passes over the training rows.
         batch: rows of a step b; √n by default (Carratino et al. 2018, Corollary 1, c₁.₃).
-        step: γ of the mean gradient; by default what the measured spectrum allows.
+        step: γ of the mean gradient; by default the one that the measured spectrum allows.
         schedule: ``constant``: γ; ``power``: γ t^{−θ}; ``pegasos``: 1/(λ t), which needs a ridge.
         theta: θ in [0, 1) of ``power``.
         stages: (passes, step) pairs that follow one another, instead of ``step`` (Luo et al. 2022); the last goes on.

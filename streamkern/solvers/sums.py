@@ -1,7 +1,7 @@
 """Normal equations as sums that are kept: rows are added, or taken away again, by a sweep over them alone.
 
 Of rows x_i with targets y_i and weights w_i, in float64: Σ w φφᵀ (on the diagonal and below, packed), Σ w φ yᵀ, Σ w φ,
-Σ w y and Σ w. A sum forgets a row when what the row contributed is subtracted, so that the solution is the one of never
+Σ w y and Σ w. A sum forgets a row when the row's contribution is subtracted, so that the solution is the one of never
 having seen it, to rounding.
 """
 
@@ -54,12 +54,12 @@ class Sums:
         targets: Σ w y, shape (c, 1).
         mass: Σ w.
         rows: how many.
-        unit: what weights of rows are divided by.
+        unit: divisor of the weights of rows.
         ridge: λ of the solution.
         change: (rows, V) where the functions are ψ = Vᵀ φ[rows], or None.
         scale: mean diagonal of Σ w φφᵀ / Σ w where they are.
         bound: why no row can be taken away; empty where any can.
-        factors: what rows of each class weigh, times their own weight, see ``ClassWeightedSource``; None where it is 1.
+        factors: multipliers of row weights by class, see ``ClassWeightedSource``; None where it is 1.
     """
 
     gram: Array
@@ -112,9 +112,9 @@ class Sums:
         """The sums with those of other rows added, or for a sign of -1 subtracted; arrays of ``parts`` are overwritten.
 
         Args:
-            parts: what ``normal_equations`` contributed.
+            parts: contributions of ``normal_equations``.
             sign: 1 or -1.
-            unit: what their weights are still to be divided by.
+            unit: divisor that their weights still need.
 
         Raises:
             DataError: more is subtracted than there is.
@@ -206,7 +206,7 @@ class StoredSums:
     Args:
         path: of the model.
         weights: digest of the model's weights.
-        nbytes: what they take in memory.
+        nbytes: their memory.
         rows: how many rows they are of.
         shape: of the model's weights.
     """

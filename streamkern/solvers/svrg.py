@@ -57,7 +57,7 @@ class SVRG(ChoosesNothing):
         ridge: λ of λ/2 ‖w‖².
         k: rank of the preconditioner.
         batch: rows of a step; by default β/λ_1 of the preconditioned rows, below which smaller batches gain nothing.
-        step: η; by default what the measured spectrum allows a batch.
+        step: η; by default the one that the measured spectrum allows a batch.
         preconditioner: ``lanczos`` (eq. 8), or None for plain SVRG.
         sampling: ``uniform``: a pass goes over every row once. ``importance``: each row of a batch is drawn with
             replacement and a probability proportional to β_i = ‖P^{−1/2} φ_i‖², and its gradient divided by it

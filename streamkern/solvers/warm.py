@@ -45,7 +45,7 @@ class WarmEigenPro(EigenPro):
             UnlikeChampionError: the classes, or the number of outputs, are not those of the weights.
         """
         assert self.start is not None
-        if problem.engine.decide(False, bound=True):  # a plan: weights of any value take what zeros take
+        if problem.engine.decide(False, bound=True):  # a plan: weights of any value cost the same as zeros
             return super().setup(problem, prepared)
         given = problem.encoding
         if isinstance(given, Classes) and isinstance(self.encoding, Classes):

@@ -54,7 +54,7 @@ def open_source(
             a table in memory: a frame, an Arrow table, a dict of columns, a list of dicts, an array of objects.
         target: name of the target, or several; for an array, the array of targets.
         columns: features to use, in this order; for an array, the names of its features.
-        weight: the column of sample weights; for an array, an array of them, shape (n,). Default: what the training
+        weight: the column of sample weights; for an array, an array of them, shape (n,). Default: as the training
             layout names, else none.
         format: "zarr" or "parquet" if the path does not show it.
         storage_options: for fsspec URLs.
@@ -62,7 +62,7 @@ def open_source(
 
     Raises:
         StorageError: nothing there, nothing that is known, or a store that does not answer.
-        DataError: what is there cannot be rows.
+        DataError: the files cannot be read as rows.
         UsageError: parameters that contradict each other.
     """
     if isinstance(data, str | os.PathLike):

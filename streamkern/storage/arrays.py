@@ -26,7 +26,7 @@ class ArraySource(Source):
         X: features, shape (n, ...), at least two axes; rows are flattened.
         y: targets, shape (n,) or (n, c), or None.
         columns: names of the flattened features.
-        target_name: what to call the target.
+        target_name: name of the target.
         chunk_rows: rows a chunk; by default about 4 MiB of rows.
         schema: of the columns of numbers that the array was made of.
 

@@ -38,7 +38,7 @@ from streamkern.storage.schema import Schema
 from streamkern.storage.table_file import TableFile
 from streamkern.types import Array, IntArray, Rows, Target
 
-_LIBRARIES = 40 << 20  # what Arrow's decoders and its heap take in a process that has not read a table: 39 MiB measured
+_LIBRARIES = 40 << 20  # Arrow's decoders and its heap in a process that has not read a table: 39 MiB measured
 _SAMPLE = 1000  # rows whose texts are measured
 
 
@@ -356,7 +356,7 @@ class FrameSource(TableSource):
         lengths: rows of each piece.
         schema: columns and types of every piece; a frame of no rows gives them.
         request: the columns to use.
-        name: what to call it in messages.
+        name: in messages.
         identity: JSON-serialisable, for the fingerprint; None to take one of the rows as they are read.
         missing: whether values of a column are missing, where that is known.
 
@@ -405,7 +405,7 @@ class FrameSource(TableSource):
             table, reason = None, str(error)
         if table is None or table.num_rows != b - a:
             raise DataError(
-                "a piece is not what was declared: " + (reason if table is None else f"{table.num_rows} rows"),
+                "a piece differs from its declaration: " + (reason if table is None else f"{table.num_rows} rows"),
                 where=self.where(chunk),
                 expected=f"{b - a} rows of the declared types",
                 remedy="correct the frame's declared types (its meta), or its divisions",

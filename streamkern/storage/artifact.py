@@ -2,7 +2,7 @@
 
 A zarr v3 group with JSON attributes; reading it executes no code. It appears by one rename, complete or not at all, and
 every stored chunk has its SHA-256 in the group's attributes. An artifact's author can make its checksums: what they
-promise is that nothing was damaged. That nothing is read or allocated beyond what the artifact states holds for any.
+promise is that nothing was damaged. No read or allocation exceeds the sizes that the artifact states, whoever made it.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def save_artifact(
 
     Args:
         path: a local directory.
-        kind: what it is, for instance ``KernelMachine``.
+        kind: of the artifact, for instance ``KernelMachine``.
         arrays: by name; one whose tiles are read is not held.
         metadata: JSON-serialisable.
-        members: by name, what gives the contents of an artifact inside this one.
+        members: functions, by name, that give the contents of artifacts inside this one.
 
     Raises:
-        StorageError: the disk is full or not writable; what was there before is still there.
+        StorageError: the disk is full or not writable; the previous artifact is unchanged.
     """
     _require_replaceable(Path(path), kind)
     with staged(path, folder=True, parents=True) as staging:
@@ -163,7 +163,7 @@ def load_artifact(
 
     Args:
         path: a local directory.
-        kind: what it must be.
+        kind: the required one.
         stay: (a, b): where there is an array b, a stays on the disk as ``SavedRows`` whose mean is b.
         links: whether the directory may be a symbolic link. An artifact inside of another may not.
 
@@ -172,7 +172,7 @@ def load_artifact(
 
     Raises:
         StorageError: nothing is there.
-        ModelFormatError: it is another kind, of a newer format, or its bytes are not what was written.
+        ModelFormatError: it is another kind, of a newer format, or its bytes differ from those written.
     """
     target = target_or_previous(Path(path))
     if target is None:
@@ -199,7 +199,7 @@ def load_artifact(
     checksum = marks.get("metadata_sha256" if first else "sha256")
     if not isinstance(manifest, dict) or not isinstance(metadata, dict) or checksum != expected:
         raise ModelFormatError(
-            "The description is not what was written: its checksum differs.",
+            "The description is damaged: its checksum differs.",
             where=str(target),
             expected="the checksum it was written with",
             remedy="restore it from a copy",
@@ -214,7 +214,7 @@ def load_artifact(
         except StorageError as error:
             raise _unreadable(target, name, error.what, error.where) from error
         if first and found != manifest[name]:
-            raise _unreadable(target, name, "it is not what was written: its checksum differs")
+            raise _unreadable(target, name, "it is damaged: its checksum differs")
     for name in stays & stored.keys():
         assert stay is not None
         arrays[name] = SavedRows(stored[name], arrays[stay[1]])
@@ -338,5 +338,5 @@ def _require_replaceable(target: Path, kind: str) -> None:
         f"This place is taken by something other than a {kind}.",
         where=str(target),
         expected="nothing, or an earlier one to replace",
-        remedy="choose another place, or move away what is there",
+        remedy="choose another place, or move the existing content away",
     )

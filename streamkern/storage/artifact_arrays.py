@@ -91,7 +91,7 @@ class ArtifactArray:
         """Return the array.
 
         Raises:
-            StorageError: a chunk is not there, or not what was written.
+            StorageError: a chunk is missing or damaged.
         """
         whole = np.empty(self.shape, self.dtype)
         for rows, tile in self.tiles():
@@ -102,7 +102,7 @@ class ArtifactArray:
         """The chunks in order: which rows, and the rows.
 
         Raises:
-            StorageError: a chunk is not there, or not what was written.
+            StorageError: a chunk is missing or damaged.
         """
         for number in range(self.chunks):
             data = np.frombuffer(self._decoded(number), self.dtype)
@@ -116,7 +116,7 @@ class ArtifactArray:
         path = self.place / _key(self.shape, number)
         frame = read_inside(self.place.parent, path, _HEADER + self.chunk_bytes)
         if self.sums is not None and hashlib.sha256(frame).hexdigest() != self.sums[number]:
-            raise _damaged(path, "the chunk is not what was written: its checksum differs")
+            raise _damaged(path, "the chunk is damaged: its checksum differs")
         decoded, block, stored = (int.from_bytes(frame[at : at + 4], "little") for at in (4, 8, 12))
         # The decoder trusts these numbers: it reads as many bytes as they say, and allocates as many.
         right = len(frame) >= _HEADER and stored == len(frame) and decoded == self.chunk_bytes and 0 < block <= decoded
@@ -196,7 +196,7 @@ def from_manifest(place: Path, manifest: Any) -> ArtifactArray:
     array = ArtifactArray(place, tuple(manifest["shape"]), _dtype(manifest["dtype"]), manifest["rows"], tuple(sums))
     document = read_inside(place.parent, place / _METADATA, 1 << 20)
     if hashlib.sha256(document).hexdigest() != manifest[_METADATA]:
-        raise ValueError(f"its {_METADATA} is not what was written")
+        raise ValueError(f"its {_METADATA} is damaged")
     return array
 
 

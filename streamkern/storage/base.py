@@ -27,7 +27,7 @@ class Reading(NamedTuple):
         row: of a row as it is read: features, target, weight.
         decoding: most that a read holds while it decodes a chunk, beyond the rows that it returns.
         once: most that the source holds besides, however many threads read.
-        libraries: what decoders take on first use.
+        libraries: memory of decoders from their first use on.
     """
 
     row: int
@@ -60,7 +60,7 @@ class Source(ABC):
         non_features: (name, type) of the columns that cannot be features, where a lenient opening passed over them.
         shuffled: whether the rows are recorded to be in a uniformly random order.
         remote: whether a read is a round trip to a store, so that it pays to read several chunks at once.
-        in_memory: whether what is read is a view of arrays in memory, so that a read takes none.
+        in_memory: whether rows are views of arrays in memory, so that a read takes none.
     """
 
     bounds: IntArray
@@ -89,12 +89,12 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk. They may be a read-only view of what is stored: copy before writing into them.
+        """Return the rows of one chunk. They may be a read-only view of stored arrays: copy before writing into them.
 
         Raises:
             IndexError: there is no such chunk.
             StorageError: the chunk is missing, truncated or corrupt; the message names file and chunk.
-            DataError: the rows are not what the metadata promised, or a weight is negative or not finite.
+            DataError: the rows differ from the metadata, or a weight is negative or not finite.
         """
 
     def require_unchanged(self) -> None:

@@ -22,14 +22,14 @@ class Request:
     """The columns that a user selects, under the user's names.
 
     Attributes:
-        target: the column of targets, or several for c values a row; "" for none; None for what the data note, else
-            none.
+        target: the column of targets, or several for c values a row; "" for none; None for the one noted in the data,
+            else none.
         columns: features to use, in this order; None for all columns without another role.
-        weight: the column of sample weights; "" for none; None for what the data note, else none.
-        role: what errors call the target: an id column takes its place in predictions.
+        weight: the column of sample weights; "" for none; None for the one noted in the data, else none.
+        role: name of the target in errors: an id column takes its place in predictions.
         lenient: open data to look at them: pass over columns that are no plain numbers, read nulls of whole numbers as
             NaN, and those of labels as None.
-        schema: kinds of columns by name, or a Schema, where they differ from what their types say.
+        schema: kinds of columns by name, or a Schema, where they differ from their types.
         exclude: columns that are neither features nor anything else.
     """
 
@@ -116,7 +116,7 @@ class Roles:
         pick: positions of the features in a stored row, or None for all.
         schema: names and kinds of features that are a column of a table each; None for arrays.
         targets: columns of the target.
-        target: what the targets make, or None.
+        target: made of the target columns, or None.
         weight: the column of sample weights, or None.
         non_features: (name, type) of the columns that a lenient request passes over.
     """
@@ -332,7 +332,7 @@ def _schema(
     Args:
         fields: the columns.
         chosen: those that are features.
-        given: what is said of some of them.
+        given: the kinds of some of them.
         whole: whether that says which categories are text, too; else their types do.
     """
     columns = []

@@ -50,7 +50,7 @@ class UnfitError(ValueError):
     Args:
         row: its position in the column.
         value: as it is written.
-        expected: what the kind takes.
+        expected: values of the kind.
     """
 
     def __init__(self, row: int, value: Any, expected: str) -> None:
@@ -337,7 +337,7 @@ def is_mixed(value: Any) -> bool:
         return array.ndim == 2
     if array.dtype != object or array.ndim != 2:
         return False
-    # scikit-learn has words of its own for what is neither a number nor text.
+    # scikit-learn has its own error for objects that are neither numbers nor text.
     kinds = {type(v) for v in array.ravel().tolist()}
     return bool(kinds & _WORDS) and not kinds & {dict, list, tuple, set}
 

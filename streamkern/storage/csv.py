@@ -253,7 +253,7 @@ class _Lossy:
 
     path: str
     targets: Sequence[str]
-    found: dict[str, tuple[int, str]] = field(default_factory=dict)  # by column: the first row, and what it says
+    found: dict[str, tuple[int, str]] = field(default_factory=dict)  # by column: the first row, and its text
 
     def look(self, name: str, values: pa.ChunkedArray, first: int, as_written: Callable[[], pa.ChunkedArray]) -> None:
         """Look at some rows of a column; ``first`` is the number of the first, ``as_written()`` are their texts."""

@@ -28,7 +28,7 @@ class DaskArraySource(Source):
         X: features, shape (n, ...), at least two axes; rows are flattened.
         y: targets, a Dask or NumPy array of shape (n,) or (n, c), or None.
         columns: names of the flattened features.
-        target_name: what to call the target.
+        target_name: name of the target.
 
     Raises:
         DataError: a dtype or shape that cannot be rows, or X and y of different lengths.

@@ -125,7 +125,7 @@ def parse_json(data: bytes, where: str) -> Any:
 
     Args:
         data: the text.
-        where: what an error calls it.
+        where: its name in errors.
 
     Raises:
         ValueError: it is not JSON.

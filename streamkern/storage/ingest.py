@@ -43,13 +43,13 @@ U = TypeVar("U")
 
 FORMATS = ("zarr", "parquet")
 PART_CHUNKS = 64
-"""Row groups in a parquet file: about 256 MiB, and what an interruption costs at most."""
+"""Row groups in a parquet file: about 256 MiB, which an interruption loses at most."""
 
 OVERHEAD, THREAD = 48 << 20, 24 << 20
-"""Bytes that decoders and codecs take once they are in use, and what every thread keeps of its own."""
+"""Bytes of decoders and codecs once they are in use, and those that every thread keeps of its own."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, rows done, and rows in all."""
+"""Called with the activity, rows done, and rows in all."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,13 @@ def ingest(
         shuffle: put the rows in a uniformly random order, by way of the disk: the rows are written twice.
         seed: which order. The order depends on the seed and the rows' order in the sources, on nothing else.
         format: ``zarr`` or ``parquet``; by the end of ``path`` if not given.
-        dtype: store features in this dtype; as they are by default. Whole numbers must stay what they are.
+        dtype: store features in this dtype; as they are by default. Whole numbers must keep their values.
         shard: join zarr chunks in shards of so many bytes: fewer objects in an object store.
         memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
         threads: chunks decoded, and pieces written, side by side.
         header: whether the first line of a text table names its columns.
         missing: ``nan``: a missing value among features is stored as NaN; or ``error``.
-        schema: kinds of columns by name, where they differ from what their types say: ``{"zip": "category"}``; one of
+        schema: kinds of columns by name, where they differ from their types: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``. The data keep them.
         exclude: columns to leave out.
         overwrite: replace a dataset of this layout that is there.
@@ -145,7 +145,7 @@ def ingest(
     Raises:
         UsageError: parameters that contradict each other.
         PlanRefusedError: the memory is too little for one chunk of a source.
-        MemoryLimitError: the process came to hold more all the same; what was written is kept.
+        MemoryLimitError: the process exceeded its budget all the same; finished parts are kept.
         StorageError: a source cannot be read, something is at ``path`` already, or the disk is full.
         DataError: rows that cannot be stored.
         BusyError: another process writes to ``path``.
@@ -251,7 +251,7 @@ class _Job:
         chunk, cast = rows * as_read.row, rows * row * (self.dtype != self.source.dtype)
         shard, piece = self.record["shard"] or 0, self._piece_rows * (row + kept)
         readers = min(self.threads, len(self.source.bounds) - 1)
-        # Chunks being read, and one whose rows go into pieces; pieces, and what they are encoded to.
+        # Chunks being read, and one whose rows go into pieces; pieces, and their encoded bytes.
         reading = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
         writing = (self.threads + 1) * max(shard, piece)
         # Rows that are shuffled are all read before the first is written.

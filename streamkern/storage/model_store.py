@@ -242,7 +242,7 @@ class ObjectStore(ModelStore):
                 "Another process has changed the champion meanwhile.",
                 where=f"{self.where.rstrip('/')}/{name}",
                 expected="one process at a time",
-                remedy="look at what it decided, then try again",
+                remedy="read its decision, then try again",
             )
 
     def folder(self, number: int, part: str) -> Path:
@@ -306,7 +306,7 @@ class ObjectStore(ModelStore):
             yield
 
     def log(self, line: bytes) -> None:
-        """An object a line: nothing can be appended to one. A store that is gone does not undo what was decided."""
+        """An object a line: nothing can be appended to one. A store that is gone does not undo the decision."""
         with suppress(OSError, StreamkernError):
             self.objects.put(f"decisions/{time.time_ns():020}-{secrets.token_hex(4)}.json", line)
 

@@ -1,4 +1,4 @@
-"""Writing to a store over a network. It has no renames: what is atomic there is to put one object."""
+"""Writing to a store over a network. It has no renames: only the put of one object is atomic."""
 
 from __future__ import annotations
 

@@ -55,10 +55,10 @@ def open_parquet(
     Args:
         url: a local path, or any fsspec URL.
         target: the column of targets, or several for c values a row; a partition key may be one. Strings stay strings.
-            Default: what `write_parquet` noted, else none.
+            Default: as `write_parquet` noted, else none.
         columns: features to use, in this order; partition keys are features only if they are named here.
         storage_options: for fsspec.
-        weight: the column of sample weights. Default: what `write_parquet` noted, else none.
+        weight: the column of sample weights. Default: as `write_parquet` noted, else none.
         retry: how patient to be with a remote store.
 
     Raises:
@@ -110,7 +110,7 @@ class ParquetSource(TableSource):
         self._files, self._partitions, self._places = files, partitions, (files,)
         self._reads: list[tuple[DataFile, range]] = []
         for file in files.files:
-            # Row groups are joined by what features take; by long texts and wide targets, too.
+            # Row groups are joined by the bytes of features; by long texts and wide targets, too.
             most = max(file.rows, default=0)
             sizes = dict(zip(file.schema.names, file.widest, strict=True))
             values = 0 if roles.target is None else roles.target.width * roles.target.dtype.itemsize

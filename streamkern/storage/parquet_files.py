@@ -162,7 +162,7 @@ class DatasetFiles:
     def read(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
     ) -> pa.Table:
-        """Columns of neighbouring row groups of one file. What does not decode is read again.
+        """Columns of neighbouring row groups of one file. A page that does not decode is read again.
 
         Args:
             file: the file.
@@ -191,7 +191,7 @@ class DatasetFiles:
             raise CorruptChunkError(
                 f"row group {group} cannot be read: {type(error).__name__}: {error}",
                 where=f"{file.path}, row group {group}",
-                expected="pages that decode to what the footer says",
+                expected="pages that decode as the footer says",
                 remedy="the file is truncated or corrupt: restore it from a copy, or write it again; or leave the rows "
                 'out with open_dataset(..., on_corrupt="quarantine")',
             ) from error

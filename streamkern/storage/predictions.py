@@ -90,10 +90,10 @@ class Predictions(ABC):
 
     Args:
         place: the local file or directory to make.
-        columns: what a row has.
+        columns: of a row.
         n: rows.
         part_rows: rows of a part; the last one may have fewer.
-        record: kept with the predictions: its ``fingerprint`` says what they are.
+        record: kept with the predictions: its ``fingerprint`` identifies them.
     """
 
     def __init__(

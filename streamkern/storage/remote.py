@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 _VERSIONS = ("ETag", "etag", "generation", "Last-Modified", "LastModified", "last_modified", "created")
 
-_READS = 3  # of what does not decode, before it is called corrupt
+_READS = 3  # of a chunk that does not decode, before it counts as corrupt
 _AT_ONCE = 32  # concurrent requests, each about one object
-_jitter = random.Random()  # decides when a request is repeated, never what is read
+_jitter = random.Random()  # decides when a request is repeated, and changes no data
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Remote:
 
     Attributes:
         root: the place, as the file system calls it.
-        lists: whether the store can say what it holds.
+        lists: whether the store can list its objects.
 
     Raises:
         StorageError: there is no file system for the URL.
@@ -341,7 +341,7 @@ class Remote:
         """Raises StorageError if the store cannot list its objects."""
         if not self.lists:
             raise StorageError(
-                "http has no listing: what lies below this URL cannot be known",
+                "http has no listing: the objects below this URL cannot be found",
                 where=self.name(path),
                 expected="the URL of one file, or of a zarr group whose arrays are named",
                 remedy="give the URL of a parquet file; for zarr name target= and columns=; or use a store that lists",

@@ -75,7 +75,7 @@ class SortedRuns:
         folder: where they are kept.
         n_features: width d of a row.
         dtype: of the features.
-        target: what the target is, or None.
+        target: name, kind and dtype of the target, or None.
         seed: of the permutation.
         weighted: whether rows have weights.
     """

@@ -153,7 +153,7 @@ def declared(schema: Any, where: str = "schema") -> dict[str, Column]:
             raise UsageError(
                 f"The kind of column {name!r} is {kind!r}.", where=where, expected=f"one of {', '.join(COLUMN_KINDS)}"
             )
-    # Whether a category's values are text is what its stored type says.
+    # The stored type says whether a category's values are text.
     return {name: Column(name, kind) for name, kind in schema.items()}
 
 

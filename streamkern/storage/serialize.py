@@ -101,16 +101,16 @@ def unflatten(tree: Any, arrays: dict[str, Array]) -> Any:
     """Restore a value from its tree and arrays, as ``flatten`` returned them.
 
     Raises:
-        ModelFormatError: it is not what ``flatten`` makes, or holds a class that this release does not know.
+        ModelFormatError: it is not a result of ``flatten``, or holds a class that this release does not know.
     """
     try:
         return _unflatten(tree, arrays)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelFormatError(
             f"A kept state cannot be read: {type(error).__name__} {error}.",
-            where="what an earlier run has kept",
-            expected="what this release of streamkern writes",
-            remedy="delete it: what it was for is computed again",
+            where="a result that an earlier run has kept",
+            expected="a file that this release of streamkern writes",
+            remedy="delete it: its content is computed again",
         ) from error
 
 

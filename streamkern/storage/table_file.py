@@ -33,7 +33,7 @@ class TableFile:
     """A file as it was when it was opened first.
 
     Args:
-        url: a local path or an fsspec URL; what ends in ``.gz`` is read decompressed.
+        url: a local path or an fsspec URL; a file that ends in ``.gz`` is decompressed.
         storage_options: for fsspec.
 
     Attributes:
@@ -121,7 +121,7 @@ class TableFile:
         """The file's bytes, decompressed.
 
         Raises:
-            StorageError: its size is not what it was.
+            StorageError: its size has changed.
         """
         zipped = self._place.endswith(".gz")
         if self._remote is not None:
@@ -134,7 +134,7 @@ class TableFile:
         """The path of a file of the local file system.
 
         Raises:
-            StorageError: its size is not what it was.
+            StorageError: its size has changed.
         """
         size = os.stat(self.path).st_size
         if size != self.size:

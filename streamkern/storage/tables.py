@@ -33,7 +33,7 @@ SUFFIXES = {
     "npz": (".npz",),
     "hdf5": (".h5", ".hdf5", ".hdf"),
 }
-"""How files of each kind end; ``.gz`` may follow. What ends otherwise is parquet or zarr."""
+"""How files of each kind end; ``.gz`` may follow. Other endings are parquet or zarr."""
 
 
 def open_tables(
@@ -64,16 +64,16 @@ def open_tables(
         header: whether the first line of a text table names its columns.
         lenient: pass over columns that are no plain numbers, such as text: ``non_features`` of the source names them,
             and ``describe`` returns their kind of value. A null is None then among labels.
-        schema: kinds of columns by name, or a Schema, where they differ from what their types say.
+        schema: kinds of columns by name, or a Schema, where they differ from their types.
         exclude: columns to leave out.
         format: ``zarr`` or ``parquet`` if the path does not show it.
         retry: how patient to be with a remote store.
-        memory: bytes that the process may hold, which bound what is read of a text table at a time.
+        memory: bytes that the process may hold, which bound the part of a text table that is read at a time.
         storage_options: for fsspec.
 
     Raises:
         StorageError: nothing there, or nothing that is known.
-        DataError: what is there cannot be rows, or differs from one table to the next.
+        DataError: the files cannot be read as rows, or differ from one table to the next.
         UsageError: parameters that contradict each other.
     """
     if not (target is None or isinstance(target, str)):

@@ -18,11 +18,11 @@ class TrainingZarr:
     """A group of the training layout on its way: pieces of ``piece_rows`` rows, in any order, then ``complete``.
 
     Args:
-        place: a local directory; what is there of an earlier attempt is kept.
+        place: a local directory; files of an earlier attempt are kept.
         n: rows.
         n_features: width d of a row.
         dtype: of the features.
-        target: what the target is, or None.
+        target: name, kind and dtype of the target, or None.
         columns: names of the features.
         record: kept with the data: where they come from.
         shard_bytes: chunks are joined in shards of about so many bytes; None for none.

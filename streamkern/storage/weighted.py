@@ -20,7 +20,7 @@ class WeightedSource(DerivedSource):
     Args:
         source: the rows, without weights.
         weights: w >= 0, shape (n,).
-        name: what to call the weights.
+        name: of the weights.
 
     Raises:
         DataError: not one number a row.
@@ -66,7 +66,7 @@ class TargetedSource(DerivedSource):
     Args:
         source: the rows, without a target.
         y: targets, shape (n,) or (n, c).
-        name: what to call the target.
+        name: of the target.
 
     Raises:
         DataError: not one target a row, or of a type that cannot be a target.

@@ -2,7 +2,7 @@
 
 Everything that the package replaces on a local disk is written here, in five steps: hold a lock, stage the new content
 under another name in the same directory, sync it to the disk, commit it by one rename or exchange, and, where a process
-was killed, resume: clear what it left, and go on with what can be trusted. Locks are ``flock``, which the kernel
+was killed, resume: clear its remains, and go on with trusted files. Locks are ``flock``, which the kernel
 releases when their process ends, however it ends (ADR 15).
 """
 
@@ -32,7 +32,7 @@ _POLL = 0.02
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-# What a killed writer leaves; earlier releases used the number of their process.
+# Files of a killed writer; earlier releases used the number of their process.
 _LEFTOVER = re.compile(r"\.(?P<target>.+)\.(?:[0-9a-f]{8}|\d+|part)\.(?P<kind>tmp|old)|\..+\.writing")
 _PLAN = "plan.json"
 
@@ -155,15 +155,15 @@ def turn(target: Path) -> Iterator[bool]:
 def staged(target: str | os.PathLike[str], *, folder: bool = False, parents: bool = False) -> Iterator[Path]:
     """Give a new file or directory to fill, which replaces the target when the block ends without an error.
 
-    What an earlier process left that was killed while it wrote the same target is removed first.
+    Remains of an earlier process that was killed while it wrote the same target are removed first.
 
     Args:
         target: the file or directory to replace.
-        folder: whether it is a directory. The caller makes sure that what is there may be replaced.
+        folder: whether it is a directory. The caller makes sure that existing content may be replaced.
         parents: make the directories above it; without, one that is missing is an error.
 
     Raises:
-        StorageError: the disk is full or cannot be written; what was there before is still there.
+        StorageError: the disk is full or cannot be written; the previous content is unchanged.
     """
     target = Path(target)
     target = target if target.name else target.absolute()
@@ -190,7 +190,7 @@ def staged(target: str | os.PathLike[str], *, folder: bool = False, parents: boo
             f"{target.name} cannot be written: {_reason(error)}.",
             where=str(target),
             expected="a disk with room, and the right to write",
-            remedy="free space or choose another place; what was there before is unchanged",
+            remedy="free space or choose another place; the previous content is unchanged",
         ) from error
 
 
@@ -323,11 +323,11 @@ def _reason(error: OSError) -> str:
 def tidy(folder: Path, name: str = "") -> None:
     """Undo the unfinished work of dead processes in a directory. The caller holds a lock on it.
 
-    Half-written content is removed; what one was replacing is put back if its place is empty.
+    Half-written content is removed; the content that it was to replace is put back if its place is empty.
 
     Args:
         folder: the directory.
-        name: only what belongs to this target, on which the caller has a lock.
+        name: only files of this target, on which the caller has a lock.
     """
     with contextlib.suppress(OSError):
         for left in sorted(os.listdir(folder)):
@@ -359,7 +359,7 @@ def unfinished_folder(place: Path, kind: str = "ingest") -> Path:
 class Workspace:
     """A directory next to a target in which it is made part by part, by one process after another if need be.
 
-    ``plan.json`` says what is made. Work for another plan is removed; so is work from before the machine was started,
+    ``plan.json`` describes the work. Work for another plan is removed; so is work from before the machine was started,
     of which not all may have reached the disk: parts are synced only when they are committed.
 
     Args:
@@ -407,8 +407,8 @@ class Workspace:
         """Keep the parts of an earlier attempt at the same plan, or make room for new ones.
 
         Args:
-            plan: what is made, JSON-serialisable.
-            prepare: fills the new ``data`` with what parts need.
+            plan: of the work, JSON-serialisable.
+            prepare: fills the new ``data`` with the files that parts need.
 
         Returns:
             How many parts were noted; 0 for a new plan.
@@ -443,7 +443,7 @@ class Workspace:
 
     def discard(self) -> None:
         """Remove the directory, first the plan: without it nobody goes on with the rest."""
-        if os.path.lexists(self.place):  # what it replaced, if a process was killed after two renames
+        if os.path.lexists(self.place):  # the replaced content, if a process was killed after two renames
             tidy(self.place.parent, self.place.name)
         (self.folder / _PLAN).unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)

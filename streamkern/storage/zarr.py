@@ -66,7 +66,7 @@ def open_zarr(
         columns: features to use, in this order: names of one-dimensional arrays, or of columns that the training layout
             lists; or the name of the one features array.
         storage_options: for fsspec.
-        weight: the array of sample weights, shape (n,). Default: what the training layout names.
+        weight: the array of sample weights, shape (n,). Default: as the training layout names it.
         retry: how patient to be with a remote store.
         sparse: a chunk that is not stored means the fill value. By default it is an error, because a lost chunk looks
             the same; an array can declare itself sparse with the attribute ``streamkern: {"sparse": true}``.
@@ -257,7 +257,7 @@ def write_zarr(
                 f"the blocks hold {'at least ' if written > n else ''}{written} rows",
                 where=url,
                 expected=f"n_rows={n}",
-                remedy="correct n_rows and write again with overwrite=True; what was written is marked incomplete",
+                remedy="correct n_rows and write again with overwrite=True; the blocks written are marked incomplete",
             )
         group.attrs["streamkern"] = {**marks, "complete": True}
     except OSError as error:
@@ -288,7 +288,7 @@ def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | N
 def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
     if not is_remote(url):
         return LocalStore(Path(url.removeprefix("file://")))
-    Remote(url, storage_options)  # says what is to be installed
+    Remote(url, storage_options)  # names the package to install
     return FsspecStore.from_url(url, storage_options=storage_options)
 
 

@@ -179,7 +179,7 @@ class StoredArray:
         return block
 
     def read(self, a: int, b: int) -> Array:
-        """Rows a to b. What does not decode is read again: it may have been the wire.
+        """Rows a to b. A chunk that does not decode is read again: the transfer may have failed.
 
         Raises:
             CorruptChunkError: a stored chunk is missing or does not decode.
@@ -307,7 +307,7 @@ class StoredArray:
         return CorruptChunkError(
             f"chunk {culprit} cannot be read: {type(error).__name__}: {error}",
             where=f"{self.where}, rows {rows[0]} to {rows[1]}",
-            expected="a chunk that decodes to what the array's metadata says",
+            expected="a chunk that decodes as the array's metadata says",
             remedy="the chunk is truncated or corrupt: restore it from a copy, or write it again; or leave its rows "
             'out with open_dataset(..., on_corrupt="quarantine")',
         )

@@ -70,7 +70,7 @@ class _Updates:
         """Take rows away again: the weights become those of never having seen them, to rounding.
 
         A sweep over these rows alone. Centers that are forgotten rows stay, with a warning; ``update_model`` can remove
-        them. See ``partial_fit`` for what stays as it was.
+        them. See ``partial_fit`` for the parts that stay unchanged.
 
         Args:
             X: rows that ``fit`` or ``partial_fit`` were given, each once; as in ``fit``.
@@ -79,7 +79,7 @@ class _Updates:
 
         Raises:
             AttributeError: the model was fitted without its sums.
-            UsageError: what its rows have added is not known.
+            UsageError: the contributions of its rows are not known.
             DataError: rows that cannot be used, or more than the model has seen.
             PlanRefusedError: it would not fit the memory.
         """

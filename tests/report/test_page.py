@@ -224,7 +224,7 @@ def test_a_run_without_a_model_has_a_page_that_says_why_and_what_to_do(
         assert "Too much." in verdict(record)
         assert "take less." in next_steps(record)
     if state in ("dead", "interrupted", "failed"):
-        assert "goes on from what is kept" in said
+        assert "continues from the kept results" in said
 
 
 @pytest.mark.parametrize("state", ["running", "dead", "failed"])

@@ -140,7 +140,7 @@ def test_a_refused_run_says_what_would_make_it_fit(tmp_path: Path):
     told = words(tmp_path / "run")
     assert told.startswith("big: refused")
     assert "do: " in told
-    assert "correct what the error names and run again" in told
+    assert "correct the cause that the error names and run again" in told
 
 
 @pytest.mark.parametrize("state", ["failed", "diverged", "interrupted"])
