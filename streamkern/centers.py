@@ -120,7 +120,7 @@ class Uniform(InMemory):
         return CenterSet(Z, ids)
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """Nothing more."""
+        """0: choosing needs no memory beyond the centers."""
         return 0
 
 
@@ -227,7 +227,7 @@ class Given(InMemory):
         return CenterSet(Z, None)
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """Nothing more."""
+        """0: choosing needs no memory beyond the centers."""
         return 0
 
     def to_json(self) -> dict[str, Any]:

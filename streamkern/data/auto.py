@@ -95,7 +95,7 @@ class Quantile(Parameters):
         return rows_themselves
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """Its curves."""
+        """The curves to normal quantiles."""
         assert sums is not None
         X = np.concatenate(sums[0].pieces)
         chosen = _of_kind(dataset, ("number",), self.columns, "Quantile(columns=...)")
@@ -142,11 +142,11 @@ class Dates(Parameters):
         return None
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Nothing is learnt."""
+        """None: nothing is learnt from the rows."""
         return None
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """Its columns."""
+        """The transform of the columns of dates."""
         chosen = _of_kind(dataset, ("datetime",), self.columns, "Dates(columns=...)")
         return Calendar(dataset.n_features, chosen, (self.parts,) * len(chosen))
 
@@ -176,14 +176,14 @@ class JoinQuantiles(Parameters):
         return rows_themselves
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
-        """Curves, or nothing."""
+        """The curves to normal quantiles, or nothing."""
         assert sums is not None
         X = np.concatenate(sums[0].pieces)
         columns = joined_columns(X, range(X.shape[1])).quantiles if units_differ(X) else []
         return (_curves(X, X.shape[1], columns, KNOTS, kept=True),) if columns else ()
 
     def width(self, dataset: Dataset) -> int:
-        """By the first chunk."""
+        """Features by the values of the first chunk."""
         found = joined_at_first(dataset.source, range(dataset.n_features), alike=False)
         return dataset.n_features + len(found.quantiles)
 
@@ -263,7 +263,7 @@ class Auto(Parameters):
         return _chain(schema, values, marked, numbers, X, one_hot, words, parts, dropped)
 
     def width(self, dataset: Dataset) -> int:
-        """By the categories and numbers of the first chunk: all are looked at in the fit."""
+        """Features by the categories and numbers of the first chunk: the fit reads all rows."""
         schema = _kinds(dataset)
         columns = schema.positions("category")
         counts = first_counts(dataset.source, columns) if columns else ()
@@ -330,7 +330,7 @@ class AutoScale:
     """Stands for the standardisation of all numbers among the features, which are known once others are made."""
 
     def settled(self, dataset: Dataset) -> Standardise:
-        """Of the numbers and times; indicators, sines and cosines are of unit size as they are."""
+        """Scale the numbers and times; indicators, sines and cosines are of unit size already."""
         return Standardise(tuple(j for j, tag in enumerate(tags(dataset)) if tag == "number"))
 
 

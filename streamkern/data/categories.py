@@ -65,7 +65,7 @@ class _Categorical(Parameters):
         return CategoriesSeen(self._positions(dataset), dataset)
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """Its categories."""
+        """The transform with the categories found."""
         assert sums is not None
         positions, seen = self._positions(dataset), sums[0]
         labels = labels_of(dataset, positions)
@@ -104,7 +104,7 @@ class OneHot(_Categorical):
     """
 
     def width(self, dataset: Dataset) -> int:
-        """By the categories of the first chunk: all are counted in the fit."""
+        """Features by the categories of the first chunk: the fit counts all rows."""
         wanted = self.columns if self.columns is not None else category_positions(dataset)
         names = dataset.source.columns or ()
         at = [names.index(c) if c in names else c for c in wanted]
@@ -173,7 +173,7 @@ class TargetEncode(Parameters):
         return TargetSums(self._positions(dataset), self.folds, self.task == "classification")
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
-        """Its means."""
+        """The transform with the means found."""
         assert sums is not None
         positions = self._positions(dataset)
         labels = labels_of(dataset, positions)

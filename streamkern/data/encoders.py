@@ -89,7 +89,7 @@ class Encode:
         return self.n_in + (sum(len(values) - 1 for values in self.categories) if self.one_hot else 0)
 
     def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
-        """Encode."""
+        """Encode the columns."""
         begins = self.begins()
         out = np.zeros((len(X), int(begins[-1])), dtype=X.dtype)
         rest = np.ones(self.n_in, dtype=bool)
@@ -143,7 +143,7 @@ class Encode:
         return tuple(made)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its columns, and the categories of all of them end to end."""
+        """The columns, and the categories of all of them end to end."""
         facts = {"n_in": self.n_in, "columns": list(self.columns), "one_hot": self.one_hot, "unknown": self.unknown}
         sizes = [len(values) for values in self.categories]
         texts = {"labels": list(self.labels), "words": [list(words) for words in self.words]} if self.labels else {}
@@ -218,7 +218,7 @@ class Curves:
         return *names, *(names[column] + QUANTILE for column in self.columns)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its columns, and all knots end to end."""
+        """The columns, and all knots end to end."""
         sizes = [len(knots) for knots in self.knots]
         facts = {"name": "Curves", "n_in": self.n_in, "columns": list(self.columns), "sizes": sizes}
         facts |= {"kept": True} if self.kept else {}
@@ -266,7 +266,7 @@ class ByValue:
         return None if names is None else (*names, *(names[column] + BY_VALUE for column in self.columns))
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its columns."""
+        """The columns."""
         return {"name": "ByValue", "n_in": self.n_in, "columns": list(self.columns)}, {}
 
     @property
@@ -318,7 +318,7 @@ class Calendar:
         return tuple(made)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its columns and parts."""
+        """The columns and parts."""
         parts = [list(each) for each in self.parts]
         return {"name": "Calendar", "n_in": self.n_in, "columns": list(self.columns), "parts": parts}, {}
 
@@ -385,7 +385,7 @@ class TargetMeans:
         return int(self.n_in + sum(means.shape[2] - 1 for means in self.means))
 
     def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
-        """Encode."""
+        """Encode the columns."""
         widths = np.ones(self.n_in, dtype=np.int64)
         widths[list(self.columns)] = [means.shape[2] for means in self.means]
         begins = np.concatenate([[0], np.cumsum(widths)])
@@ -420,7 +420,7 @@ class TargetMeans:
         return tuple(made)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its columns, categories and means end to end."""
+        """The columns, categories and means end to end."""
         sizes = [len(values) for values in self.categories]
         facts = {"n_in": self.n_in, "columns": list(self.columns), "folds": self.folds, "sizes": sizes}
         made = {"categories": np.concatenate(self.categories), "means": np.concatenate(self.means, axis=1)}
@@ -466,15 +466,15 @@ class Keep:
         return len(self.columns)
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Take them."""
+        """Select the columns."""
         return np.ascontiguousarray(X[:, list(self.columns)])
 
     def names(self, names: Names) -> Names:
-        """Theirs."""
+        """Names of the columns that stay."""
         return None if names is None else tuple(names[column] for column in self.columns)
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its columns."""
+        """The columns."""
         return {"name": "Keep", "n_in": self.n_in, "columns": list(self.columns)}, {}
 
     @property

@@ -301,7 +301,7 @@ class Impute(Parameters):
         return np.array(found, dtype=np.int64)
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
-        """Its values.
+        """The transform with the values found.
 
         Raises:
             DataError: a feature has no value in any row.

@@ -26,7 +26,7 @@ class LabelWeights(dict[Any, tuple[int, float, float]]):
 
     @classmethod
     def of(cls, labels: Array, w: Array | None) -> LabelWeights:
-        """Those of rows with labels (n,) and sample weights (n,), or None for 1."""
+        """The weights of rows with labels (n,) and sample weights (n,), or None for 1."""
         if labels.dtype == object and len(labels) and not isinstance(labels[0], str):
             labels = np.array(labels.tolist())  # such as booleans: they stay what they are
         values, codes = distinct(labels)

@@ -106,7 +106,7 @@ class Classes:
 
     @property
     def outputs(self) -> int:
-        """K."""
+        """The number of classes K."""
         return len(self.values)
 
     @cached_property

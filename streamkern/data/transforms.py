@@ -130,7 +130,7 @@ class Fill:
         return None if names is None else (*names, *(f"{names[column]} is missing" for column in self.indicators))
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its values."""
+        """The values."""
         facts = {"indicators": list(self.indicators)} if self.indicators else {}
         return {"name": "Fill", **facts}, {"values": self.values}
 
@@ -220,12 +220,12 @@ class LinearMap:
 
     @property
     def n_in(self) -> int:
-        """D."""
+        """The width d."""
         return int(self.matrix.shape[0])
 
     @property
     def n_out(self) -> int:
-        """K."""
+        """The number of components K."""
         return int(self.matrix.shape[1])
 
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
@@ -246,7 +246,7 @@ class LinearMap:
         return None
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Its matrix."""
+        """The matrix."""
         return {"name": "LinearMap"}, {"matrix": self.matrix}
 
 

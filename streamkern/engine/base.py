@@ -66,7 +66,7 @@ class Evaluated(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """Dtype of the values."""
 
     @property
     def row_tile(self) -> int:

@@ -55,7 +55,7 @@ class MeteredDevice:
         self._inside = False
 
     def turn(self) -> AbstractContextManager[None]:
-        """Nothing is waited for."""
+        """Return at once: shapes do not wait for the device."""
         return nullcontext()
 
     @contextmanager

@@ -131,7 +131,7 @@ class NumpyEngine:
         return 0
 
     def held_bytes(self, p: int, d: int, dtype: Any) -> int:
-        """Those of the norms."""
+        """Bytes of the norms."""
         return int(p * np.dtype(dtype).itemsize)
 
     def diagonal(self, expansion: Centered, X: Array) -> Array:
@@ -156,7 +156,7 @@ class NumpyEngine:
             yield rows, basis.block(X[rows])
 
     def begin(self, basis: Evaluated, X: Array) -> Any:
-        """Nothing is begun."""
+        """None: no panel is begun."""
         return None
 
     def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:

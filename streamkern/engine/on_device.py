@@ -73,7 +73,7 @@ class OnDevice:
             yield rows, basis.block(X[rows, :])
 
     def begin(self, basis: Evaluated, X: Any) -> Any:
-        """Nothing is begun: a panel would take a turn from a thread that has the state."""
+        """None: beginning a panel would take a turn from a thread that has the state."""
         return None
 
     def predict(self, basis: Any, X: Any, W: Array) -> Array:

@@ -57,5 +57,5 @@ class Prefetch:
             return None
 
     def close(self) -> None:
-        """Stop the thread."""
+        """Stop the thread that reads ahead."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -280,7 +280,7 @@ class Product(_Combined):
         _fold(self.parts, np.multiply, S, x_norms, z_norms, backend)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """By the product rule."""
+        """Slopes by the product rule."""
         value: Any = 1.0
         P, Q = S * 0, None
         for part in self.parts:
@@ -327,7 +327,7 @@ class Scaled(Kernel):
         S *= S.dtype.type(self.scale)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """Those of k_0, times c."""
+        """Slopes of k_0, times c."""
         P, Q = self.kernel.slopes(S, x_norms, z_norms, backend)
         return P * self.scale, None if Q is None else Q * self.scale
 
@@ -363,7 +363,7 @@ class Basis(ABC):
     @property
     @abstractmethod
     def dtype(self) -> np.dtype[Any]:
-        """Of the values, and of the arithmetic."""
+        """Dtype of the values, and of the arithmetic."""
 
     @abstractmethod
     def block(self, X: Array, out: Array | None = None) -> Array:

@@ -26,7 +26,7 @@ class StoredCenters(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """Dtype of the values."""
 
     @property
     def mean_row(self) -> Array:

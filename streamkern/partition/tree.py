@@ -182,7 +182,7 @@ class CutTree:
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest."""
+        """Hex digest of the tree."""
         return digest(self.directions.tolist(), self.cuts.tolist(), self.children.tolist())
 
     @property

@@ -600,7 +600,7 @@ def _least(trials: Sequence[Trial]) -> Trial:
 
 
 def _nearest(trials: Sequence[Trial], medians: Mapping[int, float]) -> Trial:
-    """Of the kernels like that of the least error and within ``ENOUGH`` of it, the one nearest to the median distance.
+    """The kernel nearest to the median distance, among those like the best one and within ``ENOUGH`` of its error.
 
     A bandwidth far out on a plateau scores no better, and its kernel matrix is worse conditioned.
     """

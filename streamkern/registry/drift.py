@@ -328,7 +328,7 @@ class Drift:
     leaves: LeafDrift | None = None
 
     def metrics(self) -> dict[str, float | None]:
-        """By the names that a gate knows them by."""
+        """Numbers of the drift by the names that a gate uses."""
         return {
             "drift.max_psi": float(self.psi.max(initial=0.0)),
             "drift.mean_psi": float(self.psi.mean()) if len(self.psi) else 0.0,

@@ -74,7 +74,7 @@ class RetrainResult(dict[str, Any]):
 
     @property
     def reasons(self) -> list[str]:
-        """Why, in sentences."""
+        """The reasons, in sentences."""
         found: list[str] = self["reasons"]
         return found
 

@@ -77,7 +77,7 @@ class Inspection:
         return {**self.facts, "columns": sketches, "others": others}
 
     def text(self) -> str:
-        """For people."""
+        """The inspection as text."""
         facts, c = self.facts, self.columns
         chunks, size = facts["chunks"], facts["bytes"]
         stored = "" if size["stored"] is None else f", {format_bytes(size['stored'])} on disk"
@@ -237,7 +237,7 @@ def _as_they_are(parts: tuple[Described, ...], state: Any) -> tuple[Described, .
 
 
 def _spread(target: Target, y: Array | None) -> Spread:
-    """Of labels such as those of the first block, numbers about one of them."""
+    """The measure of labels such as those of the first block; of numbers about one of them."""
     assert y is not None
     y = y[_given(y)].astype(target.dtype)
     if y.dtype == object:

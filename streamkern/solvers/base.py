@@ -374,7 +374,7 @@ class OneByOne:
         """Never called: no centers are shared out."""
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
-        """Nothing precedes the steps of a pass."""
+        """The state itself: nothing precedes the steps of a pass."""
         return state
 
     def finished(self, state: Any) -> Failure | bool:
@@ -382,15 +382,15 @@ class OneByOne:
         return False
 
     def settle(self, state: Any) -> Any:
-        """Nothing is ever pending."""
+        """The state itself: it has nothing pending."""
         return state
 
     def slower(self) -> Any:
-        """There is no other step."""
+        """None: there is no other step."""
         return None
 
     def left_out(self, state: Any) -> LeftOut | None:
-        """Nothing is known of rows that are left out."""
+        """None: outputs on rows that are left out are not known."""
         return None
 
     def sums(self, state: Any) -> Any:

@@ -329,7 +329,7 @@ def radial_part(described: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def norm_and_bandwidth(described: dict[str, Any]) -> tuple[str, float]:
-    """Of a kernel of the search as JSON, for tables: such as ``L1``, or ``L2+linear``."""
+    """Norm, such as ``L1`` or ``L2+linear``, and bandwidth of a kernel of the search as JSON, for tables."""
     radial, linear = radial_part(described)
     return f"L{radial.get('norm', 2)}{'+linear' if linear else ''}", float(radial["bandwidth"])
 
@@ -567,5 +567,5 @@ def _least(rounds: Sequence[Round]) -> Round:
 
 
 def _laplace(bandwidth: float, norm: int) -> Laplace:
-    """Of a bandwidth of four digits, as a person would type it."""
+    """A Laplace kernel whose bandwidth has four digits, as a person would type it."""
     return Laplace(float(f"{bandwidth:.4g}"), norm=norm)

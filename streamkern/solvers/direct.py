@@ -79,7 +79,7 @@ class Direct(ChoosesNothing):
         return {name: value for name, value in super().to_json().items() if name != "keep_sums" or value}
 
     def prepare(self, problem: Problem) -> None:
-        """Nothing precedes the sweep."""
+        """None: nothing precedes the sweep."""
 
     def setup(self, problem: Problem, prepared: Any = None) -> DirectIteration:
         """One sweep, and the solution."""

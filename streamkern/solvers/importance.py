@@ -66,7 +66,7 @@ class RowNorms:
     P: LowRank
 
     def __call__(self, block: Block, state: None) -> Parts:
-        """Of a block."""
+        """The norms of a block."""
         norms = [self.P.norms(phi) for _, phi in self.basis.panels(block.X)]
         if not norms:
             return (Stack(),)

@@ -117,7 +117,7 @@ class Intervals:
         return {}
 
     def _quantiles(self, coverage: float) -> Array:
-        """Those of the fifths, shape (5, c); of a fifth of too few rows, that of all rows. Or of all, shape (1, c)."""
+        """Quantiles of the fifths, shape (5, c), that of all rows for a fifth of few; or of all, shape (1, c)."""
         m, c = self.scores.shape
         starts = np.array([[0], [m]]).repeat(c, axis=1) if self.starts is None else self.starts
         found = np.full((len(starts) - 1, c), np.inf)

@@ -187,7 +187,7 @@ class _Outputs:
     basis: Basis
 
     def __call__(self, block: Block, state: Array) -> Parts:
-        """Those of a block, under weights ``state``, shape (M, c)."""
+        """The sums of a block, under weights ``state``, shape (M, c)."""
         if not len(block.ids):
             return (Stack(),)
         return (Stack(((self.basis.predict(block.X, state).astype(np.float64), block.y, block.ids, block.w),)),)

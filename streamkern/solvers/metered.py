@@ -106,7 +106,7 @@ class Size:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the streaming arithmetic."""
+        """Dtype of the streaming arithmetic."""
         return np.dtype(np.float64 if self.itemsize == 8 else np.float32)
 
     @property
@@ -230,7 +230,7 @@ class _Run:
         self.meter.taken()
 
     def memory(self, model_rows: int) -> Memory:
-        """Bytes."""
+        """Bytes of the method."""
         iteration, meter = self.iteration, self.meter
         setup = max(self.setup_peak, meter.peak)
         basis = self.problem.predictor()
@@ -272,7 +272,7 @@ class _Run:
         )
 
     def effort(self) -> Effort:
-        """Operations and rows."""
+        """Operations and rows of the run."""
         iteration, size = self.iteration, self.size
         begins, block, update = self._train()
         passes = iteration.epochs

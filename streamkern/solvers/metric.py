@@ -254,11 +254,11 @@ class Round(NamedTuple):
 
     @property
     def standard_error(self) -> float:
-        """Of an accuracy on the held-out rows. It changes nothing for values: a lower squared error is a higher R²."""
+        """Error of accuracy on held-out rows. It changes nothing for values: a lower squared error is a higher R²."""
         return float(np.sqrt(max(0.0, self.score * (1.0 - self.score)) / self.held))
 
     def facts(self) -> dict[str, Any]:
-        """Its line of the history."""
+        """The fields of the round in the history."""
         return {"kind": self.kind, "round": self.number, "ridge": self.ridge, "mse": self.mse, "score": self.score}
 
 
@@ -369,7 +369,7 @@ class Rounds:
 
     @property
     def d(self) -> int:
-        """Features."""
+        """Features of a row."""
         return len(self.variance)
 
     def on(self, kernel: Kernel) -> Rounds:

@@ -60,7 +60,7 @@ class ClassScores:
 
     @classmethod
     def of(cls, P: Array, y: Array, w: Array) -> ClassScores:
-        """Those of rows with probabilities (m, K), class codes (m,) and weights (m,)."""
+        """The scores of rows with probabilities (m, K), class codes (m,) and weights (m,)."""
         scores = 1.0 - P[np.arange(len(y)), y]
         order = np.lexsort((scores, y))
         starts = np.searchsorted(y[order], np.arange(P.shape[1] + 1))

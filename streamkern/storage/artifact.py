@@ -49,7 +49,7 @@ class TiledRows(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """Dtype of the values."""
 
     def tiles(self) -> Iterator[tuple[slice, Array]]:
         """Pairs of a slice and its rows, in order."""
@@ -314,7 +314,7 @@ def _bytes(array: Array) -> memoryview:
 
 
 def _checksum(dtype: np.dtype[Any], shape: tuple[int, ...], content: str) -> str:
-    """Of an array of format 1."""
+    """Checksum of an array of format 1."""
     return digest(dtype.str, shape, content)
 
 

@@ -149,7 +149,7 @@ class Roles:
         return [] if self.schema is None or self.schema.plain else [self.schema.kinds]
 
     def identity(self) -> list[Any]:
-        """JSON-serialisable, for fingerprints."""
+        """The roles as JSON-serialisable data, for fingerprints."""
         inside = [self.width] if self.wide else []
         names = [self.columns, self.pick] if self.wide else []
         features = [self.features[0] if self.wide else self.features, *inside, self.dtype.str, *names, *self.kinds]

@@ -37,7 +37,7 @@ class Hdf5Array:
     read_kept = read
 
     def holding(self, rows: int, text: int, kept: bool) -> tuple[int, int]:
-        """Nothing for a read; and once, because HDF5 reads for one thread at a time, the bytes of a stored chunk.
+        """Bytes of a read: none, but once those of a stored chunk, because HDF5 reads for one thread at a time.
 
         The compressed chunk, and two buffers that decompression changes between.
         """

@@ -50,7 +50,7 @@ class ModelStore(ABC):
 
     @abstractmethod
     def make(self) -> None:
-        """Have one there."""
+        """Make the registry if it is absent."""
 
     @abstractmethod
     def numbers(self) -> list[int]:
@@ -156,7 +156,7 @@ class DirectoryStore(ModelStore):
         return self._version(number) / part
 
     def let_go(self, folder: Path, user: object = None) -> None:
-        """Nothing to be done."""
+        """Do nothing: a version here is not a copy."""
 
     def claim(self, least: int) -> tuple[int, Path]:
         staging = part_name(self._version(least))
@@ -277,7 +277,7 @@ class ObjectStore(ModelStore):
         return number, Path(tempfile.mkdtemp(prefix="streamkern-"))
 
     def add(self, number: int, staging: Path) -> None:
-        """The record last."""
+        """Send the files of a version, its record last."""
         record = (staging / RECORD).read_bytes()
         (staging / RECORD).unlink()
         name = f"versions/{number:06}"
@@ -286,7 +286,7 @@ class ObjectStore(ModelStore):
         shutil.rmtree(staging, ignore_errors=True)
 
     def remove(self, number: int) -> None:
-        """The record first."""
+        """Remove the files of a version, its record first."""
         names = self._versions().get(number, set())
         self.objects.remove(f"versions/{number:06}/{name}" for name in sorted(names, key=lambda name: name != RECORD))
 
