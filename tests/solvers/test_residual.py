@@ -79,7 +79,7 @@ def test_direct_keeps_its_first_answer_where_memory_allows_no_second_sweep(
     ridge: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(footprint, "_FRESH", 9 << 30)
-    with pytest.warns(UserWarning, match=r"Direct has not reached .*rounding.* helps: memory='[0-9.]+ GiB', which"):
+    with pytest.warns(UserWarning, match=r"Direct has not reached .*rounding.* Remedies: memory='[0-9.]+ GiB', which"):
         model, found = fitted(sk.Direct(ridge), "Gaussian", 20.0, "float64")
     report = model.report_
     assert "sweeps" not in report
