@@ -118,12 +118,8 @@ PASS_WORK = 30 * SECOND
 """Work of a pass over wide rows with more than ``CENTERS``, at most: half a minute on two slow cores."""
 
 TELLING = 20
-"""Rows of the subsample for each number of a metric from which ``ENOUGH`` is enough: what fewer say of many may not
-hold for all rows, and with half of the rows a metric has to be better by twice that. There are as many numbers as
-columns, or, for metrics of all directions, as features."""
-
-LEAST_TELLING = 5
-"""Rows for each number of a metric's diagonal, at least, of up to ``WIDEST_L1`` columns; of more, ``TELLING``."""
+"""Rows of the subsample for each number of a metric's diagonal, at least: what fewer say of many does not hold for all
+rows. There are as many as columns, or, for metrics of all directions, as features."""
 
 WIDEST_L1 = 200
 """Features up to which the L1 norm is tried: of wider rows its distances cost several times a product."""
@@ -131,6 +127,7 @@ WIDEST_L1 = 200
 _EQUATIONS = 190  # bytes of normal equations on ``THREADS`` threads for each p², which may be half of the budget
 _ROUNDS = 3
 _SLOTS = 4  # that memory is reckoned for: what is chosen must not depend on how many there are
+_LAST = 1 + FINALISTS + FURTHER + len(ABOUT)  # on all rows of the subsample
 
 
 @dataclass(frozen=True)
@@ -145,8 +142,6 @@ class Search:
         seed: of the subsample.
         smaller: whether a bandwidth may be smaller than the best, where least squares is as good: see ``WITHIN``.
         linear: whether a linear part added to the kernel is tried, for values.
-        enough: part of the squared error by which a metric has to be better than none: see ``TELLING``.
-        late: whether a diagonal metric is learned on all rows of the subsample where fewer of them led to none.
     """
 
     rows: int
@@ -156,8 +151,6 @@ class Search:
     seed: int = 0
     smaller: bool = True
     linear: bool = False
-    enough: float = ENOUGH
-    late: bool = False
 
     @property
     def agop(self) -> AGOP:
@@ -179,17 +172,7 @@ class Search:
         """Models, at most."""
         if self.by_one:
             return len(self.norms) * len(BANDWIDTHS) + self._linear
-        return len(self.norms) * self._some + self._last
-
-    @property
-    def further(self) -> int:
-        """Rounds on all rows of the subsample, at most."""
-        return FURTHER + _ROUNDS * self.late
-
-    @property
-    def _last(self) -> int:
-        """Models on all rows of the subsample, at most."""
-        return 1 + FINALISTS + self.further + len(ABOUT) + self._linear
+        return len(self.norms) * self._some + _LAST + self._linear
 
     @property
     def _linear(self) -> int:
@@ -212,7 +195,7 @@ class Search:
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
         for (rows, p), fits, outer, norms in (
             (self.few, self._some, metrics, self.norms),
-            (last, self._last, (self.further + 1) * bool(self.kinds), (1,)),
+            (last, _LAST + self._linear, (FURTHER + 1) * bool(self.kinds), (1,)),
         ):
             fitted, gradients, _ = round_work(rows, p, full, size, RIDGES, held)
             for norm in norms:
@@ -426,8 +409,6 @@ def search_for(
         if search.bill(replace(size, slots=_SLOTS), rows).memory > budget // MEMORY_SHARE:
             continue
         if search.work(size).priced(nominal(d)) <= allowed:
-            late = replace(search, late=bool(search.kinds) and share is None)
-            search = late if late.work(size).priced(nominal(d)) <= allowed else search
             return replace(search, smaller=not isinstance(bill.solver, Logistic))
     return None
 
@@ -446,13 +427,10 @@ def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Sea
 
 
 def _search(rows: int, centers: int, columns: int, d: int, seed: int, linear: bool) -> Search:
-    numbers = min(columns, d)
-    telling = LEAST_TELLING if numbers <= WIDEST_L1 else TELLING
-    kinds = [] if rows < max(HELD_OUT_FROM, telling * numbers) else ["diagonal"]
+    kinds = [] if rows < max(HELD_OUT_FROM, TELLING * min(columns, d)) else ["diagonal"]
     if rows >= max(HELD_OUT_FROM, TELLING * d) and 1 < d <= WIDEST:
         kinds.append("full")
-    enough = ENOUGH * max(1.0, TELLING * numbers / rows)
-    return Search(rows, centers, (2, 1) if d <= WIDEST_L1 else (2,), tuple(kinds), seed, linear=linear, enough=enough)
+    return Search(rows, centers, (2, 1) if d <= WIDEST_L1 else (2,), tuple(kinds), seed, linear=linear)
 
 
 def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
@@ -485,13 +463,9 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     trials.noted([simple])
     finalists = _finalists(first) if first else []
     last = trials.noted(rounds.on(each.problem.kernel).through(each) for each in finalists)
-    best = _simplest(simple, last, search.enough)
+    best = _simplest(simple, last)
     if best.kind != "none":
         best = _least([best, *trials.noted(rounds.on(best.problem.kernel).learned(best, best.kind, FURTHER))])
-    if search.late and best.kind != "diagonal":
-        plain = _simplest(simple, [each for each in last if each.kind == "none"])
-        learned = trials.noted(rounds.on(plain.problem.kernel).learned(plain, "diagonal"))
-        best = _simplest(plain, [*learned, best], search.enough)
     found = _at_its_bandwidth(rounds, best, ABOUT, trials, search.smaller) if first else best
     if best is simple:
         found = _preferred(simple, [found])
@@ -555,24 +529,21 @@ def _at_its_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], t
     return next(each for each in [*made, best] if each.mse <= (1 + WITHIN) * least.mse)
 
 
-def _simplest(simple: Round, more: Sequence[Round], enough: float = ENOUGH) -> Round:
-    """The best, where a model without a metric is simpler than one with a diagonal one, and that than a full one.
-
-    A metric has to be better than none by ``enough`` of the squared error.
-    """
-    for kind, by in (("none", ENOUGH), ("diagonal", enough), ("full", ENOUGH)):
-        simple = _preferred(simple, [each for each in more if each.kind == kind], by)
+def _simplest(simple: Round, more: Sequence[Round]) -> Round:
+    """The best, where a model without a metric is simpler than one with a diagonal one, and that than a full one."""
+    for kind in ("none", "diagonal", "full"):
+        simple = _preferred(simple, [each for each in more if each.kind == kind])
     return simple
 
 
-def _preferred(simpler: Round, more: Sequence[Round], enough: float = ENOUGH) -> Round:
-    """The least squared error of more, where it is better by ``enough`` of it, or else the simpler model.
+def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
+    """The least squared error of more, where it is better by ``ENOUGH``, or else the simpler model.
 
     Of classes a metric may lower the squared error and decide worse (ADR 22): those that are right less often than the
     simpler model, by more than the standard error, are left out.
     """
     least = _least([simpler, *(each for each in more if each.score >= simpler.score - simpler.standard_error)])
-    return least if least.mse < (1 - enough) * simpler.mse else simpler
+    return least if least.mse < (1 - ENOUGH) * simpler.mse else simpler
 
 
 class _Trials:

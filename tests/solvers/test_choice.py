@@ -79,33 +79,6 @@ def test_it_finds_the_columns_that_matter_and_any_threads_find_the_same():
     assert two.report_["kernel"] == found
 
 
-@pytest.mark.parametrize(("n", "noise"), [(1500, 40), (2200, 60), (3000, 100)])
-def test_columns_that_matter_are_found_among_many_that_do_not(n: int, noise: int):
-    """A third of the sample's rows shows nothing of a product among so many columns; all of them do."""
-    rng = np.random.default_rng(2)
-    X = np.hstack([rng.uniform(-2, 2, (n + 500, 6)), rng.normal(size=(n + 500, noise))])
-    y = X[:, 0] * X[:, 1] + 0.1 * rng.normal(size=n + 500)
-    model = sk.KernelRegressor(memory="4GiB", random_state=0).fit(X[:n], y[:n])
-    assert model.report_["kernel"]["metric"] == "diagonal"
-    assert set(np.argsort(model.feature_importances_)[-2:]) == {0, 1}
-    assert model.score(X[n:], y[n:]) > 0.95
-    plain = sk.KernelRegressor("laplace", memory="4GiB", random_state=0).fit(X[:n], y[:n])
-    assert plain.score(X[n:], y[n:]) < 0.6
-
-
-def test_a_metric_from_few_rows_a_column_has_to_be_much_better():
-    """20 columns of 400 rows, of which all matter alike: a metric of them is chance."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(400, 20))
-    y = np.sin(X).sum(axis=1) + rng.normal(size=400)
-    model = sk.KernelRegressor(memory="4GiB", random_state=0).fit(X, y)
-    found = model.report_["kernel"]
-    rounds = [trial["mse"] for trial in found["trials"] if trial["kind"] == "diagonal" and trial["rows"] > 200]
-    plain = [trial["mse"] for trial in found["trials"] if trial["kind"] == "none" and trial["rows"] > 200]
-    assert rounds
-    assert found["metric"] == "none" or min(rounds) < 0.99 * min(plain)
-
-
 @pytest.mark.usefixtures("generous")
 def test_nothing_is_chosen_that_is_no_better():
     """Every column counts alike, on a smooth target that a wide kernel suits."""
@@ -170,8 +143,7 @@ def test_a_search_stays_within_its_share_and_threads_do_not_matter(size: Size, c
         assert search.rows <= size.n
         few = search.rows < 400
         assert search.by_one == few == (size.n < 400)
-        assert ("diagonal" in search.kinds) == (not few and (5 if columns <= 200 else 20) * columns <= search.rows)
-        assert search.enough == pytest.approx(max(0.01, 0.2 * columns / search.rows))
+        assert ("diagonal" in search.kinds) == (not few and 20 * columns <= search.rows)
         assert ("full" in search.kinds) == (not few and 20 * size.d <= search.rows and 1 < size.d <= 1000)
         assert bool(search.kinds) or ("each left out" if few else "no metric") in search.text()
         assert (1 in search.norms) == (size.d <= 200)
