@@ -127,7 +127,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             kernel = named_kernel(self.kernel, self._where("kernel"))
             if kernel is None:
                 raise UsageError(
-                    f"{next(iter(inside))} is given, and there is no kernel.",
+                    f"{next(iter(inside))} is given without a kernel.",
                     where=self._where("kernel"),
                     expected='a kernel whose parameters are set, such as "laplace"',
                 )

@@ -181,7 +181,7 @@ def limited(budget: int) -> Iterator[None]:
         if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
             raise
         raise MemoryLimitError(
-            f"The system gave no more memory: {str(error) or 'an allocation failed'}.",
+            f"The system refused to allocate memory: {str(error) or 'an allocation failed'}.",
             where=f"this process holds {format_bytes(resident())}; its budget is {format_bytes(budget)}",
             expected="as much memory as the budget",
             remedy="end other programs, or raise the limit that is set for this process (ulimit -v); or give a smaller "

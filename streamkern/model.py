@@ -286,7 +286,7 @@ class KernelMachine(ModelAnswers):
         dataset = self.dataset(X)
         if dataset.rules or dataset.virtual_rows is not None:
             raise UsageError(
-                "The data set is a choice of rows, or augmented.", where="dataset", expected="every stored row once"
+                "The data set is a selection of rows, or augmented.", where="dataset", expected="every stored row once"
             )
         scan, bounds = self._scan(dataset), dataset.source.bounds
         starts, stops = runs(bounds[:-1], bounds[1:], scan.block_rows)

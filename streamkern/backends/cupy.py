@@ -200,7 +200,7 @@ class CupyDevice:
         return StorageError(
             f"The GPU has no memory left: {error}",
             where=self.name,
-            expected=f"what this process may use, {format_bytes(self.budget)}, to be free",
+            expected=f"{format_bytes(self.budget)} of free GPU memory",
             remedy="stop other programs on it, use fewer centers or a smaller batch, or --device cpu",
         )
 

@@ -378,7 +378,7 @@ class CategoriesSeen:
                 raise DataError(
                     "A category is infinity.",
                     where=f"{where}, row {int(raw.ids[np.argmax(np.isinf(x))])}, column {name!r}",
-                    expected="a number that stands for a category",
+                    expected="a finite number, or a missing value",
                     remedy="correct the value, or leave it empty",
                 )
             values, rows = np.unique(x, return_counts=True)

@@ -148,7 +148,7 @@ def weighted_by_class(
             f"There are weights for {len(class_weight)} labels a row, and one label a row.",
             where="class_weight",
             expected='"balanced", or one dict',
-            remedy="give the dict by itself",
+            remedy="pass one dict",
         )
     labels = encoding.values.tolist()
     mass = np.array([facts.masses.get(label, 0.0) for label in labels])

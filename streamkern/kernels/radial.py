@@ -70,7 +70,7 @@ class Radial(Kernel):
         """
         if isinstance(self.bandwidth, str):
             raise UsageError(
-                "The bandwidth is the median distance of rows that no one has looked at.",
+                "The bandwidth is the median distance of training rows, and none have been read.",
                 where=repr(self),
                 expected="a number, outside of training",
                 remedy="give the number, or take the kernel of a trained model: model.kernel",

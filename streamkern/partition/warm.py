@@ -92,7 +92,7 @@ def as_champion(
             "The classes are not those of the champion.",
             where="the target",
             expected="the champion's classes",
-            remedy="begin anew: --cold",
+            remedy="train from the start: --cold",
         )
     return data, replace(facts, encoding=decided_by(champion.encoding, None))
 

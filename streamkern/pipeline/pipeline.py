@@ -117,7 +117,7 @@ class Pipeline:
         require_class_weight(self.class_weight, "Pipeline(class_weight=...)")
         if self.class_weight is not None and self.task != "classification":
             raise UsageError(
-                "There are weights of classes, and no classes.",
+                "class_weight is given, and the task is regression.",
                 where="Pipeline(class_weight=...)",
                 expected="None for regression",
                 remedy="weigh rows: sk.open_dataset(path, target=..., weight=...)",
@@ -364,7 +364,7 @@ def _convert(text: str, kind: Any, name: str) -> Any:
     literal = any(typing.get_origin(option) is typing.Literal for option in options)
     if not literal and not {bool, int, float, str, Path} & set(options):
         raise UsageError(
-            f"The parameter {name!r} is a {wanted}, which a word of the command line cannot be.",
+            f"The parameter {name!r} is a {wanted}, which the command line cannot parse.",
             where=f"--set {name}=...",
             expected="int, float, str, bool, Path, a Literal, or one of them or None",
             remedy="annotate the parameter as str and parse it in pipeline()",

@@ -444,14 +444,14 @@ def _pipeline(
         )  # fmt: skip
     if task != "classification" or preprocess != AUTOMATIC or standardise is not None:
         raise UsageError(
-            "A pipeline is given, and parameters that belong to it are given as well.",
+            "A pipeline is given together with parameters that belong to it.",
             where="tune(task=..., preprocess=..., standardise=...)",
             expected="these with a Dataset only",
             remedy="set them in the pipeline",
         )
     if data.features is not None:
         raise UsageError(
-            "The pipeline works on features.",
+            "The pipeline has a feature map.",
             where="tune(data)",
             expected="kernel values at centers",
             remedy="tune a pipeline without features: its bandwidth serves random features too",

@@ -87,7 +87,7 @@ class Registry:
             raise UsageError(
                 "There is no model registry here.",
                 where=self.where,
-                expected="a place where streamkern retrain has kept models",
+                expected="a directory or URL with models of streamkern retrain",
                 remedy="streamkern retrain PIPELINE --registry DIR",
             )
 
@@ -181,7 +181,7 @@ class Registry:
             seal = record.pop("sha256", None)
             if seal != digest(record) or record.get("version") != number:
                 raise ModelFormatError(
-                    "The record is not what was written: its checksum differs.",
+                    "The record is damaged: its checksum differs.",
                     where=self._at(name),
                     expected="the checksum it was written with",
                     remedy="restore it from a copy",
@@ -240,7 +240,7 @@ class Registry:
         raise StorageError(
             "The champion changed faster than it could be read.",
             where=self.where,
-            expected="a champion that stands for a moment",
+            expected="a champion that does not change while it is read",
             remedy="try again",
         )
 
@@ -299,7 +299,7 @@ class Registry:
             raise StorageError(
                 f"The version could not be written: {error.strerror}.",
                 where=self.where,
-                expected="a disk with room, and the right to write",
+                expected="a disk with space, and permission to write",
                 remedy="free space",
             ) from error
         return number
@@ -373,9 +373,7 @@ class Registry:
             UsageError: ``keep`` is below 1.
         """
         if keep < 1:
-            raise UsageError(
-                f"{keep} versions are to be kept.", where="prune", expected="at least 1", remedy="keep 1 or more"
-            )
+            raise UsageError(f"keep is {keep}.", where="prune", expected="at least 1", remedy="keep 1 or more")
         standing, present = self.standing, self.versions
         kept = {*present[-keep:], standing.champion, *standing.before[:1]}
         gone = [number for number in present if number not in kept]

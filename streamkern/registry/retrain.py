@@ -144,7 +144,7 @@ def retrain(
     """
     judge = default_gate(pipeline.task) if gate is None else Gate(gate)
     if keep < 1:
-        raise UsageError(f"{keep} versions are to be kept.", where="keep", expected="at least 1")
+        raise UsageError(f"keep is {keep}.", where="keep", expected="at least 1")
     if pipeline.test is None:
         raise UsageError(
             "The pipeline has no test rows.",

@@ -127,7 +127,7 @@ def explain(model: str | os.PathLike[str] | KernelMachine, rows: Any = None, *, 
             "Preprocessing combines columns, so no feature belongs to a single column.",
             where="explain(rows=...)",
             expected="a model whose features come from one column each",
-            remedy="leave the rows out: shares of features are there",
+            remedy="leave the rows out to get shares of features",
         )
     predictions, gradients = row_gradients(made, rows, most)
     return Explanation(names, shares, _directions(made), predictions, gradients)

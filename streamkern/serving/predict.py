@@ -350,7 +350,7 @@ def _place(target: str | os.PathLike[str], format: str | None) -> tuple[Path, st
 def _require_room(place: Path, replace: bool) -> None:
     if os.path.lexists(place) and not replace:
         raise StorageError(
-            "there is something at this place already",
+            "this path already exists",
             where=str(place),
             expected="nothing, or predictions of the same rows by the same model",
             remedy="choose another place, or remove it, or ask to overwrite it if it holds other predictions",

@@ -135,7 +135,12 @@ class Predictor:
             )
         many = max(map(_length, X.values()), default=0) if isinstance(X, Mapping) else _length(X)
         if many > self.max_rows:
-            raise DataError(f"There are {many:,} rows.", where="the rows", expected=expected, remedy="ask in parts")
+            raise DataError(
+                f"There are {many:,} rows.",
+                where="the rows",
+                expected=expected,
+                remedy="split the rows into several calls",
+            )
         schema = self.model.schema
         if is_table(X) or (schema is not None and not schema.plain and len(X)):
             return self.model.rows_of(X)

@@ -89,7 +89,7 @@ class ModelAnswers:
             )
         if calibration.sets is None:
             raise UsageError(
-                "The model has no rows that it was not fitted to, from which sets of classes are made.",
+                "The model was trained without held-out rows, which prediction sets need.",
                 where="prediction_set",
                 expected="a classifier that was trained with validation rows",
                 remedy="train with validation=0.1 (Pipeline(validation=...))",

@@ -143,10 +143,10 @@ class Problem:
         """
         if not isinstance(self.centers.Z, np.ndarray):
             raise UsageError(
-                "The centers are all rows, and stay where they are stored.",
+                "The centers are all rows and stay in their files, which this solver does not support.",
                 where="centers=AllRows()",
                 expected="EigenPro2, without features",
-                remedy="use EigenPro2, or centers that are held, such as Uniform(p)",
+                remedy="use EigenPro2, or centers in memory, such as Uniform(p)",
             )
         return np.asarray(self.centers.Z, dtype=self.dtype)
 

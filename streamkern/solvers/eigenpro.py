@@ -194,7 +194,7 @@ class EigenPro(Parameters):
         """Eigensystem, projection, batch and step."""
         if problem.features is not None:
             raise UsageError(
-                "EigenPro works on a kernel and centers.",
+                "EigenPro needs a kernel and centers, not features.",
                 where="features",
                 expected="features=None",
                 remedy="leave features out",

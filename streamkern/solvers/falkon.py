@@ -105,7 +105,7 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     """
     if problem.features is not None:
         raise UsageError(
-            f"{solver} works on kernel values at centers.",
+            f"{solver} needs a kernel at centers, not features.",
             where="features",
             expected="features=None",
             remedy="leave features out",

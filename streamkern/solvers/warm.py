@@ -57,7 +57,7 @@ class WarmEigenPro(EigenPro):
                 "The classes are not those of the champion.",
                 where="the target",
                 expected="the champion's classes",
-                remedy="begin anew: --cold",
+                remedy="train from the start: --cold",
             )
         start = self.start
         if isinstance(given, Continuous) and isinstance(self.encoding, Continuous):

@@ -142,7 +142,7 @@ def _require_finished(url: str) -> None:
             "the ingest to this place has not been completed",
             where=str(folder),
             expected="a whole data set",
-            remedy="repeat the ingest command: it goes on where it stopped; or wait, if it is running",
+            remedy="repeat the ingest command: it resumes where it stopped; or wait, if it is running",
         )
 
 

@@ -335,7 +335,7 @@ def _require_replaceable(target: Path, kind: str) -> None:
         if "kind" in marks:
             return
     raise StorageError(
-        f"This place is taken by something other than a {kind}.",
+        f"This path already exists and is not a {kind}.",
         where=str(target),
         expected="nothing, or an earlier one to replace",
         remedy="choose another place, or move the existing content away",

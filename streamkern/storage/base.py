@@ -197,7 +197,7 @@ class Source(ABC):
                 f"the weight is {w[row]}",
                 where=f"{self.where_row(chunk, row)}, weight {self.weight!r}",
                 expected="a finite number >= 0",
-                remedy="correct the weights; a row of weight 0 counts for nothing",
+                remedy="correct the weights; a row of weight 0 is ignored",
             )
         return w
 

@@ -71,8 +71,8 @@ def changed(where: str) -> StorageError:
     return StorageError(
         "the data have changed since they were opened",
         where=where,
-        expected="data that stay as they are until the command has ended",
-        remedy="run it again: it begins anew with the data as they are now",
+        expected="data that do not change during the command",
+        remedy="run it again: it starts from the beginning with the current data",
     )
 
 

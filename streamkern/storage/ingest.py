@@ -211,7 +211,7 @@ def ingest(
             shutil.rmtree(place, ignore_errors=True)
         if os.path.lexists(place) and not (overwrite and present is not None):
             raise StorageError(
-                "there is something at this place already",
+                "this path already exists",
                 where=str(place),
                 expected="nothing" + (", or what ingest has made" if overwrite else ""),
                 remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),

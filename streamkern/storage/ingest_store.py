@@ -49,7 +49,7 @@ class Sending:
         if (ours and (overwrite or marks.get("complete") is not True)) or not self._store.all():
             return False
         raise StorageError(
-            "there is something at this place already",
+            "this path already exists",
             where=self._shown,
             expected="nothing" + (", or what ingest has made" if overwrite else ""),
             remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),

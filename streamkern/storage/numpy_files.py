@@ -47,7 +47,7 @@ class NumpyArray:
                 "the array holds Python objects, which are read by executing code",
                 where=self.where,
                 expected="numbers, booleans or text of a fixed width",
-                remedy="save it again with a dtype of its own, such as array.astype(str)",
+                remedy="save it again with a dtype other than object, such as array.astype(str)",
             )
 
     def __getstate__(self) -> dict[str, Any]:

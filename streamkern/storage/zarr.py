@@ -266,7 +266,7 @@ def write_zarr(
         raise StorageError(
             f"cannot be written: {error}",
             where=url,
-            expected="a disk with room, and the right to write",
+            expected="a disk with space, and permission to write",
             remedy="free disk space or choose another place, then write again",
         ) from error
 
@@ -358,7 +358,7 @@ def _require_complete(marks: dict[str, Any], url: str) -> None:
             "this group is half-written: the mark that completes it is missing",
             where=url,
             expected='attribute streamkern: {"complete": true}',
-            remedy="its writing was interrupted or goes on still: write it again (overwrite=True)",
+            remedy="its writing was interrupted, or is still running: write it again (overwrite=True)",
         )
 
 
@@ -388,7 +388,7 @@ def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: b
             ours = "format" in _marks(node)
         if not ours:
             raise StorageError(
-                "there is something at this place already",
+                "this path already exists",
                 where=url,
                 expected="nothing" + (", or a group in the training layout to overwrite" if overwrite else ""),
                 remedy="choose another place, or remove it" + ("" if overwrite else ", or pass overwrite=True"),

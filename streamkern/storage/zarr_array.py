@@ -193,7 +193,7 @@ class StoredArray:
             raise StorageError(
                 f"the chunk may not be read: {error}",
                 where=f"{self.where}, rows {a} to {b - 1}",
-                expected="the right to read it",
+                expected="permission to read it",
                 remedy="check the permissions of the files",
             ) from error
         except Exception as error:  # codecs raise whatever they like

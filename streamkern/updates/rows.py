@@ -149,10 +149,10 @@ def require_forgetting(sums: Sums) -> None:
     """
     if sums.bound:
         raise UnlikeChampionError(
-            f"Rows cannot be taken away from this model: {sums.bound}.",
+            f"Rows cannot be subtracted from this model: {sums.bound}.",
             where="forget",
             expected="rows that add the same whatever their number",
-            remedy="fit anew without these rows; or fit without target encoding and augmentation",
+            remedy="fit again without these rows; or fit without target encoding and augmentation",
         )
 
 
@@ -313,7 +313,7 @@ def _without_centers(
             else "The centers cannot be removed from these sums: the equations were solved in another basis.",
             where="drop_centers=True",
             expected="a model that keeps some of its centers, and whose equations float64 can solve as they are",
-            remedy="fit anew without these rows",
+            remedy="fit again without these rows",
         )
     rest = np.delete(np.asarray(Z), centers, axis=0)
     if isinstance(answers, Intervals):  # scales are made of functions of the basis

@@ -213,7 +213,7 @@ def test_repeating_a_finished_ingest_does_nothing_and_changed_sources_are_told(t
     assert (first.kept, again.kept) == (0, 500)
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out.zarr").rglob("*")}
     write_parquet(tmp_path / "rows.parquet", *table(600))
-    with pytest.raises(sk.StorageError, match="something at this place"):
+    with pytest.raises(sk.StorageError, match="this path already exists"):
         ingest(tmp_path / "rows.parquet", tmp_path / "out.zarr", memory=BUDGET)
     assert ingest(tmp_path / "rows.parquet", tmp_path / "out.zarr", overwrite=True, memory=BUDGET).rows == 600
     assert len(rows_of(tmp_path / "out.zarr")) == 600
@@ -223,7 +223,7 @@ def test_repeating_a_finished_ingest_does_nothing_and_changed_sources_are_told(t
 def test_what_ingest_has_not_made_is_never_overwritten(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work")
-    with pytest.raises(sk.StorageError, match="something at this place"):
+    with pytest.raises(sk.StorageError, match="this path already exists"):
         ingest(table(), tmp_path / "out", overwrite=True, memory=BUDGET)
     assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
 
