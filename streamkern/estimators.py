@@ -498,11 +498,11 @@ class KernelRegressor(RegressorUpdates, RegressorAnswers, RegressorMixin, _Kerne
 
 
 class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
-    """Classification by least squares on class indicators: the class of the largest probability is the prediction.
+    """Classify rows by least squares on class indicators, and predict the most probable class.
 
-    ``predict_proba`` has probabilities where there are rows to learn them from that the model was not fitted to: with
-    ``validation``; or with the solver ``Direct``, which has the outputs on training rows as if each had been left out.
-    Else, or with ``class_weight``, the class of the largest output is predicted, with ``threshold`` what is above it.
+    Probabilities need rows that the model was not fitted to: those of ``validation``, or, with the solver ``Direct``,
+    training rows left out one at a time. Without probabilities, or with ``class_weight``, the prediction is the class
+    of the largest output; with ``threshold``, the second of two classes if its score is above the threshold.
 
     Args:
         kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, for one whose bandwidth is the median
@@ -516,14 +516,13 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
             uniformly, 2,000 in each leaf too; of narrow rows a quarter up to 5,000, or an eighth up to 8,000.
         solver: the solver. None, or "auto": ``Direct``, one pass of normal equations, where that is less work and fits;
             else EigenPro over up to 20 passes: as many as see 500,000 rows or, up to 8, as about two minutes allow.
-        class_weight: weight of the rows of a class, times their sample weights: a number by label, 1 for labels that
-            the dict lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities are
-            nevertheless those of the rows as they are. None: 1 for all. Of several labels a row a list with a dict for
-            each, of weights of 0 and 1, or ``"balanced"``: the weights by all labels are multiplied.
-        threshold: of two classes, the metric that the cut between them is chosen for, on the rows that probabilities
-            are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; of several
-            labels a row, that of each. ``report_["threshold"]`` has the result. None: the class of the larger
-            output is predicted.
+        class_weight: weights of rows by class, times their sample weights: a dict of numbers by label, 1 for labels
+            that it lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities still
+            describe the unweighted rows. None: 1 for all. With several labels a row, ``"balanced"``, or a list with a
+            dict of the weights of 0 and 1 for each label; the weights of a row's labels are multiplied.
+        threshold: the metric that the threshold between two classes maximises, on the rows that probabilities
+            are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; with several
+            labels a row, there is a threshold for each. ``report_["threshold"]`` has the result. None: no threshold.
         memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: none, but as
             ``kernel=None`` chooses. ``feature_importances_`` has the result.
@@ -626,10 +625,10 @@ class KernelClassifier(ClassifierUpdates, ClassifierAnswers, ClassifierMixin, _K
         return tags
 
     def decision_function(self, X: Any) -> Array:
-        """A score for each class, shape (n, K); for two classes the second's less the first's, shape (n,).
+        """Return a score for each class, shape (n, K); with two classes the difference of the two, shape (n,).
 
-        Where probabilities decide, their logarithms but for a number a row; else outputs, as ``model_`` has them. Of
-        several labels a row, each label's output less 1/2: shape (n, L).
+        Scores are logarithms of probabilities, up to a constant for each row, if ``predict`` uses probabilities; else
+        the outputs of ``model_``. With several labels a row, each label's output less 1/2: shape (n, L).
 
         Args:
             X: as in ``predict``.

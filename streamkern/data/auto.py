@@ -289,7 +289,7 @@ class Auto(Parameters):
 
 @dataclass(frozen=True)
 class MeansByValue(TargetEncode):
-    """Copies of numbers, of which each value is a category, to its mean target, where that tells more than its place.
+    """Add columns of mean targets by value, for numbers whose values are codes.
 
     The others are left out. See ``numeric.tells_more``.
     """
@@ -327,7 +327,7 @@ class MeansByValue(TargetEncode):
 
 @dataclass(frozen=True)
 class AutoScale:
-    """Stands for the standardisation of all numbers among the features, which are known once others are made."""
+    """Standardise all numbers among the features, which are known after other steps are fitted."""
 
     def settled(self, dataset: Dataset) -> Standardise:
         """Scale the numbers and times; indicators, sines and cosines are of unit size already."""

@@ -109,7 +109,7 @@ def joined_at_first(source: Source, columns: Sequence[int], alike: bool = True) 
 
 
 def tells_more(mass: Array, sums: Array, smooth: float, variance: float) -> bool:
-    """Return True if each value has a mean target of its own, which those of neighbouring values do not predict.
+    """Return True if means of the target by value are not predicted by those of neighbouring values.
 
     Means by value and means of neighbouring values (the value among them) are compared on rows of a fold by those of
     the other folds. The first have to explain ``TELLS_MORE`` of the variance more, and more than two standard errors.

@@ -63,7 +63,7 @@ class Extremes:
 
 @dataclass(eq=False)
 class RawScan:
-    """The blocks of a scan as stored, with where they lie.
+    """The blocks of a scan as stored, with their places in words.
 
     Args:
         scan: the scan.

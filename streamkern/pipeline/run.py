@@ -53,7 +53,7 @@ def run(
     device: str = "auto",
     verbose: int = 0,
 ) -> RunResult:
-    """Train a pipeline; go on where an earlier run of the same pipeline in the same directory was interrupted.
+    """Train a pipeline; resume an interrupted run of the same pipeline in the same directory.
 
     Args:
         pipeline: the definition.
@@ -155,9 +155,9 @@ def resume(
     listeners: tuple[Listener, ...] = (),
     verbose: int = 0,
 ) -> RunResult:
-    """Go on with an interrupted run of a pipeline file, as its manifest says; a run that is done is left as it is.
+    """Resume an interrupted run of a pipeline file with the settings of its manifest; a finished run is not changed.
 
-    It goes on in the working directory where it was started, where the file's relative paths lead.
+    The run continues in the working directory where it was started, so that relative paths keep their meaning.
 
     Args:
         run_dir: its directory.

@@ -95,21 +95,21 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """Results of a search: the models that were tried, and the one to take.
+    """Results of a search: the models that were tried, and the choice.
 
     Attributes:
         trials: every kernel with every ridge, at the most centers.
         curve: the chosen kernel with the best ridge at each number of centers, ascending.
         choice: the trial that was chosen.
-        pipeline: the pipeline with the choice in it: ``sk.run(tuning.pipeline)``.
-        medians: the median distance of two rows, by the norm that it is taken in.
+        pipeline: the pipeline with the chosen settings: ``sk.run(tuning.pipeline)``.
+        medians: the median distance of two rows, by norm.
         rows: rows that trials were fitted to.
         held_out: rows they were scored on.
         metric: name of ``score``: ``accuracy`` or ``r2``.
         seconds: of the tuning.
         reasons: of the choice, a sentence each.
-        search: the choice of a kernel that is left open, among norms, bandwidths, metrics and ridges; None where one
-            is given, or the rows are too few for a search. ``trials`` are then of rows through its metric.
+        search: the search for a kernel, if none is given, among norms, bandwidths, metrics and ridges; None if a kernel
+            is given, or the rows are too few. ``trials`` then use its metric.
     """
 
     trials: tuple[Trial, ...]

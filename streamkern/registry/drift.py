@@ -143,7 +143,7 @@ def _targets(y: Array | None, edges: Array | None) -> tuple[IntArray, Counter[st
 
 @dataclass(eq=False)
 class RoutedScan(RawScan):
-    """The blocks of a scan as stored, each with the leaf that its rows lie in.
+    """The blocks of a scan as stored, with the leaf of each row.
 
     Args:
         scan: of rows as the tree's model sees them.

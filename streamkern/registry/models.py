@@ -61,10 +61,10 @@ class Standing:
 
 
 class Registry:
-    """Models by version number, in a local directory or in a store over a network.
+    """Models by version number, in a local directory or an object store.
 
-    A store over a network (``s3://bucket/models``) has no locks: of two machines that would replace the same champion
-    one is refused, if the store has conditional writes, as S3 does; for others let one machine write.
+    An object store (``s3://bucket/models``) has no locks. If two machines replace the same champion, one of them is
+    refused, provided that the store has conditional writes, as S3 does; otherwise let one machine write.
 
     Args:
         place: the directory, or an fsspec URL.
@@ -72,7 +72,7 @@ class Registry:
         storage_options: for fsspec.
 
     Raises:
-        UsageError: there is no registry there, and none is to be made.
+        UsageError: there is no registry at this place, and ``create`` is False.
         StorageError: it cannot be made, or reached.
     """
 
@@ -113,7 +113,7 @@ class Registry:
         return self._parsed(self._champion_file()[0])
 
     def path(self, version: int | str | None = None) -> Path:
-        """The local directory of a version; of the champion by default.
+        """Return the local directory of a version; of the champion by default.
 
         Args:
             version: its number, as a number or as text such as ``7`` or ``000007``.
@@ -135,7 +135,7 @@ class Registry:
         return self._at(f"versions/{number:06}/{name}")
 
     def number(self, version: int | str | None = None) -> int:
-        """The number of a version that is there; of the champion by default.
+        """Return the number of an existing version; of the champion by default.
 
         Raises:
             UsageError: see ``path``.
@@ -168,7 +168,7 @@ class Registry:
         return number
 
     def record(self, version: int | str | None = None) -> dict[str, Any]:
-        """Metadata of a version; of the champion by default.
+        """Return the metadata of a version; of the champion by default.
 
         Raises:
             UsageError: see ``path``.
@@ -191,7 +191,7 @@ class Registry:
         return self._steady(version, read)
 
     def load(self, version: int | str | None = None) -> KernelMachine:
-        """A version's model; the champion's by default. It is complete even if others promote or prune meanwhile.
+        """Load the model of a version, the champion by default, complete even if others promote or prune meanwhile.
 
         Raises:
             UsageError: see ``path``.
@@ -208,13 +208,13 @@ class Registry:
         return self.read(version, "model.zarr", read, user)
 
     def read(self, version: int | str | None, part: str, read: Callable[[Path], T], user: Sequence[object] = ()) -> T:
-        """The result of ``read`` for a part of a version; of the champion's, again if it was replaced meanwhile.
+        """Return the result of ``read`` for a part of a version; repeat it if the champion was replaced meanwhile.
 
         Args:
             version: its number; the champion's by default.
             part: the name of a directory, such as ``profile.zarr``.
-            read: is given the directory, or a copy, which is gone afterwards.
-            user: holds, after ``read``, the object with whose end the copy may go instead.
+            read: called with the directory, or a temporary copy.
+            user: contains, after ``read``, an object that keeps the copy for its lifetime.
         """
 
         def at(number: int) -> T:
@@ -250,8 +250,8 @@ class Registry:
     def lock(self, run_dir: Path | None = None) -> Iterator[None]:
         """Lock the registry, and repair what a killed process left half done.
 
-        The lock goes with the process that holds it, so that a dead one never leaves it behind. Where the registry is
-        not local, it is one on the run directory, among the processes of this machine.
+        The operating system releases the lock when the process ends. If the registry is
+        not local, the lock is on the run directory and excludes processes of this machine.
 
         Args:
             run_dir: where training runs, if it does.
@@ -268,7 +268,7 @@ class Registry:
         return self._store.run_dir(name)
 
     def add(self, fill: Callable[[Path], None], record: dict[str, Any]) -> int:
-        """A new version. The caller holds the lock.
+        """Add a new version. The caller holds the lock.
 
         Args:
             fill: writes ``model.zarr`` and its further files into a given directory.
@@ -337,7 +337,7 @@ class Registry:
         return number
 
     def rollback(self) -> int:
-        """Make the champion before this one the champion again. The caller holds the lock.
+        """Promote the previous champion again. The caller holds the lock.
 
         Returns:
             Its number.
@@ -382,11 +382,11 @@ class Registry:
         return gone
 
     def log(self, decision: dict[str, Any]) -> None:
-        """Append a decision to the log; a place that cannot be written to does not undo the decision."""
+        """Append a decision to the log; if the log is not writable, the decision stands."""
         self._store.log(json.dumps(redacted(json.loads(json.dumps(decision, default=str)))).encode() + b"\n")
 
     def decisions(self) -> list[dict[str, Any]]:
-        """All decisions, oldest first; half a line of a killed process is left out."""
+        """Return all decisions, oldest first; an incomplete line of a killed process is skipped."""
         found = []
         for line in self._store.lines():
             with suppress(ValueError, StorageError):

@@ -60,7 +60,7 @@ def bar(share: float, text: str, colour: str = COLOURS[0]) -> Markup:
 
 
 def heat(counts: Array, names: Sequence[str], caption: str) -> str:
-    """Counts of (class, taken for) as a table whose cells are shaded by their share of the row."""
+    """Return counts of (class, predicted class) as a table whose cells are shaded by their share of the row."""
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
 
     def cell(i: int, j: int) -> str:

@@ -62,7 +62,7 @@ def source_of(solver: Solver, train: Dataset, validation: Dataset | None) -> str
 
 
 def with_held_out(recipe: Any) -> tuple[Any, str]:
-    """The recipe with rows held out for probabilities or intervals, and their description; "" where none are.
+    """Return the recipe with rows held out for probabilities or intervals, and their description, "" without such rows.
 
     Where its solver needs some, and rows are many: by a hash of the row, so that no row is read.
 

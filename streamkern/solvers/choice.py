@@ -309,7 +309,7 @@ class KernelChoice:
         return lines
 
     def solver(self, given: Solver, n: int) -> Solver:
-        """The solver with the ridge for n rows, where it has none but its default: noise asks for λ n."""
+        """Return the solver with the chosen ridge for n rows, if its ridge is the default: noise asks for λ n."""
         least = LEAST_LOGISTIC if isinstance(given, Logistic) else 0.0
         return with_ridge(given, max(self.ridge, least) * min(1.0, self.rows / n))
 

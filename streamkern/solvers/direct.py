@@ -46,16 +46,16 @@ class Solved(NamedTuple):
 
 @dataclass(frozen=True)
 class Direct(ChoosesNothing):
-    """One sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
+    """Normal equations: one sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
-    Where the equations are too ill-conditioned for float64, and the memory budget allows it, a second sweep in a basis
-    of orthonormal functions. The report has the relative residual and a condition estimate; a warning says where the
-    solution was not reached.
+    If the equations are too ill-conditioned for float64 and the memory budget allows it, a second sweep solves them in
+    a basis of orthonormal functions. The report has the relative residual and a condition estimate; the fit warns if
+    the residual is too large.
 
     Args:
         ridge: λ >= 0.
-        keep_sums: whether the model keeps ΦᵀΦ and Φᵀy, 4 p² bytes in addition to its own: rows are then added or taken
-            away by a sweep over them alone (``update_model``, ``partial_fit``, ``retrain``).
+        keep_sums: whether the model keeps ΦᵀΦ and Φᵀy, 4 p² bytes in addition to its own: a sweep over single rows can
+            then add or subtract them (``update_model``, ``partial_fit``, ``retrain``).
 
     Raises:
         UsageError: the ridge is negative, or ``keep_sums`` is not a boolean.

@@ -68,22 +68,22 @@ class EigenPro(Parameters):
     Args:
         epochs: passes over the training rows.
         projection: ``exact``, ``packed``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else
-            packed while a lead of a quarter of the centers does, else delayed with two products (inexact where a
-            momentum is given, which delayed projection does not take).
-        s: centers whose kernel matrix is decomposed to find them; min(p, 2000) by default.
-        q: eigenpairs of the preconditioner; s/4 by default, at most 500, and 250 of more centers than s.
+            packed while a lead of a quarter of the centers does, else delayed with two products (inexact if a
+            momentum is given, which delayed projection does not support).
+        s: centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
+        q: eigenpairs of the preconditioner; s/4 by default, at most 500, and 250 if there are more centers than s.
         batch: rows of a step m; by default the measured critical batch, or enough to keep cores busy if larger; up
-            to 1,024 a lane where a run has so many rows that enough steps remain (``affordable_batch``).
+            to 1,024 a lane if the rows are enough for many steps (``affordable_batch``).
         step: η of the mean gradient; by default the one that the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which on a preconditioner is AxlePro; by default
-            1 − 8 m*/min(m, p), where that is positive: below 8 critical batches it only adds noise. For steps
-            that are projected each; delayed projection takes none.
+            1 − 8 m*/min(m, p), where that is positive: below 8 critical batches it only adds noise. Not
+            available with delayed projection.
         patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
             None runs all.
         projection_products: products with K(Z, Z), of p² kernel values each, that one inexact or delayed projection
-            takes; by default 0 for inexact, which then costs no more than exact, and 1 for delayed, or 2 where
-            ``auto`` stands for it.
+            takes; by default 0 for inexact, which then costs no more than exact, and 1 for delayed, or 2 if
+            ``auto`` chooses it.
 
     Raises:
         UsageError: a value is out of range.

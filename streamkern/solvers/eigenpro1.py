@@ -44,10 +44,10 @@ class EigenPro1(ChoosesNothing):
     Args:
         epochs: passes over the training rows.
         q: eigenpairs of the preconditioner, the paper's k; at most one less than there are features.
-        subsample: rows M of the randomised SVD; all where there are fewer.
+        subsample: rows M of the randomised SVD, at most all.
         batch: rows of a step m; by default the measured critical batch, or enough to keep the processor busy if larger.
-        step: η of the mean gradient; by default what the preconditioned spectrum allows, measured on rows outside the
-            subsample. Theorem 1's is in the report (``theorem_1_step``) and smaller, see ``theorem_1``.
+        step: η of the mean gradient; by default the largest that the preconditioned spectrum allows, measured on rows
+            outside the subsample. Theorem 1's is in the report (``theorem_1_step``) and smaller, see ``theorem_1``.
         tau: damping τ in (0, 1]; the paper has 1/4 for random features, where the step came from the subsample.
         ridge: λ of λ/2 ‖w‖².
         average: whether the weights are the average of the iterates rather than the last one.

@@ -1,4 +1,4 @@
-"""The loop over passes and steps, which can be left and gone on with at any step."""
+"""The loop over passes and steps, which can stop and resume at any step."""
 
 from __future__ import annotations
 

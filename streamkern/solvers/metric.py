@@ -68,9 +68,9 @@ class AGOP:
 
     Args:
         rounds: most rounds; they stop when the error on held-out rows grows.
-        kind: ``"diagonal"`` weighs features, d numbers; ``"full"`` also turns them, d² numbers; ``"auto"`` tries both
-            and keeps the better on held-out rows; where there are more than 1,000 features, the diagonal alone.
-        rows: rows of the sample, which is held in memory; a fifth of them to compare rounds on.
+        kind: ``"diagonal"`` weighs features, d numbers; ``"full"`` also rotates them, d² numbers; ``"auto"`` tries both
+            and keeps the better on held-out rows; with more than 1,000 features, only the diagonal.
+        rows: rows of the sample in memory; a fifth of them is held out to compare rounds.
         centers: centers of a round, at most a quarter of the sample.
         seed: which sample, centers and signs.
 

@@ -145,7 +145,7 @@ class Ranks:
 
 
 class Held(NamedTuple):
-    """Mask of the targets that lie in their intervals.
+    """Return the mask of targets inside their intervals.
 
     Attributes:
         inside: shape (n, c), booleans.

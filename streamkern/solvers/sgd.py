@@ -41,12 +41,11 @@ class SGD(ChoosesNothing):
         step: γ of the mean gradient; by default the one that the measured spectrum allows.
         schedule: ``constant``: γ; ``power``: γ t^{−θ}; ``pegasos``: 1/(λ t), which needs a ridge.
         theta: θ in [0, 1) of ``power``.
-        stages: (passes, step) pairs that follow one another, instead of ``step`` (Luo et al. 2022); the last goes on.
+        stages: successive (passes, step) pairs instead of ``step`` (Luo et al. 2022); the last step is kept.
         ridge: λ of λ/2 ‖w‖².
         average: whether the weights are the polynomial-decay average of the iterates.
-        replacement: whether rows are drawn with replacement, as Carratino et al. analyse it; a pass then has as many
-            rows as otherwise, but not every one. Among all rows while they fit in memory, else among those of the
-            chunks that are read side by side.
+        replacement: whether rows are drawn with replacement, as in the analysis of Carratino et al.; a pass then has as
+            many draws as rows. Draws are from all rows while they fit in memory, else from the chunks of a window.
         patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
             None runs all.
 

@@ -47,10 +47,10 @@ _LEAST_STEPS = 8  # of a pass: the last half is averaged
 
 @dataclass(frozen=True)
 class SVRG(ChoosesNothing):
-    """Stochastic variance-reduced gradients, with the preconditioner of block Lanczos or without.
+    """Stochastic variance-reduced gradients, with or without a preconditioner from block Lanczos.
 
     The report has ``residual``: ‖P^{−1/2} ∇L‖ at the weights, relative to its value at w = 0, from the mean of the
-    gradients of the last half of the last pass. A warning says where it is too large.
+    gradients of the last half of the last pass. If it is too large, the fit warns.
 
     Args:
         epochs: outer loops; each evaluates every row twice, once for the full gradient and once in a step.
@@ -61,9 +61,9 @@ class SVRG(ChoosesNothing):
         preconditioner: ``lanczos`` (eq. 8), or None for plain SVRG.
         sampling: ``uniform``: a pass goes over every row once. ``importance``: each row of a batch is drawn with
             replacement and a probability proportional to β_i = ‖P^{−1/2} φ_i‖², and its gradient divided by it
-            (Algorithm 1). The step is then bound by the mean of the β_i and not by the largest: far fewer epochs where
-            rows are of very unequal weight. It takes a sweep for the β_i and 24 bytes a stored row, and reads at
-            random: it is for rows whose chunks stay in memory.
+            (Algorithm 1). The mean of the β_i then limits the step rather than the largest: far fewer epochs if
+            row norms are very unequal. It takes a sweep for the β_i and 24 bytes for each stored row, and reads
+            rows in random order, so the chunks should fit in memory.
         patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
             None runs all.
 

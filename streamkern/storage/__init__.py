@@ -81,7 +81,7 @@ def array_source(
     schema: Any = None,
     exclude: Sequence[str] = (),
 ) -> Source:
-    """Open NumPy or Dask arrays, or a table in memory; the weights are held in memory. See `open_source`."""
+    """Open NumPy or Dask arrays, or a table in memory; the weights are in memory. See `open_source`."""
     if is_table(X) or getattr(getattr(X, "dtype", None), "kind", "") in ("O", "U"):
         rows: Source = table_source(X, y, columns, schema, exclude, name)
     elif type(X).__module__.partition(".")[0] == "dask":

@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
 class TiledRows(Protocol):
-    """Rows that are read tile by tile rather than held."""
+    """Rows that are read tile by tile."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -285,7 +285,7 @@ def _walked(array: ArtifactArray, sums: bool) -> str:
 
 
 def require_machine_room(total: int, target: str | Path, kind: str) -> None:
-    """Raise StorageError if the arrays that are held are larger than the machine's memory."""
+    """Raise StorageError if the arrays are larger than the machine's memory."""
     if total > (machine := machine_memory()):
         raise StorageError(
             f"The arrays of this {kind} have {format_bytes(total)}.",

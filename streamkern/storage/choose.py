@@ -145,7 +145,7 @@ class Roles:
 
     @property
     def kinds(self) -> list[Any]:
-        """The kinds of the columns, where some are no plain numbers: for fingerprints."""
+        """Return the kinds of the columns, if some are not plain numbers: for fingerprints."""
         return [] if self.schema is None or self.schema.plain else [self.schema.kinds]
 
     def identity(self) -> list[Any]:

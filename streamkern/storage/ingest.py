@@ -114,22 +114,22 @@ def ingest(
     """Write the rows of any supported tables in the training layout.
 
     zarr: version 3, chunks of about 4 MiB, lz4 with shuffle, a CRC-32C each. parquet: a directory of files of one
-    fixed-size binary column, with page checksums. The same call after an interruption goes on where it stopped; after
-    it is done, it does nothing.
+    fixed-size binary column, with page checksums. After an interruption, the same call resumes where it stopped; after
+    completion, it does nothing.
 
     Args:
         sources: one or a list of: paths, globs, fsspec URLs (parquet, zarr, CSV, Arrow, npy, npz, HDF5); NumPy or Dask
             arrays or pairs (X, y); pandas, polars or Dask frames, Arrow tables.
-        path: a local directory to make; or the URL of a store, where zarr is made: first on the local disk, below
-            TMPDIR, then sent.
+        path: a local directory to create; or the URL of a store, for zarr, which is written to the local disk below
+            TMPDIR first, and then sent.
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
-        weight: the column of sample weights >= 0, which is kept as float64 and found again when the data are opened.
-        shuffle: put the rows in a uniformly random order, by way of the disk: the rows are written twice.
-        seed: which order. The order depends on the seed and the rows' order in the sources, on nothing else.
-        format: ``zarr`` or ``parquet``; by the end of ``path`` if not given.
-        dtype: store features in this dtype; as they are by default. Whole numbers must keep their values.
-        shard: join zarr chunks in shards of so many bytes: fewer objects in an object store.
+        weight: the column of sample weights >= 0; stored as float64, and used when the data are opened.
+        shuffle: put the rows in a uniformly random order; if they do not fit in memory, they are written twice.
+        seed: seed of the order, which depends on the seed and the order of the sources only.
+        format: ``zarr`` or ``parquet``; by the ending of ``path`` if not given.
+        dtype: store features in this dtype; unchanged by default. Integers must keep their values.
+        shard: combine zarr chunks into shards of this many bytes: fewer objects in an object store.
         memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
         threads: chunks decoded, and pieces written, side by side.
         header: whether the first line of a text table names its columns.
@@ -137,7 +137,7 @@ def ingest(
         schema: kinds of columns by name, where they differ from their types: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``. The data keep them.
         exclude: columns to leave out.
-        overwrite: replace a dataset of this layout that is there.
+        overwrite: replace an existing dataset of this layout.
         storage_options: for fsspec.
         on_progress: called with the activity, rows done and rows in all.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
@@ -145,8 +145,8 @@ def ingest(
     Raises:
         UsageError: parameters that contradict each other.
         PlanRefusedError: the memory is too little for one chunk of a source.
-        MemoryLimitError: the process exceeded its budget all the same; finished parts are kept.
-        StorageError: a source cannot be read, something is at ``path`` already, or the disk is full.
+        MemoryLimitError: the process exceeded its budget; finished parts are kept.
+        StorageError: a source cannot be read, ``path`` exists already, or the disk is full.
         DataError: rows that cannot be stored.
         BusyError: another process writes to ``path``.
     """

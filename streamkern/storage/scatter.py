@@ -46,7 +46,7 @@ class SortedRun:
         return Rows(self.X, self.y, self.w).each(lambda values: np.take(values, index, axis=0))
 
     def first(self, n: int) -> SortedRun:
-        """The first n rows, with labels of their own."""
+        """Return the first n rows, with their own labels."""
         return SortedRun(*Rows(self.X, self.y, self.w).each(lambda values: values[:n]))
 
     def put(self, at: int, rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""Rows added to a model, and rows taken away again, by a sweep over them alone.
+"""Add rows to a model, or subtract them, by a sweep over these rows alone.
 
 The model keeps the sums of its normal equations (``Direct(keep_sums=True)``, see ``solvers.sums``). What turns a row
 into numbers stays what the fit made it: preprocessing, kernel, centers, metric, classes and ridge; weights, and the
@@ -56,7 +56,7 @@ def update_model(
     threads: int | None = None,
     scheduler: Scheduler = "threads",
 ) -> KernelMachine:
-    """Return the model with rows added, or with rows taken away as if it had never seen them.
+    """Return the model with rows added, or with rows subtracted as if it had never seen them.
 
     A sweep over these rows alone, and a solve. Weights are those of a fit on all rows that are then in the model, with
     its preprocessing, kernel, centers and ridge, to rounding; the bits do not depend on threads or workers.
