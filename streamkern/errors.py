@@ -102,6 +102,18 @@ def require_types(owner: Any, *names: str) -> None:
             object.__setattr__(owner, name, value.item())
 
 
+def require_positive(owner: object, name: str) -> None:
+    """Check that a parameter of a constructor is None, or a positive finite number.
+
+    Raises:
+        UsageError: it is not.
+    """
+    value = getattr(owner, name)
+    if value is not None and not (math.isfinite(value) and value > 0):
+        where = f"{type(owner).__name__}({name}=...)"
+        raise UsageError(f"The {name} is {value}.", where=where, expected="a positive number")
+
+
 def require_counts(owner: object, **least: int) -> None:
     """Check the types of all fields of a dataclass, and that these are counts, or None where they may be.
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from streamkern.data.stream import Stream
 from streamkern.engine.packed import PackedFactor, factor_bytes
-from streamkern.errors import UsageError, require_counts
+from streamkern.errors import UsageError, require_counts, require_positive
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
@@ -108,8 +108,7 @@ class EigenPro(Parameters):
                 expected="one of " + ", ".join(PROJECTIONS),
             )
         require_counts(self, epochs=1, s=1, q=1, batch=1, patience=1, projection_products=0)
-        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
-            raise UsageError(f"The step is {self.step}.", where="EigenPro(step=...)", expected="a positive number")
+        require_positive(self, "step")
         if self.momentum is not None and not 0 <= self.momentum < 1:
             raise UsageError(f"The momentum is {self.momentum}.", where="EigenPro(momentum=...)", expected="in [0, 1)")
         if self.momentum and self.projection == "delayed":

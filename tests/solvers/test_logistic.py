@@ -137,7 +137,7 @@ def test_weights_of_classes_and_a_threshold_go_with_it():
     np.testing.assert_array_equal(
         cut.predict(X), (np.diff(cut.model_.decision_function(X), axis=1)[:, 0] > cut.report_["threshold"]["value"])
     )
-    with pytest.raises(sk.UsageError, match="no rows"):
+    with pytest.raises(sk.UsageError, match="without held-out rows"):
         fitted(X, y, threshold="f1")
 
 
