@@ -102,16 +102,15 @@ def require_types(owner: Any, *names: str) -> None:
             object.__setattr__(owner, name, value.item())
 
 
-def require_positive(owner: object, name: str) -> None:
-    """Check that a parameter of a constructor is None, or a positive finite number.
+def require_step(solver: Any) -> None:
+    """Check that the step of a solver is None, or a positive finite number.
 
     Raises:
         UsageError: it is not.
     """
-    value = getattr(owner, name)
-    if value is not None and not (math.isfinite(value) and value > 0):
-        where = f"{type(owner).__name__}({name}=...)"
-        raise UsageError(f"The {name} is {value}.", where=where, expected="a positive number")
+    if solver.step is not None and not (math.isfinite(solver.step) and solver.step > 0):
+        where = f"{type(solver).__name__}(step=...)"
+        raise UsageError(f"The step is {solver.step}.", where=where, expected="a positive number")
 
 
 def require_counts(owner: object, **least: int) -> None:

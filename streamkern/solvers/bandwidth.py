@@ -57,7 +57,7 @@ def median_distance(
     distances = distances[distances > 0]
     if not len(distances):
         raise DataError(
-            f"The {len(ids):,} rows of the sample are equal, so their median distance is 0.",
+            f"The {len(ids):,} rows whose distances were taken are all the same.",
             where='bandwidth="median"',
             expected="rows that differ",
             remedy="give the bandwidth as a number",

@@ -23,7 +23,7 @@ import numpy as np
 
 from streamkern.data.stream import Stream
 from streamkern.engine.packed import PackedFactor, factor_bytes
-from streamkern.errors import UsageError, require_counts, require_positive
+from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Expansion
 from streamkern.memory import format_bytes
@@ -108,7 +108,7 @@ class EigenPro(Parameters):
                 expected="one of " + ", ".join(PROJECTIONS),
             )
         require_counts(self, epochs=1, s=1, q=1, batch=1, patience=1, projection_products=0)
-        require_positive(self, "step")
+        require_step(self)
         if self.momentum is not None and not 0 <= self.momentum < 1:
             raise UsageError(f"The momentum is {self.momentum}.", where="EigenPro(momentum=...)", expected="in [0, 1)")
         if self.momentum and self.projection == "delayed":

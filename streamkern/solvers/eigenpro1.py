@@ -19,7 +19,7 @@ import numpy as np
 
 from streamkern.data.stream import Stream
 from streamkern.engine import Engine
-from streamkern.errors import UsageError, require_counts, require_positive
+from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem
@@ -73,7 +73,7 @@ class EigenPro1(ChoosesNothing):
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "EigenPro1")
         require_counts(self, epochs=1, q=1, subsample=2, batch=1, patience=1)
-        require_positive(self, "step")
+        require_step(self)
         if not 0 < self.tau <= 1:
             raise UsageError(f"tau is {self.tau}.", where="EigenPro1(tau=...)", expected="a number in (0, 1]")
 

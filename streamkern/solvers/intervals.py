@@ -28,7 +28,7 @@ from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import uniform_rows
 from streamkern.solvers.left_out import LeftOut, require_coverage
-from streamkern.solvers.metrics import Held
+from streamkern.solvers.metrics import Covered
 from streamkern.storage.serialize import serializable, sound_array
 from streamkern.types import Array
 
@@ -291,7 +291,7 @@ def relative_scales(found: Array) -> Array:
     return np.maximum(1.0 + found.astype(np.float64), FLOOR)
 
 
-def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Held:
+def covered(intervals: Intervals, F: Array, found: Array, y: Array) -> Covered:
     """Mask of the targets in their intervals of coverage ``SCORED``: F and y, shape (n, c), in encoded units."""
     scale = relative_scales(found)
-    return Held(np.abs(np.subtract(F, y, dtype=np.float64)) <= intervals.half_widths(scale, SCORED), scale)
+    return Covered(np.abs(np.subtract(F, y, dtype=np.float64)) <= intervals.half_widths(scale, SCORED), scale)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Stream
-from streamkern.errors import UsageError, require_counts, require_positive
+from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, step_of_features
@@ -221,7 +221,7 @@ class GradientDescent(ChoosesNothing):
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "GradientDescent")
         require_counts(self, epochs=1, patience=1)
-        require_positive(self, "step")
+        require_step(self)
 
     def prepare(self, problem: Problem) -> float:
         """Measure the step that the basis allows."""

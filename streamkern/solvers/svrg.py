@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.stream import Stream
-from streamkern.errors import UsageError, require_counts, require_positive
+from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.lanczos import LowRank, block_lanczos, identity, sketched_preconditioner
@@ -83,7 +83,7 @@ class SVRG(ChoosesNothing):
     def __post_init__(self) -> None:
         check_ridge(self.ridge, "SVRG")
         require_counts(self, epochs=1, k=1, batch=1, patience=1)
-        require_positive(self, "step")
+        require_step(self)
         for name, known in (("preconditioner", PRECONDITIONERS), ("sampling", SAMPLINGS)):
             if getattr(self, name) not in known:
                 raise UsageError(
