@@ -388,7 +388,6 @@ class RPCholesky(InMemory):
         return rows * (self.p + 3 * dataset.n_features) * itemsize
 
     def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
         return {**asdict(self), "name": "RPCholesky", "kernel": self.kernel.to_json()}
 
 

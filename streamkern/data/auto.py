@@ -246,8 +246,8 @@ class Auto(Parameters):
         words: dict[int, tuple[str | None, ...]] = {}
         for number, j in enumerate(schema.positions("category")):
             found, counts = seen.values[number], seen.counts[number]
-            tells_rows_apart = found is not None and len(found) > max(MOST_INDICATORS, (n - gaps[j]) / 2)
-            if found is None or len(found) < 2 or tells_rows_apart:
+            almost_unique = found is not None and len(found) > max(MOST_INDICATORS, (n - gaps[j]) / 2)
+            if found is None or len(found) < 2 or almost_unique:
                 dropped.append(j)
             elif len(found) <= MOST_INDICATORS:
                 one_hot[j] = found

@@ -53,11 +53,6 @@ class ClassWeightedSource(DerivedSource):
         return found._replace(row=found.row + 16)
 
     def read(self, chunk: int) -> Rows:
-        """Return the rows of one chunk; see ``Source.read``.
-
-        Raises:
-            DataError: a label is not among the classes.
-        """
         X, y, w = self.source.read(chunk)
         if self.encoding is None:
             return Rows(X, y, w)

@@ -50,7 +50,6 @@ class Linear(Kernel):
             S += S.dtype.type(self.offset)
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """1."""
         return np.ones_like(S), None
 
     def diag(self, X: Array) -> Array:
@@ -94,7 +93,6 @@ class Polynomial(Kernel):
                     strip *= base
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, backend: Backend) -> Slopes:
-        """Degree γ (γ ⟨x, z⟩ + c)^(degree − 1)."""
         return self.degree * self.gamma * (self.gamma * S + self.offset) ** (self.degree - 1), None
 
     def diag(self, X: Array) -> Array:

@@ -278,7 +278,6 @@ class PartitionedMachine(KernelMachine):
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of all that predictions depend on."""
         leaves = [each["fingerprint"] for each in self.leaves.facts]
         return digest(super().fingerprint, self.tree.fingerprint, leaves, self.leaves.constants.tolist(), self.blend)
 

@@ -222,7 +222,7 @@ class Registry:
             try:
                 return read(folder)
             finally:
-                self._store.let_go(folder, *user)
+                self._store.release(folder, *user)
 
         return self._steady(version, at)
 

@@ -211,7 +211,7 @@ def _decide(
         return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
     folder = models.run_dir(pipeline.name)
     champion = None if standing.champion is None else models.load(standing.champion)
-    why_cold = _anew(pipeline, models, champion, cold, last)
+    why_cold = _why_cold(pipeline, models, champion, cold, last)
     keeps = isinstance(pipeline.solver, Direct) and pipeline.solver.keep_sums and pipeline.partition is None
     sums = ledger(pipeline) if keeps else None
     night: Night | None = None
@@ -314,7 +314,7 @@ def _decide(
     return facts | {"version": number, "before": standing.champion, "champion": _champion(models)}
 
 
-def _anew(
+def _why_cold(
     pipeline: Pipeline, models: Registry, champion: KernelMachine | None, cold: bool, last: dict[str, Any] | None
 ) -> str | None:
     """Why training begins without the champion, or None."""

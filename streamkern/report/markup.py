@@ -137,7 +137,7 @@ def framed(name: str, key: str, caption: str, numbers: str = "") -> str:
     return f"<figure>{key}{drawn}<figcaption>{text}</figcaption>{details(numbers) if numbers else ''}</figure>"
 
 
-def beside(*figures: str) -> str:
+def side_by_side(*figures: str) -> str:
     """Figures side by side where the window is wide enough, else one under another."""
     return f'<div class="pair">{"".join(figures)}</div>'
 

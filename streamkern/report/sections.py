@@ -36,7 +36,7 @@ from streamkern.types import Array
 _LABELS = 5  # of several a row, whose thresholds are shown
 _SMALLEST_SIDE = 8  # pixels; rows narrower than its square are no images unless something says so
 
-_BESIDE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # shown elsewhere
+_SHOWN_ELSEWHERE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # shown elsewhere
 
 Plots = dict[str, Plot]
 
@@ -555,7 +555,7 @@ def _settings(record: RunDirectory) -> str:
     manifest = dict(record.manifest)
     versions = manifest.pop("versions", {})
     fingerprint = (manifest.get("train") or {}).get("fingerprint")
-    found = {k: v for k, v in _solver_report(record).items() if k not in _BESIDE}
+    found = {k: v for k, v in _solver_report(record).items() if k not in _SHOWN_ELSEWHERE}
     shown = {name: number_text(v) if isinstance(v, float) else str(v) for name, v in _scalars(found).items()}
     result = record.result or {}
     prints = {"training data": fingerprint, "weights (SHA-256)": result.get("weights_sha256")}

@@ -180,7 +180,7 @@ def predict(
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
             with open_executor(scheduler, threads) as executor, showing(verbose) as display:
-                held, working = _taken_by(machine, Dataset(source))
+                held, working = _prediction_memory(machine, Dataset(source))
                 # A part in blocks, joined, as labels, in the format's arrays, and encoded by a thread; and the next.
                 held += 7 * min(n, part_rows) * row_bytes + made.noted_bytes + THREAD
                 projected = require_fitting("prediction", source, working, budget, executor.slots, held)
@@ -210,8 +210,8 @@ def predict(
         )
 
 
-def _taken_by(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
-    """Bytes that the model takes, and those that a thread takes which predicts rows, beyond reading them."""
+def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:
+    """Return the bytes of the model, and of a thread that predicts rows, without those for reading them."""
     source, c, itemsize = dataset.source, model.weights.shape[1], model.Z.dtype.itemsize
     made = model.output_dtype.itemsize
     row = source.reading().row
@@ -500,7 +500,7 @@ def evaluate(
         machine = model if isinstance(model, KernelMachine) else open_model(model)
         source = open_tables([data], target, machine.columns, schema=machine.schema, memory=budget)
         dataset = Dataset(source)
-        held, working = _taken_by(machine, dataset)
+        held, working = _prediction_memory(machine, dataset)
         sums = sums_held(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
         held += sums * ranks_bytes(dataset.base_rows, machine.encoding.outputs)
         require_fitting("evaluation", source, working, budget, executor.slots, held)

@@ -40,7 +40,6 @@ class DelayedGradient(Contribution):
     expansion: Expansion
 
     def begin(self, block: Block) -> Any:
-        """The first panel against the centers does not depend on the weights."""
         return self.expansion.begin(block.X)
 
     def __call__(

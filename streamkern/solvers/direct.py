@@ -20,7 +20,7 @@ from streamkern.memory import format_bytes
 from streamkern.solvers.base import ChoosesNothing, Problem, Sweep, WholePasses
 from streamkern.solvers.every_row import SquaredTargets, solve_every_row
 from streamkern.solvers.left_out import LeftOut, leave_one_out
-from streamkern.solvers.residual import FAR, relative_residual, said
+from streamkern.solvers.residual import FAR, relative_residual, report_residual
 from streamkern.solvers.sums import Change, Sums, normal_equations
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -335,7 +335,9 @@ class DirectIteration(WholePasses):
         elif self.problem.better_budget and "sweeps" not in self.report:
             needed = format_bytes(self.problem.better_budget)
             remedies.insert(0, f"memory={needed!r}, which allows a second sweep that rounding spoils less")
-        said(self.report, "Direct", residual, causes, remedies, far=max(residual, rounding) > FAR or jitter > 1)
+        report_residual(
+            self.report, "Direct", residual, causes, remedies, far=max(residual, rounding) > FAR or jitter > 1
+        )
 
     def weights(self, state: Solved) -> Array:
         """The solution."""

@@ -34,7 +34,7 @@ from streamkern.solvers.base import HELD_OUT, ChoosesNothing, OneByOne, Problem,
 from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.gradient import Gradient, NormalProduct
 from streamkern.solvers.importance import WeightedProduct, preconditioned_norms, weights
-from streamkern.solvers.residual import FAR, relative_residual, said
+from streamkern.solvers.residual import FAR, relative_residual, report_residual
 from streamkern.solvers.weighting import measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -237,7 +237,7 @@ class SVRGIteration(OneByOne):
         if state.averaged:
             residual = relative_residual(self.P.inverse_root(state.slope.T).T, state.first)
         remedies = ["more epochs", "a larger ridge", "a larger k"] + ["step=None"] * (self.solver.step is not None)
-        said(self.report, "SVRG", residual, ["after the last pass"], remedies, far=residual > FAR)
+        report_residual(self.report, "SVRG", residual, ["after the last pass"], remedies, far=residual > FAR)
         return state
 
     def broadcast(self, state: SVRGState) -> tuple[Array, Array]:

@@ -22,7 +22,7 @@ from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.choose import Request, Roles, choose_columns
-from streamkern.storage.convert import is_text, require_names_apart
+from streamkern.storage.convert import is_text, require_distinct_names
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
 from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, feature_dtype, merged, target_of
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
@@ -75,7 +75,7 @@ def parquet_source(
     """Open parquet files for a request; see `open_parquet`."""
     files = DatasetFiles(url, storage_options, retry)
     first = files.files[0]
-    require_names_apart(first.schema.names, first.path)
+    require_distinct_names(first.schema.names, first.path)
     notes = _marks(first.schema)
     request = request.noted(notes)
     partitions = {
