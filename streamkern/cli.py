@@ -346,7 +346,7 @@ def _with_settings(parser: argparse.ArgumentParser, name: str) -> Callable[[argp
             if equals:
                 settings[key.strip()] = value
             elif args.pipeline is None:
-                args.pipeline = word  # "--set rows=10 digits.py": the option has taken the file's name with it
+                args.pipeline = word  # "--set rows=10 digits.py": argparse gave the file's name to the option
             else:
                 raise UsageError(f"{word!r} is not a setting.", where="--set", expected="NAME=VALUE")
         if args.help:

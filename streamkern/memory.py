@@ -96,7 +96,7 @@ def keeping() -> Iterator[None]:
 
 def _trim() -> None:
     arrow = sys.modules.get("pyarrow")
-    if arrow is not None:  # which has a heap of its own
+    if arrow is not None:  # which has a separate heap
         arrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it; other C libraries keep less
     if trim is not None:

@@ -346,7 +346,9 @@ class KernelMachine(ModelAnswers):
 
     def _scan(self, dataset: Dataset) -> Scan:
         rows = self.task_rows(dataset)
-        if isinstance(self.Z, np.ndarray):  # few rows use every core, too; each task reads stored centers anew
+        if isinstance(
+            self.Z, np.ndarray
+        ):  # small tasks, so that few rows use every core; stored centers are read again in each task
             rows = min(rows, max(ROW_TILE, _TASK_WORK // (self.Z.size + VALUE * len(self.Z) + 1)))
         return Scan(self._assembly(dataset, encoding=None), rows)
 

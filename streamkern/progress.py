@@ -193,7 +193,7 @@ class Display:
 def _can_draw(stream: TextIO) -> bool:
     if stream.isatty():
         return os.environ.get("TERM") != "dumb"
-    # A notebook has IPython, whose shell says what it is; without ipywidgets rich has nothing to draw with.
+    # IPython's shell tells a notebook from a terminal; without ipywidgets rich cannot draw in a notebook.
     shell = sys.modules.get("IPython")
     found = shell.get_ipython() if shell is not None else None
     if found is None or type(found).__name__ != "ZMQInteractiveShell":

@@ -189,7 +189,7 @@ class CupyDevice:
                 raise self._full(error) from error
 
     def _pinned(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """A buffer of this thread that the card reads by itself; the copy before from it is over."""
+        """Return the pinned buffer of this thread; its previous copy to the card has ended."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         held = getattr(self._of_thread, "pinned", None)
         if held is None or held.nbytes < size:

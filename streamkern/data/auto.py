@@ -372,7 +372,7 @@ class Facts:
             taken = self.sample[at] == raw.ids
         labels: set[Any] | None = set()
         if self.classes and raw.y is not None:
-            found = set(raw.y.tolist()) if raw.y.ndim == 1 else None  # of several labels a row there are no means
+            found = set(raw.y.tolist()) if raw.y.ndim == 1 else None  # no means for several labels a row
             labels = found if found is not None and len(found) <= MOST_MEANS else None
         gaps = np.isnan(X).sum(axis=0)
         return len(X), gaps, Pieces((X[taken].copy(),)), *self.seen(block, state), _Labels(labels)

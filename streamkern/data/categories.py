@@ -415,7 +415,7 @@ def first_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...]:
             check(reading_bytes(source, 1), source.where(0) if len(source.bounds) > 1 else None)
             X = source.read(0).X if len(source.bounds) > 1 else np.empty((0, source.n_features))
             known.update({column: len(np.unique(X[:, column])) for column in missing})
-        except StreamkernError:  # the run reports it, and names the damaged place, or what memory it takes
+        except StreamkernError:  # the run reports it, with the damaged place or the memory needed
             known.update(dict.fromkeys(missing, 1))
     return tuple(max(1, known[column]) for column in columns)
 

@@ -472,7 +472,7 @@ def expected(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
     for step in steps:
         if isinstance(step, Learning):
             wide = step.width(dataset)
-            # A projection learns nothing: it is what it will be.
+            # A projection learns nothing, so it is known before the fit.
             known = step.fitted(dataset, None) if isinstance(step, RandomProjection) else Expected(d, wide)
             dataset = replace(dataset, transforms=(*dataset.transforms, known), factor=1.0, shift=0.0)
             d = wide

@@ -47,7 +47,7 @@ class Chunk(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held: of texts, each one that rows share once."""
+        """Bytes of the rows; a text that rows share counts once."""
         size = sum(int(values.nbytes) for values in (self.X, self.y, self.w) if values is not None)
         if self.y is not None and self.y.dtype == object:
             size += sum(map(sys.getsizeof, {id(text): text for text in self.y.reshape(-1).tolist()}.values()))

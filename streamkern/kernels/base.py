@@ -451,7 +451,7 @@ class Expansion(Basis):
         return Expansion(self.kernel, Z, engine or self.engine)
 
     def head(self, n: int) -> Expansion:
-        head = object.__new__(type(self))  # a copy would pack all centers anew
+        head = object.__new__(type(self))  # a copy would pack all centers again
         head.__dict__ = self.__getstate__()
         head.Z = self.Z[:n]
         head.resident = self.engine.hold_head(self.resident, head.Z)

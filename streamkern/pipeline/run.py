@@ -130,12 +130,12 @@ def run(
                 "stages": timings,
                 "seed": pipeline.seed,
                 "peak_memory_bytes": peak_resident(),
-                "last_done": None if trained else before,  # it is what model.zarr is
+                "last_done": None if trained else before,  # the run that trained model.zarr
             }
-            # The disk may be what failed: the error that is on its way must not be replaced by a second one.
+            # If the disk failed, a second error must not replace the first.
             with suppress(StorageError):
                 if status == "refused" and finished is not None:
-                    write_json(folder / "manifest.json", finished)  # the run that result.json goes on describing
+                    write_json(folder / "manifest.json", finished)  # the run that result.json still describes
                 else:
                     write_json(folder / "result.json", failure)
             events.emit("run", state=status, error=failure["error"])

@@ -370,7 +370,7 @@ class _Bench:
             fit, p, likely_outputs(fit), Direct(), budget=budget, baseline=loaded(), slots=executor.slots,
             lanes=pipeline.lanes, itemsize=dtype.itemsize, better=True,
         )  # fmt: skip
-        # What is found is a bandwidth, and a pipeline with one is not scaled unless it says so.
+        # The result has a numeric bandwidth, and a pipeline with one is only scaled if it requests that.
         scaling = pipeline.standardise if search is not None else bool(pipeline.standardise)
         recipe = replace(pipeline, train=sample, test=None, validation=None, standardise=scaling)
         scaled, facts = prepare(recipe, executor, Stages())

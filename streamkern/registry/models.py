@@ -119,7 +119,8 @@ class Registry:
             version: its number, as a number or as text such as ``7`` or ``000007``.
 
         Raises:
-            UsageError: it is no version number, there is no such version, there is no champion, or it is not local.
+            UsageError: the version is not a number or does not exist, there is no champion, or the registry is not
+                local.
         """
         if not isinstance(self._store, DirectoryStore):
             raise UsageError(
@@ -413,7 +414,7 @@ class Registry:
     def _standing_to_replace(self) -> tuple[Standing, str | None]:
         """The standing, and the tag of its file.
 
-        Where the file is damaged, a promotion is what mends it, and nothing is promoted by itself.
+        A promotion repairs a damaged file; nothing is promoted automatically.
         """
         content, tag = self._champion_file()
         try:

@@ -329,7 +329,9 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
         advice.append(missing if columns.infinite.any() else missing.partition(";")[0])
     if facts["target"] is not None and facts["target"]["missing"]:
         advice.append("rows without a label are errors in training: fill or drop them first")
-    unnamed = dict(facts["classes"] or ()).get("", 0)  # of parquet and arrays: a field of text that is empty has none
+    unnamed = dict(facts["classes"] or ()).get(
+        "", 0
+    )  # only in parquet and arrays: an empty field of a text file is a missing label
     if unnamed:
         advice.append(f"{unnamed:,} labels are empty texts, which training takes for a class of its own")
     ratio = facts["order"]["ratio"]

@@ -1,8 +1,8 @@
 """Shuffle quality: how much more the labels of batches vary than those of randomly drawn ones.
 
-The rows of a batch that come from one place of a sorted store are alike, and what a step learns from them is nearly
-what it would learn from one. The measure is the variance of the batches' label means over what it is for a global
-shuffle: 1 is as good as random, and m is the worst there is for batches of m rows.
+The rows of a batch that come from one place of a sorted store are similar, and a step on them learns little more than
+from one of them. The measure is the variance of the batches' label means over what it is for a global shuffle: 1 is as
+good as random, and m is the worst there is for batches of m rows.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
         return 1.0
     within = total - float(np.average(np.square(means - np.average(means, axis=0, weights=sizes)).sum(axis=1),
                                       weights=sizes))  # fmt: skip
-    # The means of chunks of few rows differ by chance, which is no fault of the order.
+    # The means of small chunks also differ by chance, which the order does not cause.
     apart = max(0.0, float(np.square(means - means.mean(axis=0)).sum() / (len(means) - 1)) - within / sizes.mean())
     groups = lanes * max(1.0, batch / lanes / (mix_chunks * sizes.mean()))
     mixed = apart / mix_chunks * (len(taken) - mix_chunks) / (len(taken) - 1)

@@ -34,7 +34,7 @@ from streamkern.report.verdict import baseline, labels, mistakes
 from streamkern.types import Array
 
 _LABELS = 5  # of several a row, whose thresholds are shown
-_SMALLEST_SIDE = 8  # pixels; rows narrower than its square are no images unless something says so
+_SMALLEST_SIDE = 8  # pixels; narrower rows are not shown as images unless their shape is given
 
 _SHOWN_ELSEWHERE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # shown elsewhere
 
@@ -615,6 +615,6 @@ def _differences(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
 
 
 def _nothing(why: str, *records: RunDirectory) -> str:
-    """Why a section is empty; of a run that goes on, that it is not there yet."""
+    """Return the reason why a section is empty; for a running run, that it is not there yet."""
     why = "Not there yet: the run is still running." if any(each.state == "running" for each in records) else why
     return f'<p class="note">{escape(why)}</p>'

@@ -126,7 +126,7 @@ WIDEST_L1 = 200
 
 _EQUATIONS = 190  # bytes of normal equations on ``THREADS`` threads for each p², which may be half of the budget
 _ROUNDS = 3
-_SLOTS = 4  # that memory is reckoned for: what is chosen must not depend on how many there are
+_SLOTS = 4  # threads assumed for memory, so that the choice does not depend on their real number
 _LAST = 1 + FINALISTS + FURTHER + len(ABOUT)  # on all rows of the subsample
 
 

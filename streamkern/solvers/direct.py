@@ -236,7 +236,7 @@ class DirectIteration(WholePasses):
         norm = float(np.max(np.sum(np.abs(A), axis=0)))
         residual = engine.triangular_solve(L, b - engine.product(A, w.astype(np.float64)), lower=True)
         condition = engine.condition(L, norm)
-        # A was summed with errors of ε ‖A‖; what comes of them is largest along its least eigenvalue, ‖A‖/condition.
+        # A was summed with errors of ε ‖A‖; their effect is largest along its least eigenvalue, ‖A‖/condition.
         rounding = eps * np.sqrt(norm * condition) * relative_residual(wide, half)
         self.report["rounding"] = float(rounding)
         jitter = 0.0

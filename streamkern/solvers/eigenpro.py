@@ -56,8 +56,8 @@ _EIGENPAIRS = 500  # q at most, half as many of more centers than s: a step cost
 _PRODUCTS = {"inexact": 0, "delayed": 1}
 _CLOSE_PRODUCTS = 2  # of delayed projection where it stands in for an exact one, and has nearly its accuracy
 _LEAST_LEAD = 0.25  # of the centers, with which a packed factor is as good as a whole one
-_MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which momentum makes up for what the step no longer gains
-_SETTLED = 10.0  # what is left of the preconditioned directions at the end of a run is exp(-this)
+_MOMENTUM_BATCHES = 8.0  # critical batches m* beyond which the step saturates and momentum helps
+_SETTLED = 10.0  # the preconditioned directions shrink to exp(-this) by the end of a run
 _STEPS_A_RUN, _STEPS_BEYOND_P = 200, 2000  # that momentum needs to cost no accuracy, up to p rows a step and beyond
 
 

@@ -226,7 +226,8 @@ def train_stably(
 
 
 class _Loop:
-    """The loop over passes and steps. ``now`` is replaced whole, so that at any moment it is a place to go on from."""
+    """The loop over passes and steps. ``now`` is replaced as a whole, so that training can resume from it at any
+    moment."""
 
     def __init__(
         self,

@@ -4,8 +4,8 @@ With M = I: fit, take the average gradient outer product G = 1/n Σ_i Σ_l ∇f_
 again on rows x ↦ M^½ x, and so on (Radhakrishnan, Beaglehole, Pandit, Belkin, Science 2024). G is one sum over blocks
 of rows. The round with the least error on held-out rows is kept, and round 0, no metric, is one of them.
 
-Rounds run on a sample of the rows, which is held in memory: each is a ridge regression over centers, at the best of the
-ridges of ``RIDGES`` on the held-out rows. What is learned is a linear transform of rows, so that kernels, solvers,
+Rounds run on a sample of the rows in memory: each is a ridge regression over centers, at the best of the
+ridges of ``RIDGES`` on the held-out rows. The result is a linear transform of rows, so that kernels, solvers,
 devices and predictions are the same as without it. Rows are scaled such that their mean distance stays as it was,
 because a bandwidth is in the units of the rows.
 """

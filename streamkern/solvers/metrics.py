@@ -138,7 +138,7 @@ class Ranks:
         ((keys, hits, others),) = whole.pieces
         place = _PLACE - whole.shift
         ends = np.searchsorted(keys >> place, np.arange(k + 1))
-        # Where scores were tied, the middle of those that a key stands for.
+        # Tied scores share a key: use the middle of its range.
         units = ((keys & ((1 << place) - 1)) << whole.shift) - (1 << (_PLACE - 1)) + ((1 << whole.shift) >> 1)
         scores = units / _UNIT
         return [(scores[a:b], hits[a:b], others[a:b]) for a, b in pairwise(ends)]

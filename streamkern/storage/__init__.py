@@ -85,7 +85,7 @@ def array_source(
     if is_table(X) or getattr(getattr(X, "dtype", None), "kind", "") in ("O", "U"):
         rows: Source = table_source(X, y, columns, schema, exclude, name)
     elif type(X).__module__.partition(".")[0] == "dask":
-        # A quarter of a second to import, which only those who have such an array already paid.
+        # Importing dask takes a quarter of a second; a user with a Dask array has imported it already.
         from streamkern.storage.dask import DaskArraySource
 
         rows = DaskArraySource(X, y, columns, name)

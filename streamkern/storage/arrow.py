@@ -302,7 +302,7 @@ class TableSource(ChosenSource):
         return X
 
     def _wide(self, chunk: int, column: pa.ChunkedArray) -> Array:
-        """Features that lie in one column, shape (n, d)."""
+        """Return features from one column of lists or binaries, shape (n, d)."""
         width, parts, start = self._roles.width, [np.empty((0, self._roles.width), self.dtype)], 0
         for part in column.chunks:
             if pa.types.is_fixed_size_binary(part.type):
@@ -495,7 +495,7 @@ class ArrowSource(TableSource):
         return pa.Table.from_batches([batch.select(names)])
 
     def _decoded(self) -> tuple[int, int]:
-        """A batch is decoded whole; a local one that is not compressed lies in the file's own pages."""
+        """A batch is decoded whole; a local, uncompressed batch stays in the file's own pages."""
         decoded, text = super()._decoded()
         return decoded + 2 * self._largest, text
 

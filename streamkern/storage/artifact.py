@@ -1,8 +1,8 @@
 """Named arrays and JSON in one directory: how models, stage results and checkpoints are kept.
 
 A zarr v3 group with JSON attributes; reading it executes no code. It appears by one rename, complete or not at all, and
-every stored chunk has its SHA-256 in the group's attributes. An artifact's author can make its checksums: what they
-promise is that nothing was damaged. No read or allocation exceeds the sizes that the artifact states, whoever made it.
+every stored chunk has its SHA-256 in the group's attributes. An artifact's author computes its checksums: they only
+prove that nothing was damaged. No read or allocation exceeds the sizes that the artifact states, whoever wrote it.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _numbers_of(texts: pa.ChunkedArray, words: dict[float, str] | None) -> Array:
-    """Numbers that stand for texts; NaN for a null and for an empty text."""
+    """Return the numbers of texts; NaN for a null and for an empty text."""
     known, codes = _coded(texts)
     numbers = np.array([*(number_of(text) if text else np.nan for text in known), np.nan])
     if words is not None and len(words) < MOST_WORDS:

@@ -64,7 +64,7 @@ class Ingested:
         target: name of the target, or None.
         shuffled: whether the rows are in a random order.
         seconds: how long it took.
-        kept: rows that an interrupted ingest had written already; all, where the target was there already.
+        kept: rows written by an earlier, interrupted ingest; all, if the target existed already.
         decoded_bytes: bytes of all rows as stored in memory.
         stored_bytes: bytes on disk.
     """

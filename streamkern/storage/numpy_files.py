@@ -62,7 +62,7 @@ class NumpyArray:
         with self._file.explaining("as many values as the array's header says"), self._lock:
             if not self._fortran:
                 return self._values(a * row, (b - a) * row).reshape(b - a, *self.shape[1:])
-            # Column-major: the rows' values stand apart, one run of them in each column.
+            # Column-major: the values of a range of rows are one run in each column.
             columns = [self._values(j * self.shape[0] + a, b - a) for j in range(row)]
             return np.stack(columns, axis=1).reshape(b - a, *self.shape[1:], order="F")
 

@@ -31,8 +31,8 @@ from streamkern.storage.writer import staged
 from streamkern.types import Rows
 
 _DESCRIBED = 5  # copies of values that are described
-_SAMPLE = 256  # texts of the first file that tell how many bytes a letter takes
-_WIDE = 2.0  # bytes of a letter where no text tells
+_SAMPLE = 256  # texts of the first file from which bytes for each letter are estimated
+_WIDE = 2.0  # bytes for each letter without such texts
 _OBJECT = 96  # bytes of a text as an object, without its letters
 _MARK = b"streamkern"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -168,7 +168,7 @@ class ParquetSource(TableSource):
         name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
         found: list[Any] = []
         if name not in self._partitions and not self._files.remote:
-            with suppress(pa.ArrowException, OSError, StorageError):  # reading tells of it, with its place
+            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports it, with its place
                 found = self._files.first(files[0], name, _SAMPLE)
         texts = [text for text in found if isinstance(text, str) and text]
         wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
