@@ -226,8 +226,7 @@ def train_stably(
 
 
 class _Loop:
-    """The loop over passes and steps. ``now`` is replaced as a whole, so that training can resume from it at any
-    moment."""
+    """The loop over passes and steps; training can resume from ``now`` at any moment, since it is replaced whole."""
 
     def __init__(
         self,
