@@ -84,7 +84,7 @@ class Display:
                 self._next = self._clock() + (0.0 if self._live else LINE_EVERY)
                 self._draw(fields["name"], f"{fields['name']} ...")
             case "stage", "end":
-                how = "taken over from an earlier run" if fields["cached"] else duration(fields["seconds"])
+                how = "reused from an earlier run" if fields["cached"] else duration(fields["seconds"])
                 self._line(f"{fields['name']}: {how}")
             case "memory", _:
                 self._line(f"memory: {format_bytes(fields['projected'])} of {format_bytes(fields['budget'])} projected")

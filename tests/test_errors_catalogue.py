@@ -309,7 +309,7 @@ VALUES: list[tuple[str, str]] = [
     ("data.augment(copies=2).without([])", "augmented"),
     ("run(f, centers=None, features=sk.Nystrom(sk.Laplace(1)))", "centers"),
     ("data.scale([1, 2])", "(2,)"),
-    ("data.augment(3)", "3 is no augmentation"),
+    ("data.augment(3)", "3 is not an augmentation"),
     ("data.augment(copies=2, rows=5)", "copies and rows"),
     ("data.augment(copies=0)", "copies is 0"),
     ("data.split(test=2)", "2"),

@@ -544,7 +544,7 @@ def _chosen(
     widths = sorted({_bandwidth(t.kernel) or 0.0 for t in trials if _like(t.kernel, choice.kernel)})
     sigma = _bandwidth(choice.kernel)
     if search is not None:
-        reasons = [search.reason(), "the pipeline's kernel stays open: a run chooses again, on rows of its own"]
+        reasons = [search.reason(), "the pipeline still has no kernel: a run searches again, on other rows"]
     elif sigma is not None and sigma in (widths[0], widths[-1]) and len(widths) > 1:
         reasons.append("the bandwidth is at the end of the range tried: look further out with another kernel=...")
     given = pipeline.centers
@@ -569,7 +569,7 @@ def _chosen(
         name = solver.to_json()["name"]
         small = min((t for t in trials if t.kernel == choice.kernel), key=lambda t: t.ridge)
         reasons.append(
-            f"ridge: {name} has none, and stops early instead; with {most.centers:,} centers the squared error is "
+            f"ridge: {name} has no ridge, and stops early instead; with {most.centers:,} centers the squared error is "
             f"{most.mse:.4g} at the best ridge, {small.mse:.4g} at {small.ridge:.0e}"
         )
         reasons.append(f"q, batch and step: {name} measures them on the problem when it runs, which no subsample can")

@@ -155,7 +155,7 @@ def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str
     left = "" if len(called) - (len(called) == 2) == len(entries) else (
         f" Of {len(called)} classes those {len(entries)} with the least area are drawn."
     )  # fmt: skip
-    of = f" of {_word(part)} rows; points are what is predicted.{left}"
+    of = f" of {_word(part)} rows; points are the predictions.{left}"
     summary = [
         [name, *_numbers(each, ("support", "auc", "average_precision", "recall", "precision"))]
         for name, each in _listed(metrics)

@@ -329,11 +329,10 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
         advice.append(missing if columns.infinite.any() else missing.partition(";")[0])
     if facts["target"] is not None and facts["target"]["missing"]:
         advice.append("rows without a label are errors in training: fill or drop them first")
-    unnamed = dict(facts["classes"] or ()).get(
-        "", 0
-    )  # only in parquet and arrays: an empty field of a text file is a missing label
+    # Only in parquet and arrays: an empty field of a text file is a missing label.
+    unnamed = dict(facts["classes"] or ()).get("", 0)
     if unnamed:
-        advice.append(f"{unnamed:,} labels are empty texts, which training takes for a class of its own")
+        advice.append(f"{unnamed:,} labels are empty texts, which training treats as a class")
     ratio = facts["order"]["ratio"]
     if ratio is not None and ratio > WARN_ABOVE:
         advice.append("the rows are sorted by label, or nearly so: streamkern ingest --shuffle")

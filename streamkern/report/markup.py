@@ -81,7 +81,7 @@ def heat(counts: Array, names: Sequence[str], caption: str) -> str:
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table class="heat">'
         f"<caption><span>{escape(caption)}</span></caption>"
-        f'<thead><tr><th scope="col">is \\ taken for</th>{head}</tr></thead>'
+        f'<thead><tr><th scope="col">true \\ predicted</th>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 

@@ -300,7 +300,7 @@ def _confusion(record: RunDirectory) -> str:
         rows = sorted(rows, key=lambda row: float(row[3].rstrip("%").replace("–", "101")))[:LARGEST_TABLE]
         html += f'<p class="note">The {LARGEST_TABLE} classes of {len(called)} with the fewest right answers.</p>'
     if wrong:
-        listed = "; ".join(f"{a} taken for {b} ({n:,})" for a, b, n in wrong)
+        listed = "; ".join(f"{a} predicted as {b} ({n:,})" for a, b, n in wrong)
         html += f"<p>Commonest mistakes: {escape(listed)}.</p>"
     else:
         html += f"<p>No {word} row is predicted as another class.</p>"
@@ -519,7 +519,7 @@ def _memory(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots
     html = ""
     if lines:
         plots["memory"] = plot(lines, "seconds", "memory held", levels=levels, words="bytes", zero=True)
-        above = f" What is allowed lies above the plot: {', '.join(beyond)}." if beyond else ""
+        above = f" The budget is above the plot: {', '.join(beyond)}." if beyond else ""
         html = framed("memory", legend(entries), f"Resident memory of the process that leads the run.{above}", "")
     html += table("Memory of the process that leads the run", ("", "at the peak", "projected", "allowed"), rows)
     if not many:

@@ -122,7 +122,7 @@ def choose_solver(
         return Choice(
             direct,
             f"Direct: normal equations take the ridge that held-out rows choose, for {once / more:.2g} times the work "
-            f"of {passes} pass(es) of {name}, which have none",
+            f"of {passes} pass(es) of {name}, which have no ridge",
         )
     return Choice(
         iterative, f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations"

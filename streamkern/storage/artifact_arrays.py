@@ -121,7 +121,7 @@ class ArtifactArray:
         # The decoder trusts these numbers: it reads as many bytes as they say, and allocates as many.
         right = len(frame) >= _HEADER and stored == len(frame) and decoded == self.chunk_bytes and 0 < block <= decoded
         if not right or frame[0] != 2 or not frame[3]:
-            raise _damaged(path, f"the chunk is no Blosc frame of {self.chunk_bytes:,} bytes")
+            raise _damaged(path, f"the chunk is not a Blosc frame of {self.chunk_bytes:,} bytes")
         out = bytearray(self.chunk_bytes)
         try:
             blosc.decompress(frame, out)

@@ -20,14 +20,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from streamkern.errors import DataError, PlanRefusedError, StorageError, UsageError
+from streamkern.errors import DataError, PlanRefusedError, UsageError
 from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, release, resident
 from streamkern.progress import reporter, showing
 from streamkern.redaction import redacted
 from streamkern.storage.base import Source, digest
 from streamkern.storage.ingest_record import RECORD, ingest_record
 from streamkern.storage.ingest_store import Sending
-from streamkern.storage.layout import blocks_of, feature_dtype, rows_per_chunk
+from streamkern.storage.layout import blocks_of, existing, feature_dtype, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
 from streamkern.storage.remote import is_remote
 from streamkern.storage.scatter import ROW_EXTRA, SortedRun, SortedRuns
@@ -180,7 +180,7 @@ def ingest(
             options["text"] = list(source.text)
             if source.text and out != np.float64:
                 raise UsageError(
-                    f"the column {source.text[0]!r} holds text, and {out} not the numbers that stand for it",
+                    f"the column {source.text[0]!r} contains text, whose numbers do not fit in {out}",
                     where="ingest(dtype=...)",
                     expected="float64",
                     remedy="leave dtype out, or encode the text as small numbers first",
@@ -210,12 +210,7 @@ def ingest(
         if store is not None:  # of other rows or options
             shutil.rmtree(place, ignore_errors=True)
         if os.path.lexists(place) and not (overwrite and present is not None):
-            raise StorageError(
-                "this path already exists",
-                where=str(place),
-                expected="nothing" + (", or what ingest has made" if overwrite else ""),
-                remedy="choose another place, or remove it" + ("" if overwrite else ", or ask to overwrite it"),
-            )
+            raise existing(str(place), overwrite, "an earlier result of ingest")
         with showing(verbose) as display, job.work.held():
             job.on_progress = reporter(on_progress, display)
             kept = job.run(budget)

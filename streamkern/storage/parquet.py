@@ -17,14 +17,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.errors import DataError, StorageError
 from streamkern.storage.arrays import named, require_rows
 from streamkern.storage.arrow import TableSource, fields_of
 from streamkern.storage.base import TEXT_BYTES, digest
 from streamkern.storage.choose import Request, Roles, choose_columns
 from streamkern.storage.convert import is_text, require_distinct_names
 from streamkern.storage.ingest_record import ingest_record, recorded_schema
-from streamkern.storage.layout import FORMAT, as_rows, blocks_of, check_chunk, feature_dtype, merged, target_of
+from streamkern.storage.layout import (
+    FORMAT,
+    as_rows,
+    blocks_of,
+    check_chunk,
+    feature_dtype,
+    first_block,
+    merged,
+    target_of,
+)
 from streamkern.storage.parquet_files import DataFile, DatasetFiles
 from streamkern.storage.remote import Retry
 from streamkern.storage.writer import staged
@@ -222,23 +231,9 @@ def write_parquet(
         DataError: rows that cannot be stored.
         UsageError: parameters that contradict each other.
     """
-    if target == "X":
-        raise UsageError(
-            "the target cannot be called 'X'",
-            where="target",
-            expected="a name other than X",
-            remedy="that is the features' name: choose another",
-        )
     path = Path(path)
     blocks = blocks_of(X, y, row_group_rows)
-    first = next(blocks, None)
-    if first is None:
-        raise DataError(
-            "no blocks at all",
-            where=str(path),
-            expected="at least one block",
-            remedy="give one block of no rows for an empty dataset",
-        )
+    first = first_block(blocks, target, str(path))
     require_rows(first.X.shape, "X")
     dtype = feature_dtype(first.X.dtype, "X")
     width = math.prod(first.X.shape[1:])

@@ -27,7 +27,9 @@ from streamkern.storage.layout import (
     FORMAT,
     blocks_of,
     check_chunk,
+    existing,
     feature_dtype,
+    first_block,
     pieces_per_read,
     rows_per_chunk,
     target_of,
@@ -209,22 +211,8 @@ def write_zarr(
             expected="(X, y) blocks, and n_rows: how many rows they hold together",
             remedy="pass n_rows=, with the targets inside the blocks",
         )
-    if target == "X":
-        raise UsageError(
-            "the target cannot be called 'X'",
-            where="target",
-            expected="a name other than X",
-            remedy="that is the features' name: choose another",
-        )
     blocks = blocks_of(X, y, chunk_rows)
-    first = next(blocks, None)
-    if first is None:
-        raise DataError(
-            "no blocks at all",
-            where="write_zarr",
-            expected="at least one block",
-            remedy="give one block of no rows for an empty dataset",
-        )
+    first = first_block(blocks, target, "write_zarr")
     require_rows(first.X.shape, "X")
     n = len(X) if hasattr(X, "shape") else cast(int, n_rows)
     width = math.prod(first.X.shape[1:])
@@ -387,12 +375,7 @@ def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: b
             node = _open_node(url, storage_options)
             ours = "format" in _marks(node)
         if not ours:
-            raise StorageError(
-                "this path already exists",
-                where=url,
-                expected="nothing" + (", or a group in the training layout to overwrite" if overwrite else ""),
-                remedy="choose another place, or remove it" + ("" if overwrite else ", or pass overwrite=True"),
-            )
+            raise existing(url, overwrite, "a group in the training layout")
     return zarr.create_group(store, overwrite=overwrite)
 
 
