@@ -102,7 +102,7 @@ def test_a_run_that_outgrows_its_budget_stops_with_a_checkpoint_and_goes_on(tmp_
             kept.append(np.ones(50 * MIB))
 
     budget = loaded() + 300 * MIB
-    with pytest.raises(MemoryLimitError, match="the same command then goes on"):
+    with pytest.raises(MemoryLimitError, match="the same command then continues"):
         sk.run(job(tmp_path), tmp_path / "run", memory=budget, threads=1, listeners=(another,))
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
     assert list((tmp_path / "run" / "checkpoints").glob("*/[0-9]*"))
