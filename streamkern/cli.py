@@ -273,6 +273,10 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--format", choices=("zarr", "parquet"), help="by the end of TARGET if not given, else zarr")
     command.add_argument("--dtype", metavar="DTYPE", help="store features as float32, ...; as they are by default")
     command.add_argument("--shard", metavar="BYTES", help="join zarr chunks to shards of this size")
+    command.add_argument("--compression", choices=("fast", "small"), default="fast", help="of zarr (default: fast)")
+    command.add_argument(
+        "--keep-bits", type=_count, metavar="N", help="round floats to so many bits, to take less room"
+    )
     command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
     command.add_argument("--no-header", action="store_true", help="text tables have no names: f0, f1, ...")
