@@ -284,6 +284,10 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--format", choices=("zarr", "parquet"), help="by the end of TARGET if not given, else zarr")
     command.add_argument("--dtype", metavar="DTYPE", help="store features as float32, ...; unchanged by default")
     command.add_argument("--shard", metavar="BYTES", help="combine zarr chunks into shards of this size")
+    command.add_argument(
+        "--compression", choices=("fast", "small"), default="fast", help="compression of zarr (default: fast)"
+    )
+    command.add_argument("--keep-bits", type=_count, metavar="N", help="round floats to N bits, to save disk space")
     command.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
     command.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
     command.add_argument(

@@ -498,6 +498,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.ingest((X * 1e3, Y), f / 'out.zarr', dtype='float16', memory='10MB')", "9.5 MiB"),
     ("sk.ingest((X * 1e9, Y), f / 'out.zarr', dtype='float16')", "float16"),
     ("sk.ingest((X, Y), f / 'out.zarr', missing='zero')", "zero"),
+    ("sk.ingest((X, Y), f / 'out.zarr', compression='best')", "best"),
     ("sk.ingest((X, Y), zarr(f) and file(f, '', 'out.zarr'))", "out.zarr"),
     ("sk.ingest(X, f / 'out.zarr', target='y')", "'y'"),
     ("sk.ingest(file(f, '', 'a.csv'), f / 'out.zarr')", "a.csv"),

@@ -51,7 +51,7 @@ DOORS = {
             )
         ),
     },
-    "numcodecs": {"storage/artifact_arrays.py", "storage/frames.py"},
+    "numcodecs": {"storage/artifact_arrays.py", "storage/frames.py", "storage/ingest.py"},
     "pyarrow": {
         "storage/arrow.py",
         "storage/convert.py",

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numcodecs import BitRound
 
 from streamkern.errors import DataError, PlanRefusedError, UsageError
 from streamkern.memory import default_budget, format_bytes, limited, parse_bytes, release, resident
@@ -27,7 +28,7 @@ from streamkern.redaction import redacted
 from streamkern.storage.base import Source, digest
 from streamkern.storage.ingest_record import RECORD, ingest_record
 from streamkern.storage.ingest_store import Sending
-from streamkern.storage.layout import blocks_of, existing, feature_dtype, rows_per_chunk
+from streamkern.storage.layout import blocks_of, existing, feature_dtype, require_compression, rows_per_chunk
 from streamkern.storage.parquet import write_parquet
 from streamkern.storage.remote import is_remote
 from streamkern.storage.scatter import ROW_EXTRA, SortedRun, SortedRuns
@@ -100,6 +101,8 @@ def ingest(
     format: str | None = None,
     dtype: str | None = None,
     shard: int | str | None = None,
+    compression: str = "fast",
+    keep_bits: int | None = None,
     memory: int | str | None = None,
     threads: int = 1,
     header: bool = True,
@@ -113,7 +116,7 @@ def ingest(
 ) -> Ingested:
     """Write the rows of any supported tables in the training layout.
 
-    zarr: version 3, chunks of about 4 MiB, lz4 with shuffle, a CRC-32C each. parquet: a directory of files of one
+    zarr: version 3, chunks of about 4 MiB, compressed, a CRC-32C each. parquet: a directory of files of one
     fixed-size binary column, with page checksums. After an interruption, the same call resumes where it stopped; after
     completion, it does nothing.
 
@@ -130,6 +133,9 @@ def ingest(
         format: ``zarr`` or ``parquet``; by the ending of ``path`` if not given.
         dtype: store features in this dtype; unchanged by default. Integers must keep their values.
         shard: combine zarr chunks into shards of this many bytes: fewer objects in an object store.
+        compression: of zarr: ``fast`` decodes fastest; ``small`` takes less room, and several times longer to decode.
+        keep_bits: round features that are floats to so many bits after the leading one, so that they take less room;
+            exact by default. A value changes by at most 2^-(keep_bits + 1) of itself.
         memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
         threads: chunks decoded, and pieces written, side by side.
         header: whether the first line of a text table names its columns.
@@ -154,8 +160,10 @@ def ingest(
     url = os.fspath(path)
     store = Sending(url, storage_options) if is_remote(url) else None
     place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
-    format = _format(Path(url), format, shard, store is not None)
+    options_of_zarr = {"shard": shard is not None, "compression": compression != "fast"}
+    format = _format(Path(url), format, [name for name, given in options_of_zarr.items() if given], store is not None)
     listed = sources if isinstance(sources, list) else [sources]
+    require_compression(compression, "ingest")
     if missing not in ("error", "nan"):
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
     budget = default_budget() if memory is None else parse_bytes(memory)
@@ -175,6 +183,10 @@ def ingest(
             "target": None if kept_target is None else kept_target.name,
             "missing": missing,
         }
+        if compression != "fast":
+            options["compression"] = compression
+        if keep_bits is not None:
+            options["keep_bits"] = _kept_bits(keep_bits, out, bool(source.text))
         if source.schema is not None and (source.schema.missing or not source.schema.plain):
             options["schema"] = source.schema.to_json()
             options["text"] = list(source.text)
@@ -248,9 +260,10 @@ class _Job:
         readers = min(self.threads, len(self.source.bounds) - 1)
         # Chunks being read, and one whose rows go into pieces; pieces, and their encoded bytes.
         reading = readers * (chunk + as_read.decoding + cast) + chunk + cast + as_read.once
-        writing = (self.threads + 1) * max(shard, piece)
         # Rows that are shuffled are all read before the first is written.
-        side = max(reading, 3 * writing) if self._shuffled else reading + 2 * writing
+        # Floats that do not repeat are as long when encoded, and once more with their checksum.
+        writing, encoding = (self.threads + 1) * max(shard, piece), 2 * self.threads * piece
+        side = max(reading, 3 * writing + encoding) if self._shuffled else reading + 2 * writing + encoding
         runs = SortedRuns(
             self.work.folder / "runs", self.source.n_features, self.dtype, self.target, self.record["seed"] or 0,
             self.weight is not None,
@@ -365,7 +378,7 @@ class _Job:
     def _zarr(self) -> TrainingZarr:
         return TrainingZarr(
             self.work.data, self.n, self.source.n_features, self.dtype, self.target, self.source.columns, self.record,
-            self.record["shard"], self.weight,
+            self.record["shard"], self.weight, self.record.get("compression", "fast"),
         )  # fmt: skip
 
     def _pieces(
@@ -406,7 +419,9 @@ class _Job:
         X, y, w = self.source.read_checked(chunk)
         if self.record["missing"] == "error":
             _require_values(X, self.source, chunk)
-        return Rows(X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk)), y, w)
+        X = X if X.dtype == self.dtype else _cast(X, self.dtype, self.source.where(chunk))
+        bits = self.record.get("keep_bits")
+        return Rows(X if bits is None else _rounded(X, bits), y, w)
 
     def _stored(self, start: int, pool: ThreadPoolExecutor) -> Iterator[Rows]:
         """The rows in stored order from row ``start`` on."""
@@ -429,7 +444,12 @@ class _Job:
             yield waiting.popleft().result()
 
 
-def _format(place: Path, format: str | None, shard: int | str | None, remote: bool) -> str:
+def _format(place: Path, format: str | None, given: Sequence[str], remote: bool) -> str:
+    """Return the format that is written; ``given`` are the options that zarr alone has.
+
+    Raises:
+        UsageError: there is no such format, or not for a URL, or not with these options.
+    """
     format = format or ("parquet" if place.suffix in (".parquet", ".pq", ".parq") else "zarr")
     if remote and format == "parquet":
         raise UsageError(
@@ -438,12 +458,12 @@ def _format(place: Path, format: str | None, shard: int | str | None, remote: bo
             expected="zarr, for a URL",
             remedy="ingest to a URL that ends in .zarr, or to a local directory and copy it to the store",
         )
-    if format not in FORMATS or (shard is not None and format != "zarr"):
+    if format not in FORMATS or (given and format != "zarr"):
         raise UsageError(
-            f"format {format!r} is not known" if format not in FORMATS else "shards belong to zarr",
+            f"format {format!r} is not known" if format not in FORMATS else f"{given[0]} belongs to zarr",
             where="ingest",
             expected=f"one of {', '.join(FORMATS)}",
-            remedy="correct the format" if format not in FORMATS else "leave shard out",
+            remedy="correct the format" if format not in FORMATS else f"leave {given[0]} out",
         )
     return format
 
@@ -455,6 +475,29 @@ def _dtype(name: str) -> np.dtype[Any]:
         raise UsageError(
             f"{name!r} is not a dtype of features", where="dtype", expected="float32, float64, uint8, ..."
         ) from error
+
+
+def _kept_bits(bits: int, dtype: np.dtype[Any], text: bool) -> int:
+    """Return the number of bits that features are rounded to.
+
+    Raises:
+        UsageError: features of this dtype have no such bits, or are numbers that stand for text.
+    """
+    if dtype.kind != "f" or text or not 1 <= bits <= np.finfo(dtype).nmant:
+        most = f"1 to {np.finfo(dtype).nmant} for {dtype}" if dtype.kind == "f" and not text else "features of floats"
+        raise UsageError(
+            f"{bits} bits cannot be kept of {'text' if text else dtype}",
+            where="keep_bits",
+            expected=most,
+            remedy="correct keep_bits, or leave it out",
+        )
+    return bits
+
+
+def _rounded(X: Array, bits: int) -> Array:
+    """Features (n, d) rounded to ``bits`` bits after the leading one; gaps, and what would overflow, stay."""
+    rounded: Array = BitRound(bits).encode(np.ascontiguousarray(X)).view(X.dtype).reshape(X.shape)
+    return np.where(np.isfinite(X) & np.isfinite(rounded), rounded, X)
 
 
 def _require_values(X: Array, source: Source, chunk: int) -> None:

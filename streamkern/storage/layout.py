@@ -21,6 +21,17 @@ FORMAT = 1
 """Version of the training layout in zarr and parquet."""
 
 
+COMPRESSIONS = ("fast", "small")
+
+
+def require_compression(name: str, where: str) -> None:
+    """Raise UsageError if there is no such compression."""
+    if name not in COMPRESSIONS:
+        raise UsageError(
+            f"compression {name!r} is not known", where=where, expected=" or ".join(map(repr, COMPRESSIONS))
+        )
+
+
 def rows_per_chunk(row_bytes: int) -> int:
     """Rows of ``row_bytes`` bytes that make a chunk worth reading, at least one."""
     return max(1, CHUNK_BYTES // max(1, row_bytes))
