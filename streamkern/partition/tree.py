@@ -67,25 +67,24 @@ def leaf_centers(n: int, every: int, seed: int) -> Uniform:
 
 @dataclass(frozen=True)
 class Partition:
-    """Divide the rows into leaves and train a separate model in each.
+    """Cut the rows into leaves and train a model of its own in each.
 
-    Rows are cut in two, repeatedly, at the median of the direction along which the outputs change most (the top
-    eigenvector of the average gradient outer product of a sample of the rows). Each leaf is an ordinary fit with
+    Rows are cut in two at the median of the direction along which the outputs change most (the top eigenvector of the
+    average gradient outer product of a sample of the rows), again and again. Each leaf is a fit like any other, with
     its own metric, kernel, centers and ridge; a row costs one leaf's prediction, whatever the number of leaves (ParK,
     Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
 
     Args:
-        leaves: number of leaves; ``"auto"``: enough for at most ``rows`` rows in each, or one model, if a trial finds
-            it as good on held-out rows of a sample.
-        rows: most rows of a leaf if ``leaves`` is ``"auto"``; by default four for each center, from 8,000 to
-            50,000; without given centers all rows of a leaf are centers, and it is 8,000 to 2,000, fewer with more
-            rows.
+        leaves: how many; ``"auto"``: as many as it takes until a leaf has at most ``rows`` rows, or one model, where
+            that is as good on held-out rows of a sample.
+        rows: most rows of a leaf, where ``leaves`` is ``"auto"``; by default four for each center, from 8,000 to
+            50,000, or where centers are not given and all rows of a leaf are, 2,000 to 8,000, fewer the more there are.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
-        by: a column to divide by first, one part for each value; values with few rows share a part, which also
+        by: a column: its values are cut first, each a part of its own; values of few rows share a part, which also
             predicts values that training did not see.
         cuts: ``"gradient"``, across the direction along which the outputs change most, at the median; or ``"kmeans"``,
-            between two means of a node's rows in units of their features' standard deviations, without regard to the
-            outputs.
+            between two means of a node's rows in units of their features' standard deviations, without a look at the
+            outputs: cells of rows that are near one another.
 
     Raises:
         UsageError: a parameter is out of range.

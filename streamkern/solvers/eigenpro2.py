@@ -25,7 +25,7 @@ import numpy as np
 from streamkern.data.companions import AllTiles
 from streamkern.data.stream import Block, Stream
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
-from streamkern.errors import UsageError, require_counts, require_step
+from streamkern.errors import UsageError, require_counts
 from streamkern.execute.base import Parts, Position, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
@@ -73,7 +73,8 @@ class EigenPro2(ChoosesNothing):
 
     def __post_init__(self) -> None:
         require_counts(self, epochs=1, s=1, q=0, batch=1, patience=1)
-        require_step(self)
+        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
+            raise UsageError(f"The step is {self.step}.", where="EigenPro2(step=...)", expected="a positive number")
 
     def sizes(self, n: int) -> tuple[int, int]:
         """(s, q) for n rows."""
