@@ -16,10 +16,10 @@ import scipy.linalg
 
 from streamkern.engine import Engine, default_engine
 from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
-from streamkern.errors import ModelFormatError, NumericalError, UsageError, require_types
+from streamkern.errors import NumericalError, UsageError, require_types
 from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer, tiles
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
-from streamkern.kernels.registry import kernel_from_json
+from streamkern.kernels.registry import built, kernel_from_json
 from streamkern.rng import row_hash
 from streamkern.types import Array, Parameters
 
@@ -312,25 +312,9 @@ def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
         ModelFormatError: the name or its parameters are unknown, or the kernel is a user's function.
     """
     parameters = {key: value for key, value in data.items() if key != "name"}
-    kind = _MAPS.get(str(data.get("name")))
-    if kind is None:
-        raise ModelFormatError(
-            f"The feature map {data.get('name')!r} is unknown.",
-            where="feature map",
-            expected="one of " + ", ".join(sorted(_MAPS)),
-            remedy="load the model with the version of streamkern that saved it",
-        )
-    try:
-        if "kernel" in parameters:
-            parameters["kernel"] = kernel_from_json(parameters["kernel"])
-        made: FeatureMap = kind(**parameters)
-    except (TypeError, AttributeError, UsageError) as error:
-        raise ModelFormatError(
-            f"The feature map {kind.__name__} does not take {parameters}.",
-            where="feature map",
-            expected="the parameters that this release knows",
-            remedy="load the model with the version of streamkern that saved it",
-        ) from error
+    if isinstance(parameters.get("kernel"), dict):
+        parameters["kernel"] = kernel_from_json(parameters["kernel"])
+    made: FeatureMap = built("feature map", _MAPS, str(data.get("name")), parameters)
     return made
 
 

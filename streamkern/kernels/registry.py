@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from streamkern.errors import ModelFormatError, UsageError
@@ -87,21 +88,29 @@ def kernel_from_json(data: dict[str, Any]) -> Kernel:
             expected="the kernel itself",
             remedy="give the kernel where the model is loaded",
         )
-    kind = _KERNELS.get(name)
-    if kind is None:
+    made: Kernel = built("kernel", _KERNELS, name, {k: _nested(value) for k, value in data.items() if k != "name"})
+    return made
+
+
+def built(what: str, kinds: Mapping[str, Any], name: str, parameters: dict[str, Any]) -> Any:
+    """Return an object that a saved model describes, by the name of its class and the arguments of its constructor.
+
+    Raises:
+        ModelFormatError: the name or the parameters are unknown.
+    """
+    if name not in kinds:
         raise ModelFormatError(
-            f"The kernel {name!r} is unknown.",
-            where="kernel",
-            expected="one of " + ", ".join(sorted(_KERNELS)),
+            f"The {what} {name!r} is unknown.",
+            where=what,
+            expected="one of " + ", ".join(sorted(kinds)),
             remedy="load the model with the version of streamkern that saved it",
         )
-    parameters = {key: _nested(value) for key, value in data.items() if key != "name"}
     try:
-        return kind(**parameters)
+        return kinds[name](**parameters)
     except (TypeError, UsageError) as error:
         raise ModelFormatError(
-            f"The kernel {name} does not take {parameters}.",
-            where="kernel",
+            f"The {what} {name} does not take {parameters}.",
+            where=what,
             expected="the parameters that this release knows",
             remedy="load the model with the version of streamkern that saved it",
         ) from error

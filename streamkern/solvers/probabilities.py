@@ -139,21 +139,15 @@ class ProbabilityCalibration:
         Raises:
             ModelFormatError: an array has another shape, or a number is not finite.
         """
-        for name, value in (("below", self.below), ("above", self.above), ("bias", self.bias)):
-            if not sound_array(value, (classes,)):
+        arrays = {"below": (self.below, classes), "above": (self.above, classes), "bias": (self.bias, classes)}
+        for name, (value, n) in (arrays | ({} if self.wide is None else {"wide": (self.wide, 2)})).items():
+            if not sound_array(value, (n,)):
                 raise ModelFormatError(
                     f"The probabilities' parameter {name} has shape {np.shape(value)}, or is not finite.",
                     where="answers",
-                    expected=f"{classes} finite numbers",
+                    expected=f"{n} finite numbers",
                     remedy="restore the model from a copy",
                 )
-        if self.wide is not None and not sound_array(self.wide, (2,)):
-            raise ModelFormatError(
-                f"The probabilities' parameter wide has shape {np.shape(self.wide)}, or is not finite.",
-                where="answers",
-                expected="2 finite numbers",
-                remedy="restore the model from a copy",
-            )
         if self.sets is not None:
             m, starts = len(self.sets.scores), self.sets.starts
             right = sound_array(starts, (classes + 1,), "iu")
