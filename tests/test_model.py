@@ -246,7 +246,7 @@ def test_what_is_no_model_is_not_replaced(what: str, tmp_path: Path) -> None:
     else:
         sk.write_zarr(str(path), np.ones((3, 2)), np.ones(3))
     before = [(file, file.read_bytes()) for file in files(tmp_path)]
-    with pytest.raises(sk.StorageError, match="other than a KernelMachine"):
+    with pytest.raises(sk.StorageError, match="is not a KernelMachine"):
         OLD.save(path)
     assert [(file, file.read_bytes()) for file in files(tmp_path)] == before
 

@@ -323,5 +323,5 @@ def test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refuse
     assert any("nothing of an earlier run is reused" in message and "g calls eval()" in message for message in told)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     (tmp_path / "run" / "result.json").write_text(json.dumps({**result, "status": "interrupted"}))
-    with pytest.raises(UsageError, match=r"cannot go on: g calls eval\(\)"):
+    with pytest.raises(UsageError, match=r"cannot be resumed: g calls eval\(\)"):
         resume(tmp_path / "run")

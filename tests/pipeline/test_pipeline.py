@@ -117,7 +117,7 @@ def test_a_literal_is_one_of_its_values_and_a_list_is_refused_in_words(tmp_path:
         assert seen == value
     with pytest.raises(sk.UsageError, match="'cauchy' is not of type laplace or Gaussian or 3"):
         load_pipeline(path, {"kind": "cauchy"})
-    with pytest.raises(sk.UsageError, match=r"'sizes' is a list\[int\], which a word of the command line cannot be"):
+    with pytest.raises(sk.UsageError, match=r"'sizes' is a list\[int\], which the command line cannot parse"):
         load_pipeline(path, {"sizes": "1,2"})
 
 

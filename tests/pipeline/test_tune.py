@@ -115,7 +115,7 @@ def test_what_is_tuned_is_the_pipelines_own_kernel_and_centers(make: Make) -> No
     assert sk.Laplace(2.0) in {trial.kernel for trial in found.trials}
     assert found.curve[-1].centers == 40
     assert isinstance(found.solver, sk.EigenPro)
-    assert any("EigenPro has none" in reason for reason in found.reasons)
+    assert any("EigenPro has no ridge" in reason for reason in found.reasons)
     assert any(reason.startswith("q, batch and step: EigenPro") for reason in found.reasons)
     linear = tune(make(kernel=sk.Linear(), centers=sk.KMeans(40)), seconds=False)
     assert len(linear.trials) == len(RIDGES)

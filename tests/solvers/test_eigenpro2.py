@@ -245,7 +245,7 @@ def test_augmented_or_repeated_rows_have_no_weight_of_their_own(executor: Thread
 
 
 def test_features_have_a_solver_of_their_own(executor: ThreadsExecutor) -> None:
-    with pytest.raises(UsageError, match="kernel values at the training rows"):
+    with pytest.raises(UsageError, match="needs a kernel at the training rows"):
         EigenPro2().setup(problem(executor, features=RandomFourier(Gaussian(1.0), 10)))
 
 

@@ -82,7 +82,7 @@ def test_a_model_saved_over_a_fifo_does_not_wait(model: Path, tmp_path: Path) ->
     loaded = sk.load_model(model)
     (tmp_path / "other").mkdir()
     os.mkfifo(tmp_path / "other" / "zarr.json")
-    with pytest.raises(sk.StorageError, match="taken by something other"):
+    with pytest.raises(sk.StorageError, match="already exists and is not"):
         loaded.save(tmp_path / "other")
 
 

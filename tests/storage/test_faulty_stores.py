@@ -130,7 +130,7 @@ def test_a_store_that_is_gone_is_one_error_within_the_deadline(folder, fault):
 def test_an_unreachable_store_is_no_corrupt_chunk(folder):
     with (
         FaultyServer(folder, lambda request: Fault(status=500) if "/c/" in request.path else None) as server,
-        pytest.raises(StorageError, match="the store does not give"),
+        pytest.raises(StorageError, match="the store did not return"),
     ):
         sk.open_dataset(f"{server.url}/rows.zarr", on_corrupt="quarantine", retry=sk.Retry(deadline=0.3))
 
@@ -177,11 +177,11 @@ def test_a_store_that_goes_in_the_middle_of_a_run_costs_nothing_that_was_done(fo
                 server.plan = lambda request: Fault(drop=True)
                 hurry(retry)
 
-        with pytest.raises(StorageError, match="the store does not give"):
+        with pytest.raises(StorageError, match="the store did not return"):
             sk.run(pipeline(data), tmp_path / "run", listeners=(on_event,))
         failed = json.loads((tmp_path / "run/result.json").read_text())
         assert failed["status"] == "failed"
-        assert failed["error"].startswith("the store does not give")
+        assert failed["error"].startswith("the store did not return")
         server.plan = None
         vars(retry).update(vars(PATIENT))
         result = sk.run(pipeline(data), tmp_path / "run")

@@ -262,7 +262,7 @@ def test_no_secret_is_written_anywhere(tmp_path, upload, s3_server, capfd, store
     written = contents(tmp_path / "run") + "".join(capfd.readouterr())
     assert not [secret for secret in SECRETS if secret in written]
     assert status == (1 if broken else 0)
-    assert not broken or "does not give this object" in written
+    assert not broken or "did not return this object" in written
     if store == "signed":
         assert "***" in json.loads((tmp_path / "run/manifest.json").read_text())["settings"]["path"]
         (tmp_path / "run/result.json").unlink()
