@@ -4,27 +4,34 @@ The workers of a step form a tree, and their sums go along it from worker to wor
 Three things are exchanged, each up the tree and down again: the rows of the step, each lane's read by one worker; sums
 over tiles of centers, such as outputs; and sums that follow from those. A message up holds the sums of the largest
 complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26). Rows do not depend on
-the state: those of the next step are exchanged by a thread of their own, while this one is computed.
+the state: those of the next step are exchanged by a thread of their own, while this one is computed. When the driver
+asks for it, each worker writes its tiles' part of the state to the directory of checkpoints, while steps go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from distributed import get_worker
 from distributed.protocol.serialize import to_serialize
 
-from streamkern.execute.base import Parts, Position, Share, SharedWork, Tree
+from streamkern.execute.base import Parts, Position, Share, SharedWork, Tile, Tree
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import ProcessCounts
+from streamkern.execute.shares import read_tiles, rows_of, write_share
 from streamkern.execute.wire import LostError, Shared, counts, dumps, give_way, loads, packed
 from streamkern.memory import check, keep_heap
+from streamkern.types import Array
 
 T = TypeVar("T")
 Sums = dict[int, dict[tuple[int, int], Parts]]
@@ -45,6 +52,7 @@ class Route(NamedTuple):
         threads: that compute here.
         timeout: seconds that a message is waited for.
         driver: name of the driver's machine.
+        folder: of checkpoints, where this worker sees it and may write; else empty.
     """
 
     rank: int
@@ -54,6 +62,7 @@ class Route(NamedTuple):
     threads: int
     timeout: float
     driver: str
+    folder: str = ""
 
     @property
     def parent(self) -> int:
@@ -66,6 +75,14 @@ class Route(NamedTuple):
         below = self.rank & -self.rank or len(self.peers)
         return [self.rank + (1 << k) for k in range(below.bit_length()) if 1 << k < below
                 and self.rank + (1 << k) < len(self.peers)]  # fmt: skip
+
+
+def sees(path: str, token: str) -> bool:
+    """Return True if this process reads ``token`` from a file, and may write to its directory."""
+    try:
+        return Path(path).read_text(encoding="utf-8") == token and os.access(Path(path).parent, os.W_OK)
+    except (OSError, ValueError):
+        return False
 
 
 class _Failure(NamedTuple):
@@ -83,22 +100,31 @@ class Done(NamedTuple):
     counts: tuple[ProcessCounts | None, ...]
 
 
+class Written(NamedTuple):
+    """Reply of a worker that was asked for its share of a state: its first tile; and the tiles, if it did not write."""
+
+    first: int
+    tiles: list[Tile] | None
+
+
 class ShareActor:
     """Some tiles of the centers, on a worker.
 
     Args:
-        shared: the work.
+        shared: the work, a set of shares, and the sums of steps that followed it.
         route: which tiles.
-        parts: the part of the state for each of them, pickled.
+        given: pickled constants of the tiles; and their arrays in the set of shares, where they are not read here.
         first: number of the first step.
     """
 
-    def __init__(self, shared: Shared, route: Route, parts: bytes, first: int) -> None:
+    def __init__(self, shared: Shared, route: Route, given: bytes, first: int) -> None:
         keep_heap()
         self._shared, self._route = shared, route
-        self._work: SharedWork = shared.value
-        self._parts: list[Any] = loads(parts)
+        self._work: SharedWork = shared.value[0]
+        self._given: tuple[list[Any], list[Tile] | None] = loads(given)
+        self._parts: list[Any] = []
         self._held: list[Any] = []
+        self._shares: dict[str, Future[bytes]] = {}
         self._values: dict[int, list[Any]] = {}
         self._worker, self._context = get_worker(), contextvars.copy_context()
         loop: Any = self._worker.loop
@@ -111,6 +137,7 @@ class ShareActor:
         self._next, self._turns = first, dict[int, asyncio.Event]()
         self._rows = ThreadPoolExecutor(1, thread_name_prefix="streamkern-rows")
         self._steps = ThreadPoolExecutor(1, thread_name_prefix="streamkern-share")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="streamkern-disk")
         self._threads = ThreadPoolExecutor(
             route.threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(route.driver,)
         )
@@ -138,7 +165,7 @@ class ShareActor:
         Requests are sent before earlier ones are answered, each through a connection of its own, and may overtake one
         another: steps run in the order of their numbers.
         """
-        number, _, _ = loads(message)
+        number, *_ = loads(message)
         turn = self._turns.setdefault(number, asyncio.Event())
         if number == self._next:
             turn.set()
@@ -149,9 +176,20 @@ class ShareActor:
         self._turns.setdefault(self._next, asyncio.Event()).set()
         return await asyncio.wrap_future(running)
 
+    async def weights(self) -> bytes:
+        """The solution for each tile, after the steps that were asked for before; or the exception."""
+        return await asyncio.wrap_future(
+            self._steps.submit(self._context.copy().run, packed, self._shared, self._weights)
+        )
+
+    async def written(self, name: str) -> bytes:
+        """Wait for the share of a set whose step the root has answered; a ``Written``, or the exception."""
+        running = await asyncio.wrap_future(self._steps.submit(self._shares.pop, name))
+        return await asyncio.wrap_future(running)
+
     def close(self) -> None:
-        """Release the worker's arrays."""
-        for pool in (self._steps, self._rows, self._threads):
+        """Release the worker's arrays, and end what it writes."""
+        for pool in (self._steps, self._rows, self._threads, self._disk):
             pool.shutdown()
         self._prefetch.close()
 
@@ -159,22 +197,23 @@ class ShareActor:
         return packed(self._shared, lambda: self._run(message))
 
     def _run(self, message: bytes) -> Done:
-        number, position, ahead = loads(message)
+        number, position, ahead, name = loads(message)
         for child in self._route.children:
             self._send(child, ("go", number), message)
         started, work = time.perf_counter(), self._work
         self._busy = 0.0
         if position not in self._blocks:
             self._exchange(position, ahead)
-        if not self._held:
-            self._held = list(self._threads.map(work.hold, self._route.tiles))
         blocks = self._blocks.pop(position).result()
         self._wait = time.perf_counter() - started
         if ahead and ahead[0] not in self._blocks:
             self._exchange(ahead[0], ahead[1:])
-        sums = self._together(
-            (number, "sums"), lambda: self._over_tiles(blocks, self._forward), self._joined, self._totals
-        )
+
+        def forward() -> Sums:
+            self._hold()
+            return self._over_tiles(blocks, self._forward)
+
+        sums = self._together((number, "sums"), forward, self._joined, self._totals)
         responses: dict[int, Any] = {}
 
         def backward() -> tuple[Sums, tuple[Any, ...]]:
@@ -194,8 +233,42 @@ class ShareActor:
             tree.put(0, lane, work.contribute(blocks[lane], responses[lane], *totals[lane]))
         parts = tree.total()
         self._parts = [work.advance(held, part, parts) for held, part in zip(self._held, self._parts, strict=True)]
+        if name is not None:
+            copies = rows_of([work.kept(part) for part in self._parts])
+            self._shares[name] = self._disk.submit(
+                self._context.copy().run, packed, self._shared, lambda: self._written(name, *copies)
+            )
         shares, elapsed, requests = zip(*reports, strict=True)
         return Done(parts, shares, max(elapsed), requests)
+
+    def _hold(self) -> None:
+        """Read the tiles, and make their parts of the state: kept ones, and the steps since."""
+        if self._held:
+            return
+        work, (_, base, log), (constants, tiles) = self._work, self._shared.value, self._given
+        self._held = list(self._threads.map(work.hold, self._route.tiles))
+        kept: Sequence[Tile | None] = [None] * len(self._held)
+        if base is not None:
+            kept = read_tiles(Path(self._route.folder), base, self._route.tiles) if tiles is None else tiles
+        steps = 0 if base is None else base.steps
+        parts = [work.start(*each, steps) for each in zip(self._held, constants, kept, strict=True)]
+        for _, sums in log:
+            parts = [work.advance(held, part, sums) for held, part in zip(self._held, parts, strict=True)]
+        self._parts, self._given = parts, ([], None)
+
+    def _weights(self) -> list[Array]:
+        self._hold()
+        return list(map(self._work.weights, self._parts))
+
+    def _written(self, name: str, rows: list[int], arrays: dict[str, Array]) -> Written:
+        """Write the share of a set, or return it where nobody else would see it."""
+        first = self._route.tiles.start
+        if name and self._route.folder:
+            write_share(Path(self._route.folder) / name, first, rows, arrays)
+            return Written(first, None)
+        ends = np.cumsum([0, *rows]).tolist()
+        tiles: list[Tile] = [{key: array[a:b] for key, array in arrays.items()} for a, b in pairwise(ends)]
+        return Written(first, tiles)
 
     def _exchange(self, position: Position, ahead: Sequence[Position]) -> None:
         """Begin to exchange the blocks of a step; those of ``ahead`` are read meanwhile."""

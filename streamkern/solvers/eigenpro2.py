@@ -26,7 +26,7 @@ from streamkern.data.companions import AllTiles
 from streamkern.data.stream import Block, Stream
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.errors import UsageError, require_counts
-from streamkern.execute.base import Parts, Position, Stack, Tree
+from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
@@ -286,12 +286,29 @@ class EigenPro2Iteration(OneByOne):
     def shared_work(self) -> SharedRows:
         """The same steps where each worker holds some tiles of X, with their weights and rows of E."""
         residual = replace(self.contribution, subsample=self.subsample.head(0), vectors=self.contribution.vectors[:0])
-        return SharedRows(residual, self.nystrom.damping, self.stream, self.companions, self.solver.step, self.size)
+        return SharedRows(
+            residual, self.nystrom.damping, self.stream, self.companions, self.solver.step, self.size,
+            self.outputs, self.solver.average,
+        )  # fmt: skip
 
-    def part(self, state: EigenPro2State, leaf: int) -> RowsPart:
-        """The part of the state and the preconditioner that belongs to a tile of X."""
+    def constants(self, leaf: int) -> TileConstants:
+        """Positions in a tile of X of its rows that are in X_s, and their rows of E."""
         own, cut = self.owned[leaf], self.contribution.cuts[leaf]
-        return RowsPart(state.alpha[own].copy(), self.chosen[cut] - own.start, self.contribution.vectors[cut])
+        return TileConstants(self.chosen[cut] - own.start, self.contribution.vectors[cut])
+
+    def tiles(self, state: EigenPro2State) -> KeptShares:
+        """A state tile by tile."""
+        kept = tuple({"alpha": state.alpha[own], "mean": state.mean[own]} for own in self.owned)
+        return KeptShares("", state.t, (), kept)
+
+    def joined(self, steps: int, tiles: Sequence[Tile]) -> EigenPro2State:
+        """The state of all tiles."""
+        alpha, mean = (np.concatenate([tile[name] for tile in tiles]) for name in ("alpha", "mean"))
+        return EigenPro2State(alpha, mean, steps)
+
+    def in_order(self, tiles: Sequence[Array]) -> Array:
+        """Weights in the order of the centers."""
+        return np.concatenate(tiles)[self.places]
 
     @cached_property
     def owned(self) -> list[slice]:
@@ -315,12 +332,20 @@ def corrected(E: Array, damping: Array, g: Array, rate: float) -> Array:
     return found
 
 
-class RowsPart(NamedTuple):
-    """The part of a tile of X: its weights (rows, c), positions of its rows that are in X_s, and their rows of E."""
+class TileConstants(NamedTuple):
+    """What belongs to a tile of X besides its weights: positions of its rows that are in X_s, and their rows of E."""
 
-    alpha: Array
     chosen: IntArray
     vectors: Array
+
+
+class RowsPart(NamedTuple):
+    """The part of a tile of X in a state: weights and average, shape (rows, c), the steps taken, and constants."""
+
+    alpha: Array
+    mean: Array
+    t: int
+    constants: TileConstants
 
 
 @dataclass(eq=False)
@@ -334,6 +359,8 @@ class SharedRows:
         tiles: X.
         step: η, or None for the one that ``size`` allows.
         size: measured steps.
+        outputs: c.
+        average: whether the average of the iterates is kept.
     """
 
     residual: Residual
@@ -342,6 +369,8 @@ class SharedRows:
     tiles: AllTiles
     step: float | None
     size: StepSize
+    outputs: int
+    average: bool
 
     def __post_init__(self) -> None:
         self.leaves, self.lanes = len(self.residual.cuts), self.stream.lanes
@@ -356,6 +385,19 @@ class SharedRows:
     def hold(self, leaf: int) -> Block:
         return self.tiles.tile(leaf)
 
+    def start(self, held: Block, constants: TileConstants, kept: Tile | None, steps: int) -> RowsPart:
+        subsample = self.residual.subsample
+        zero = subsample.engine.zeros((len(held.X), self.outputs), subsample.dtype)
+        if kept is None:
+            return RowsPart(zero, zero.astype(np.float64), steps, constants)
+        return RowsPart(kept["alpha"].copy(), kept["mean"], steps, constants)
+
+    def kept(self, part: RowsPart) -> Tile:
+        return {"alpha": part.alpha, "mean": part.mean}
+
+    def weights(self, part: RowsPart) -> Array:
+        return part.mean.astype(part.alpha.dtype) if self.average else part.alpha
+
     def forward(self, held: Block, part: RowsPart, blocks: Sequence[Block]) -> list[tuple[Parts, Array]]:
         tile, leaf = self.residual.subsample.at(held.X), held.key[0]
         return [self.residual.forward(leaf, held.ids, tile, part.alpha, block) for block in blocks]
@@ -364,7 +406,7 @@ class SharedRows:
         return self.residual.respond(block, *sums)
 
     def backward(self, part: RowsPart, values: Array, response: tuple[Array, float]) -> Parts:
-        return self.residual.backward(part.vectors, values, response[0])
+        return self.residual.backward(part.constants.vectors, values, response[0])
 
     def contribute(self, block: Block, response: tuple[Array, float], *sums: Array) -> Parts:
         r, loss = response
@@ -377,5 +419,7 @@ class SharedRows:
             places = np.searchsorted(held.ids, ids)
             own = np.take(held.ids, places, mode="clip") == ids
             alpha[places[own]] -= np.asarray(rate, dtype=alpha.dtype) * r[own]
-        alpha[part.chosen] += corrected(part.vectors, self.damping, g, rate).astype(alpha.dtype)
-        return part
+        chosen, vectors = part.constants
+        alpha[chosen] += corrected(vectors, self.damping, g, rate).astype(alpha.dtype)
+        mean = average(part.mean, alpha, part.t + 1) if self.average else part.mean
+        return RowsPart(alpha, mean, part.t + 1, part.constants)

@@ -264,7 +264,8 @@ class _Run:
         work = iteration.shared_work
         if work is None:
             return 0, 0
-        held, part, block = work.hold(0), iteration.part(iteration.init(), 0), work.build(0, 0, 0)
+        held, block = work.hold(0), work.build(0, 0, 0)
+        part = work.start(held, iteration.constants(0), None, 0)
         ((sums, values),) = work.forward(held, part, [block])
         return (
             _bytes(held) + _bytes(part) + size.lanes * _bytes(values),

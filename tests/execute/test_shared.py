@@ -13,9 +13,10 @@ import pytest
 import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.errors import DataError, StorageError
-from streamkern.execute.base import Tree
-from streamkern.execute.dask import DaskExecutor, SharedLanes
+from streamkern.execute.base import SharedState, Tree
+from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.shared import Route
+from streamkern.execute.shared_lanes import SharedLanes
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.execute.wire import dumps
 from streamkern.pipeline import load_pipeline
@@ -68,9 +69,13 @@ def expected(rows):
         return weights(rows, executor)
 
 
-def steps(placement, count):
-    """Sums of as many steps, from the state 1, 1, .. on, which the placement keeps."""
-    return [placement.step((0, step), [np.float32(1)] * 7, [(0, step + 1)]).parts for step in range(count)]
+def steps(placement, count, state=None, ahead=True):
+    """Sums of as many steps from the first state on, and the state after them."""
+    state, found = state or SharedState(), []
+    for step in range(state.steps, state.steps + count):
+        found.append(placement.step((0, step), state, [(0, step + 1)] if ahead else []).parts)
+        state = placement.after((0, step), state, found[-1])
+    return found, state
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -86,11 +91,15 @@ def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expect
 @pytest.mark.parametrize("workers", [1, 3])
 def test_sums_are_added_in_the_order_of_the_tree_over_several_steps(cluster, workers):
     with workers_of(cluster, workers) as executor:
-        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        for found, wanted in zip(steps(placement, 4), SharedSums().expected(4), strict=True):
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        expected, weights = SharedSums().expected(4)
+        sums, state = steps(placement, 4)
+        for found, wanted in zip(sums, expected, strict=True):
             np.testing.assert_array_equal(found[0], wanted[0])
             np.testing.assert_array_equal(found[1], wanted[1])
             assert found[-1] == 3
+        # The workers, who were asked for a fifth step, are not where the driver is.
+        np.testing.assert_array_equal(np.ravel(placement.weights(state)), np.ravel(weights))
         placement.close()
 
 
@@ -113,21 +122,15 @@ def test_a_worker_killed_within_a_step_changes_no_bit(cluster, rows, expected, v
         assert executor.losses == 1
 
 
-def updated(state, parts):
-    """The state after a step, as the driver's update would make it."""
-    work = SharedSums()
-    return [work.advance(work.hold(leaf), state[leaf], parts) for leaf in range(7)]
-
-
 @pytest.mark.parametrize("ahead", [[], [(0, 1)]], ids=["asked for", "run ahead"])
 def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster, ahead):
     with workers_of(cluster, 2) as executor:
-        placement = executor.share(SharedSums(seconds=1.0), lambda state, leaf: state[leaf])
-        state, wanted = [np.float32(1)] * 7, SharedSums().expected(2)
-        placement.step((0, 0), state, ahead)
+        placement = executor.share(SharedSums(seconds=1.0), lambda leaf: None)
+        wanted, _ = SharedSums().expected(2)
+        _, state = steps(placement, 1, ahead=bool(ahead))
         timer = threading.Timer(0.5, cluster.workers[1].kill)
         timer.start()
-        result = placement.step((0, 1), updated(state, wanted[0]))
+        result = placement.step((0, 1), state)
         timer.join()
         np.testing.assert_array_equal(result.parts[1], wanted[1][1])
         assert (result.losses, len(result.shares)) == (1, 1)
@@ -137,14 +140,15 @@ def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster, ahead):
 
 def test_workers_compute_the_next_step_of_a_pass_before_the_driver_asks_for_it(cluster):
     with workers_of(cluster, 2) as executor:
-        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        state, wanted = [np.float32(1)] * 7, SharedSums().expected(2)
-        placement.step((0, 0), state, [(0, 1), (1, 0)])
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        wanted, _ = SharedSums().expected(2)
+        first = placement.step((0, 0), SharedState(), [(0, 1), (1, 0)])
+        state = placement.after((0, 0), SharedState(), first.parts)
         start = time.monotonic()
         while not placement._asked[0, 1].done():
             assert time.monotonic() < start + 30
             time.sleep(0.05)
-        found = placement.step((0, 1), updated(state, wanted[0]), [(1, 0)]).parts
+        found = placement.step((0, 1), state, [(1, 0)]).parts
         np.testing.assert_array_equal(found[1], wanted[1][1])
         assert not placement._asked  # between passes the workers evaluate
         placement.close()
@@ -154,13 +158,13 @@ def test_a_step_that_overtakes_an_earlier_one_on_its_way_waits_for_it(cluster):
     """Two requests on connections of their own come in any order; with sums of a state that has not come about yet,
     weights were wrong without a word."""
     with workers_of(cluster, 2) as executor, executor.client.as_current():
-        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        placement._place([np.float32(1)] * 7)
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        placement._place(SharedState())
         root = placement._actors[0]
-        second = root.actor.step(dumps((2, (0, 1), ())))
+        second = root.actor.step(dumps((2, (0, 1), (), None)))
         time.sleep(0.5)
-        first = root.actor.step(dumps((1, (0, 0), ((0, 1),))))
-        for call, wanted in zip((first, second), SharedSums().expected(2), strict=True):
+        first = root.actor.step(dumps((1, (0, 0), ((0, 1),), None)))
+        for call, wanted in zip((first, second), SharedSums().expected(2)[0], strict=True):
             done = executor.opened(call.result(timeout=30), root.address)
             np.testing.assert_array_equal(done.parts[1], wanted[1])
         placement.close()
@@ -180,28 +184,28 @@ def test_workers_that_are_all_killed_are_a_clear_error(cluster, rows):
 def test_what_a_worker_raises_is_raised_here_and_others_go_on(cluster):
     """The last tile belongs to a worker that the root waits for."""
     with workers_of(cluster, 3) as executor:
-        placement = executor.share(SharedSums(seconds=-1), lambda state, leaf: state[leaf])
+        placement = executor.share(SharedSums(seconds=-1), lambda leaf: None)
         with pytest.raises(DataError, match=r"(?s)A bad tile.*tile 6"):
             steps(placement, 1)
         placement.close()
-        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        np.testing.assert_array_equal(steps(placement, 1)[0][1], SharedSums().expected(1)[0][1])
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        np.testing.assert_array_equal(steps(placement, 1)[0][0][1], SharedSums().expected(1)[0][0][1])
         placement.close()
 
 
 def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
     """What the others had run ahead is given up, and made anew."""
-    monkeypatch.setattr("streamkern.execute.dask._LOOK", 0.0)
+    monkeypatch.setattr("streamkern.execute.lanes.LOOK", 0.0)
     with workers_of(cluster, 1) as executor:
-        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        state, wanted = [np.float32(1)] * 7, SharedSums().expected(2)
-        assert len(placement.step((0, 0), state, [(0, 1)]).shares) == 1
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        wanted, _ = SharedSums().expected(2)
+        _, state = steps(placement, 1)
         cluster.keep(2)
         start = time.monotonic()
         while len(executor.workers) < 2:
             executor.look()
             assert time.monotonic() < start + 30
-        result = placement.step((0, 1), updated(state, wanted[0]))
+        result = placement.step((0, 1), state)
         np.testing.assert_array_equal(result.parts[1], wanted[1][1])
         assert len(result.shares) == 2
         placement.close()
@@ -209,8 +213,8 @@ def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
 
 def test_workers_without_a_tile_are_no_reason_to_share(cluster):
     with workers_of(cluster, 2) as executor:
-        assert executor.share(SharedSums(leaves=1), lambda state, leaf: state[leaf]) is None
-        assert isinstance(executor.share(SharedSums(leaves=2), lambda state, leaf: state[leaf]), SharedLanes)
+        assert executor.share(SharedSums(leaves=1), lambda leaf: None) is None
+        assert isinstance(executor.share(SharedSums(leaves=2), lambda leaf: None), SharedLanes)
 
 
 @pytest.mark.parametrize("workers", range(1, 20))

@@ -47,6 +47,8 @@ class Stop(Exception):
 class Memory:
     """Keeps every checkpoint, and stops training at one."""
 
+    shares = None
+
     def __init__(self, stop: int | None = None) -> None:
         self.stop = stop
         self.seen: list[Checkpoint] = []
