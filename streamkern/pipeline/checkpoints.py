@@ -136,6 +136,7 @@ class Checkpoints:
             shared = isinstance(checkpoint.state, SharedState)
             kept = replace(checkpoint, state=bundled(checkpoint.state)) if shared else checkpoint
             save_value(self.folder / name, _KIND, kept)
+            self._sets[name] = _set_name(checkpoint.state)
         except (StreamkernError, OSError) as error:
             # Training goes on: the next one may find room, and the one before is intact.
             reason = error.what if isinstance(error, StreamkernError) else str(error)
@@ -148,8 +149,8 @@ class Checkpoints:
         self._prune()
 
     def _prune(self) -> None:
-        places = self._places()
-        sets = {place: self._set_of(place) for place in places}
+        places, shared = self._places(), list(self.folder.glob("shares-*"))
+        sets = {place: self._set_of(place) if shared else "" for place in places}
         kept = places[-KEPT:]
         # Where these need the same shares, one that does not is kept as well: a file that is damaged costs no more.
         if len({sets[place] for place in kept}) == 1:
@@ -158,7 +159,7 @@ class Checkpoints:
             if place not in kept:
                 shutil.rmtree(place, ignore_errors=True)
         oldest = min((sets[place] for place in kept if sets[place]), default="")
-        for place in self.folder.glob("shares-*"):
+        for place in shared:
             if place.name < oldest:
                 shutil.rmtree(place, ignore_errors=True)
         others = sorted(self.folder.parent.iterdir(), key=lambda place: place.stat().st_mtime_ns)
@@ -172,11 +173,15 @@ class Checkpoints:
             with suppress(StreamkernError, OSError):
                 found = load_value(place, _KIND).state
                 found = unbundled(found) if isinstance(found, Bundle) else found
-            base = found.base if isinstance(found, SharedState) else None
-            self._sets[place.name] = "" if base is None else base.name
+            self._sets[place.name] = _set_name(found)
         return self._sets[place.name]
 
     def clear(self) -> None:
         """Delete them: the training is done, or begins anew."""
         self._writer.submit(shutil.rmtree, self.folder, True).result()
         self._last = ""
+
+
+def _set_name(state: Any) -> str:
+    """Name of the set of shares that a state stands on; empty if none."""
+    return state.base.name if isinstance(state, SharedState) and state.base is not None else ""

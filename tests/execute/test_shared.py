@@ -13,10 +13,11 @@ import pytest
 import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.errors import DataError, StorageError
-from streamkern.execute.base import SharedState, Tree
+from streamkern.execute.base import LOG_STEPS, Keep, SharedState, Tree
 from streamkern.execute.dask import DaskExecutor
-from streamkern.execute.shared import Route
+from streamkern.execute.shared import Route, sees
 from streamkern.execute.shared_lanes import SharedLanes
+from streamkern.execute.shares import require_whole
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.execute.wire import dumps
 from streamkern.pipeline import load_pipeline
@@ -170,6 +171,138 @@ def test_a_step_that_overtakes_an_earlier_one_on_its_way_waits_for_it(cluster):
         placement.close()
 
 
+# ----------------------------------------------------------------------------------------------- shares that are kept
+
+
+def kept_in(folder, said=None, seconds=0.0):
+    """A directory for sets of shares; warnings go to ``said``."""
+    return Keep(folder, seconds, (lambda message: None) if said is None else said.append)
+
+
+def until_kept(placement, state, name=True):
+    """Steps until the state stands on a newer set of shares, in files or in memory; their sums, and the state."""
+    sums, before = [], state.base
+    start = time.monotonic()
+    while state.base is before or bool(state.base.name) != name:
+        more, state = steps(placement, 1, state)
+        sums += more
+        assert time.monotonic() < start + 60
+    return sums, state
+
+
+def agree(sums, state, placement):
+    """Sums and weights are those of one thread."""
+    expected, weights = SharedSums().expected(len(sums))
+    for found, wanted in zip(sums, expected, strict=True):
+        np.testing.assert_array_equal(found[1], wanted[1])
+    np.testing.assert_array_equal(np.ravel(placement.weights(state)), np.ravel(weights))
+
+
+def test_workers_write_their_shares_and_others_go_on_from_them(cluster, tmp_path, monkeypatch):
+    """The driver writes nothing; three workers read the shares of two."""
+
+    def refuse(*given):
+        raise AssertionError("the driver wrote a share")
+
+    monkeypatch.setattr("streamkern.execute.shared_lanes.write_share", refuse)
+    with workers_of(cluster, 2) as executor:
+        placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path))
+        sums, state = until_kept(placement, SharedState())
+        placement.close()
+        assert [place.name for place in sorted((tmp_path / state.base.name).iterdir())] == [
+            "share-000000",
+            "share-000004",
+        ]
+        assert len(state.log) < len(sums)
+        require_whole(tmp_path, state.base)
+    with workers_of(cluster, 3) as executor:
+        placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path, seconds=1e6))
+        more, state = steps(placement, 2, state)
+        agree([*sums, *more], state, placement)
+        placement.close()
+
+
+def test_a_worker_killed_while_it_writes_its_share_costs_that_set_only(cluster, tmp_path):
+    """Nothing names the set that it leaves unfinished, and the state still stands on the one before."""
+    with workers_of(cluster, 2) as executor:
+        placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path))
+        sums, state = until_kept(placement, SharedState())
+
+        def die_at_the_next():
+            import streamkern.storage.artifact_arrays as arrays
+
+            arrays.ArrayWriter.manifest = lambda array: os._exit(9)
+
+        executor.client.run(die_at_the_next, workers=[sorted(executor.workers)[1]])
+        start = time.monotonic()
+        while not executor.losses:
+            more, state = steps(placement, 1, state)
+            sums += more
+            assert time.monotonic() < start + 60
+        whole = {place.parent.name for place in tmp_path.glob("shares-*/share-000004")}
+        assert state.base.name in whole
+        assert {place.name for place in tmp_path.glob("shares-*")} - whole  # the unfinished one
+        more, state = until_kept(placement, state)  # the one that is left has all tiles
+        assert state.base.starts == (0,)
+        agree([*sums, *more], state, placement)
+        placement.close()
+
+
+def test_shares_of_workers_that_do_not_see_the_directory_are_written_by_the_driver(cluster, tmp_path, monkeypatch):
+    with workers_of(cluster, 2) as executor:
+        first, _ = sorted(executor.workers)
+
+        def sees_it(path, token, dask_worker):
+            return dask_worker.address == first and sees(path, token)
+
+        monkeypatch.setattr("streamkern.execute.shared_lanes.sees", sees_it)
+        said = []
+        placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path, said))
+        sums, state = until_kept(placement, SharedState())
+        assert "1 of 2 workers do not see" in said[0]
+        require_whole(tmp_path, state.base)
+        executor.client.run(os._exit, 1, workers=[first], on_error="ignore")  # the other is sent all tiles
+        more, state = steps(placement, 2, state)
+        agree([*sums, *more], state, placement)
+        placement.close()
+
+
+def test_shares_that_cannot_be_written_are_held_by_the_driver_until_they_can(cluster, tmp_path):
+    with workers_of(cluster, 2) as executor:
+        said = []
+        placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path, said))
+
+        def fill_the_disk(full):
+            import streamkern.execute.shared as shared
+            from streamkern.errors import StorageError
+            from streamkern.execute.shares import write_share
+
+            def refused(*given):
+                raise StorageError("the disk is full", where="here", expected="room")
+
+            shared.write_share = refused if full else write_share
+
+        executor.client.run(fill_the_disk, True)
+        sums, state = until_kept(placement, SharedState(), name=False)
+        assert "the disk is full" in said[0]
+        assert len(state.base.tiles) == 7
+        executor.client.run(fill_the_disk, False)
+        more, state = until_kept(placement, state)
+        agree([*sums, *more], state, placement)
+        placement.close()
+
+
+def test_a_long_log_makes_a_set_before_it_is_due(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr("streamkern.execute.base.LOG_BYTES", 1)
+    with workers_of(cluster, 2) as executor:
+        for keep in (kept_in(tmp_path, seconds=1e6), None):
+            placement = executor.share(SharedSums(), lambda leaf: None, keep)
+            sums, state = until_kept(placement, SharedState(), name=keep is not None)
+            assert state.base.steps >= LOG_STEPS
+            agree(sums, state, placement)
+            placement.close()
+
+
 def test_workers_that_are_all_killed_are_a_clear_error(cluster, rows):
     with workers_of(cluster, 2, worker_timeout=2) as executor:
 
@@ -255,8 +388,9 @@ def test_a_run_shares_out_and_evaluates(cluster, rows, tmp_path):
     assert made.footprint.share
 
 
-def test_a_driver_killed_within_a_pass_goes_on_from_its_checkpoint(cluster, place, tmp_path, command):
-    """On other workers than before: kill -9 leaves them with centers of a run that nobody ends."""
+@pytest.mark.parametrize("scheduler", ["workers", "threads"])
+def test_a_driver_killed_within_a_pass_goes_on_from_its_checkpoint(cluster, place, tmp_path, command, scheduler):
+    """On other workers than before, or on threads: kill -9 leaves workers with centers of a run that nobody ends."""
     file, folder = tmp_path / "p.py", tmp_path / "run"
     file.write_text(
         f"""
@@ -280,8 +414,15 @@ def pipeline() -> sk.Pipeline:
         time.sleep(0.01)
     process.kill()
     process.communicate()
+    (checkpoints,) = folder.glob("checkpoints/*")
+    for kept in checkpoints.glob("0*"):  # the driver has written steps, and no weights
+        assert sum(file.stat().st_size for file in kept.rglob("*") if file.is_file()) < N * 2 * (4 + 8)
+    sets = sorted(checkpoints.glob("shares-*"))
+    assert 1 <= len(sets) <= 6
+    assert [place.name for place in sorted(sets[0].iterdir())] == ["share-000000", "share-000003"]
     cluster.keep(3)
     pipeline = load_pipeline(file)
-    resumed = sk.run(pipeline, folder, scheduler=cluster.address, threads=1)
+    resumed = sk.run(pipeline, folder, scheduler=cluster.address if scheduler == "workers" else "threads", threads=1)
+    assert not list(folder.glob("checkpoints/*"))
     assert 2 * N <= resumed["resumed_rows"] < 12 * N
     assert resumed["weights_sha256"] == sk.run(pipeline, tmp_path / "threads", threads=1)["weights_sha256"]
