@@ -92,13 +92,19 @@ class SharedWork(Protocol):
     def weights(self, part: Any) -> Array:
         """The solution for a tile's centers, shape (rows, c)."""
 
-    def forward(self, held: Any, part: Any, blocks: Sequence[Any]) -> list[tuple[Parts, Any]]:
+    def begin(self, held: Any, block: Any) -> tuple[Array, ...]:
+        """What ``forward`` needs of a block and a tile of centers whatever the state, such as kernel values."""
+
+    def forward(
+        self, held: Any, part: Any, blocks: Sequence[Any], begun: Sequence[tuple[Array, ...] | None]
+    ) -> list[tuple[Parts, Any]]:
         """Sums for each block, such as its outputs; and the values of it that ``backward`` needs.
 
         Args:
             held: a tile of centers.
             part: the part of the state that belongs to it.
             blocks: of rows.
+            begun: for each block what ``begin`` returned, or None where it was not called.
         """
 
     def respond(self, block: Any, *sums: Any) -> Any:

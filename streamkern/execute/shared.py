@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -25,7 +26,7 @@ import numpy as np
 from distributed import get_worker
 from distributed.protocol.serialize import to_serialize
 
-from streamkern.execute.base import Parts, Position, Share, SharedWork, Tile, Tree
+from streamkern.execute.base import Parts, Position, Share, SharedWork, Tile, Tree, nbytes
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import ProcessCounts
 from streamkern.execute.shares import read_tiles, rows_of, write_share
@@ -36,6 +37,9 @@ from streamkern.types import Array
 T = TypeVar("T")
 Sums = dict[int, dict[tuple[int, int], Parts]]
 """By lane: sums of the largest complete subtrees of tiles, by (level, index)."""
+
+BEGUN_BYTES = 16 << 20
+"""Bytes of a thread's values of the next step, evaluated while sums of this one are waited for, from which it stops."""
 
 _TICK = 1.0  # seconds between looks whether a message is still waited for
 _CLOSED = "closed"
@@ -126,6 +130,7 @@ class ShareActor:
         self._held: list[Any] = []
         self._shares: dict[str, Future[bytes]] = {}
         self._values: dict[int, list[Any]] = {}
+        self._begun: dict[tuple[Position, int, int], tuple[Array, ...]] = {}  # by step, tile and lane
         self._worker, self._context = get_worker(), contextvars.copy_context()
         loop: Any = self._worker.loop
         self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop
@@ -154,7 +159,7 @@ class ShareActor:
     async def stop(self) -> None:
         """Cancel running steps and release the tiles: threads that wait for a message raise ``LostError``."""
         self._give_up()
-        self._held, self._parts, self._values = [], [], {}
+        self._held, self._parts, self._values, self._begun = [], [], {}, {}
         self._blocks.clear()
         for turn in self._turns.values():  # those whose turn had not come end, too
             turn.set()
@@ -211,9 +216,13 @@ class ShareActor:
 
         def forward() -> Sums:
             self._hold()
-            return self._over_tiles(blocks, self._forward)
+            return self._over_tiles(blocks, partial(self._forward, position))
 
-        sums = self._together((number, "sums"), forward, self._joined, self._totals)
+        following = ahead[0] if ahead else None
+        sums = self._together((number, "sums"), forward, self._joined, self._totals, following=following)
+        for key in list(self._begun):
+            if key[0] != following:
+                self._begun.pop(key, None)
         responses: dict[int, Any] = {}
 
         def backward() -> tuple[Sums, tuple[Any, ...]]:
@@ -227,6 +236,7 @@ class ShareActor:
             backward,
             lambda a, b: (self._joined(a[0], b[0]), (*a[1], *b[1])),
             lambda both: (self._totals(both[0]), both[1]),
+            following=following,
         )
         tree = Tree(len(blocks))
         for lane in sorted(blocks):
@@ -283,8 +293,29 @@ class ShareActor:
 
         self._blocks[position] = self._rows.submit(self._context.copy().run, exchanged)
 
-    def _forward(self, i: int, blocks: dict[int, Any]) -> list[Parts]:
-        found = self._work.forward(self._held[i], self._parts[i], list(blocks.values()))
+    def _begin(self, cut: int, position: Position, enough: threading.Event) -> None:
+        """Evaluate values of the next step that need no state, tile by tile, until told or as many as are kept."""
+        rows = self._blocks.get(position)
+        if rows is None or not rows.done() or rows.exception() is not None:
+            return
+        made = 0
+        for i in self._cut(cut):
+            for lane, block in rows.result().items():
+                values = self._begun.get((position, i, lane))
+                if values is None:
+                    if enough.is_set() or made >= BEGUN_BYTES or not self._held:
+                        return
+                    values = self._begun[position, i, lane] = self._work.begin(self._held[i], block)
+                made += nbytes(values)
+
+    def _cut(self, cut: int) -> range:
+        """Places in this worker's list of tiles that one of its threads goes over."""
+        count, cuts = len(self._route.tiles), self._route.threads
+        return range(count * cut // cuts, count * (cut + 1) // cuts)
+
+    def _forward(self, position: Position, i: int, blocks: dict[int, Any]) -> list[Parts]:
+        begun = [self._begun.pop((position, i, lane), None) for lane in blocks]
+        found = self._work.forward(self._held[i], self._parts[i], list(blocks.values()), begun)
         self._values[i] = [values for _, values in found]
         return [sums for sums, _ in found]
 
@@ -294,11 +325,11 @@ class ShareActor:
 
     def _over_tiles(self, given: dict[int, Any], compute: Callable[[int, dict[int, Any]], list[Parts]]) -> Sums:
         """Sums over the tiles held here for each lane."""
-        first, count, cuts = self._route.tiles.start, len(self._route.tiles), self._route.threads
+        first = self._route.tiles.start
 
         def some(cut: int) -> tuple[list[Tree], float]:
             start, trees = time.perf_counter(), [Tree(self._work.leaves) for _ in given]
-            for i in range(count * cut // cuts, count * (cut + 1) // cuts):
+            for i in self._cut(cut):
                 if _CLOSED in self._mail:
                     raise LostError
                 for tree, sums in zip(trees, compute(i, given), strict=True):
@@ -307,7 +338,7 @@ class ShareActor:
             return trees, time.perf_counter() - start
 
         found = dict[int, Tree]()
-        for trees, seconds in self._threads.map(some, range(cuts)):
+        for trees, seconds in self._threads.map(some, range(self._route.threads)):
             self._busy += seconds
             for lane, tree in zip(given, trees, strict=True):
                 found[lane] = _merged(found[lane], tree.nodes) if lane in found else tree
@@ -329,6 +360,7 @@ class ShareActor:
         join: Callable[[Any, Any], Any],
         close: Callable[[Any], T],
         rest: Callable[[T, Any], Any] | None = None,
+        following: Position | None = None,
     ) -> T:
         """Results of all workers, joined up the tree, closed at its root and sent down again.
 
@@ -338,6 +370,7 @@ class ShareActor:
             join: two neighbours' parts.
             close: the whole, from the parts joined.
             rest: what of the whole is sent to who has a joined part, and joins it to that; None for all of it.
+            following: the step whose values may be evaluated while messages are waited for.
 
         Raises:
             LostError: a worker does not answer.
@@ -351,12 +384,12 @@ class ShareActor:
             value = _Failure(error)
         below = {}
         for child in self._route.children:
-            other = below[child] = loads(self._take((*name, child)))
+            other = below[child] = loads(self._take((*name, child), following))
             if not isinstance(value, _Failure):
                 value = other if isinstance(other, _Failure) else join(value, other)
         if self._route.rank:
             self._send(self._route.parent, (*name, self._route.rank), dumps(value))
-            found = loads(self._take((*name, self._route.parent)))
+            found = loads(self._take((*name, self._route.parent), following))
             if rest is not None and not isinstance(found, _Failure):
                 found = join(value, found)
         else:
@@ -369,19 +402,25 @@ class ShareActor:
         done: T = found
         return done
 
-    def _take(self, name: tuple[Any, ...]) -> bytes:
-        """Wait for a message.
+    def _take(self, name: tuple[Any, ...], following: Position | None = None) -> bytes:
+        """Wait for a message; meanwhile threads that compute begin the following step.
 
         Raises:
             LostError: it does not come, or this share is given up.
         """
-        deadline = time.monotonic() + self._route.timeout
+        deadline, enough = time.monotonic() + self._route.timeout, threading.Event()
         with self._came:
-            while name not in self._mail:
-                if _CLOSED in self._mail or time.monotonic() > deadline:
-                    raise LostError
-                self._came.wait(_TICK)
-            return self._mail.pop(name)
+            if following is not None and name not in self._mail and _CLOSED not in self._mail:
+                for cut in range(self._route.threads):
+                    self._threads.submit(self._begin, cut, following, enough)
+            try:
+                while name not in self._mail:
+                    if _CLOSED in self._mail or time.monotonic() > deadline:
+                        raise LostError
+                    self._came.wait(_TICK)
+                return self._mail.pop(name)
+            finally:
+                enough.set()
 
     def _send(self, rank: int, name: tuple[Any, ...], message: bytes) -> None:
         """Begin to send a message to another worker.

@@ -266,7 +266,7 @@ class _Run:
             return 0, 0
         held, block = work.hold(0), work.build(0, 0, 0)
         part = work.start(held, iteration.constants(0), None, 0)
-        ((sums, values),) = work.forward(held, part, [block])
+        ((sums, values),) = work.forward(held, part, [block], [None])
         return (
             _bytes(held) + _bytes(part) + size.lanes * _bytes(values),
             size.lanes * (_bytes(block) + _bytes(sums)),

@@ -105,13 +105,19 @@ class SharedSums:
     def weights(self, part: Array) -> Array:
         return part[:, None]
 
-    def forward(self, held: tuple[int, Array], part: Array, blocks: Sequence[Array]) -> list[tuple[Parts, Any]]:
+    def begin(self, held: tuple[int, Array], block: Array) -> tuple[Array]:
+        return (block * held[1],)
+
+    def forward(
+        self, held: tuple[int, Array], part: Array, blocks: Sequence[Array], begun: Sequence[tuple[Array, ...] | None]
+    ) -> list[tuple[Parts, Any]]:
         leaf, tile = held
         if leaf == self.leaves - 1:
             if self.seconds < 0:
                 raise DataError("A bad tile.", where=f"tile {leaf}")
             time.sleep(self.seconds)
-        return [((tile * block * part,), block * tile) for block in blocks]
+        values = [block * tile if made is None else made[0] for block, made in zip(blocks, begun, strict=True)]
+        return [((each * part,), each) for each in values]
 
     def respond(self, block: Array, *sums: Array) -> Array:
         return sums[0] - block
@@ -135,7 +141,7 @@ class SharedSums:
             total = Tree(self.lanes)
             for lane in range(self.lanes):
                 block, F, G = self.build(0, lane, step), Tree(self.leaves), Tree(self.leaves)
-                made = [self.forward(tile, part, [block])[0] for tile, part in zip(held, state, strict=True)]
+                made = [self.forward(tile, part, [block], [None])[0] for tile, part in zip(held, state, strict=True)]
                 for leaf, (sums, _) in enumerate(made):
                     F.put(0, leaf, sums)
                 response = self.respond(block, *F.total())

@@ -147,7 +147,7 @@ def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: An
         while pipe.recv():
             start, clock, after = time.process_time(), time.perf_counter(), 0.0
             for tile, some in zip(held, own, strict=True):
-                found = work.forward(tile, some, blocks)
+                found = work.forward(tile, some, blocks, [None] * len(blocks))
                 begun = time.process_time()
                 for block, (sums, values) in zip(blocks, found, strict=True):
                     work.backward(some, values, work.respond(block, *sums)[0:1])
@@ -222,7 +222,10 @@ class Still:
     def weights(self, part: Any) -> Any:
         return np.zeros((1, C))
 
-    def forward(self, held: Any, part: Any, blocks: Any) -> Any:
+    def begin(self, held: Any, block: Any) -> Any:
+        return ()
+
+    def forward(self, held: Any, part: Any, blocks: Any, begun: Any) -> Any:
         return [((np.zeros(1000 * C // self.lanes, np.float32),), None) for _ in blocks]
 
     def respond(self, block: Any, *sums: Any) -> Any:
