@@ -126,11 +126,14 @@ LOG_BYTES = 4 << 20
 LOG_STEPS = 4
 """Steps of which a new set is not made earlier, however large their sums."""
 
+BEGUN_BYTES = 16 << 20
+"""Bytes of a thread's values of the next step, evaluated while sums of this one are waited for, from which it stops."""
+
 Tile = Mapping[str, Array]
 """Arrays of a tile of centers, by name, with a row for each center."""
 
 
-class Keep(NamedTuple):
+class ShareDirectory(NamedTuple):
     """Directory for sets of shares.
 
     Attributes:
@@ -369,7 +372,7 @@ class Executor(Protocol):
         """Place ``lanes`` lanes of ``work``."""
 
     def share(
-        self, work: SharedWork, constants: Callable[[int], Any], keep: Keep | None = None
+        self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None
     ) -> SharedPlacement | None:
         """Share the centers of ``work`` out; None where they would not be, as where blocks run in this process.
 

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
-from streamkern.execute.base import Allowance, Keep, LaneWork, SharedWork
+from streamkern.execute.base import Allowance, LaneWork, ShareDirectory, SharedWork
 from streamkern.execute.client import CONNECT, connect
 from streamkern.execute.lanes import GONE, LOOK, TICK, Lanes, large_arguments
 from streamkern.execute.request_counts import WorkerCounts
@@ -245,7 +245,9 @@ class DaskExecutor:
         """Lanes in contiguous ranges on the workers, in proportion to their threads; workers beyond the lanes idle."""
         return Lanes(self, dumps(work), lanes)
 
-    def share(self, work: SharedWork, constants: Callable[[int], Any], keep: Keep | None = None) -> SharedLanes | None:
+    def share(
+        self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None
+    ) -> SharedLanes | None:
         """Tiles of centers in contiguous ranges on the workers; not where some would have none."""
         return SharedLanes(self, work, constants, keep) if work.leaves >= len(self.workers) else None
 

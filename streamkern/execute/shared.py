@@ -26,10 +26,10 @@ import numpy as np
 from distributed import get_worker
 from distributed.protocol.serialize import to_serialize
 
-from streamkern.execute.base import Parts, Position, Share, SharedWork, Tile, Tree, nbytes
+from streamkern.execute.base import BEGUN_BYTES, Parts, Position, Share, SharedWork, Tile, Tree, nbytes
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import ProcessCounts
-from streamkern.execute.shares import read_tiles, rows_of, write_share
+from streamkern.execute.shares import read_tiles, stacked_tiles, write_share
 from streamkern.execute.wire import LostError, Shared, counts, dumps, give_way, loads, packed
 from streamkern.memory import check, keep_heap
 from streamkern.types import Array
@@ -37,9 +37,6 @@ from streamkern.types import Array
 T = TypeVar("T")
 Sums = dict[int, dict[tuple[int, int], Parts]]
 """By lane: sums of the largest complete subtrees of tiles, by (level, index)."""
-
-BEGUN_BYTES = 16 << 20
-"""Bytes of a thread's values of the next step, evaluated while sums of this one are waited for, from which it stops."""
 
 _TICK = 1.0  # seconds between looks whether a message is still waited for
 _CLOSED = "closed"
@@ -244,7 +241,7 @@ class ShareActor:
         parts = tree.total()
         self._parts = [work.advance(held, part, parts) for held, part in zip(self._held, self._parts, strict=True)]
         if name is not None:
-            copies = rows_of([work.kept(part) for part in self._parts])
+            copies = stacked_tiles([work.kept(part) for part in self._parts])
             self._shares[name] = self._disk.submit(
                 self._context.copy().run, packed, self._shared, lambda: self._written(name, *copies)
             )

@@ -17,18 +17,18 @@ from distributed import Future
 
 from streamkern.errors import StorageError, StreamkernError
 from streamkern.execute.base import (
-    Keep,
     KeptShares,
     Parts,
     Position,
     Share,
+    ShareDirectory,
     SharedState,
     SharedWork,
     Tile,
 )
 from streamkern.execute.lanes import CLOSE, GONE, TICK, Cluster, Lanes, Placed, ask, large_arguments
 from streamkern.execute.shared import Done, Route, ShareActor, Written, sees
-from streamkern.execute.shares import read_tiles, rows_of, write_share
+from streamkern.execute.shares import read_tiles, stacked_tiles, write_share
 from streamkern.execute.wire import LostError, dumps
 from streamkern.storage.writer import write_text
 from streamkern.types import Array
@@ -61,7 +61,7 @@ class SharedLanes(Lanes):
     """
 
     def __init__(
-        self, executor: Cluster, work: SharedWork, constants: Callable[[int], Any], keep: Keep | None = None
+        self, executor: Cluster, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None
     ) -> None:
         super().__init__(executor, b"", work.leaves)
         self.work, self.constants, self.keep, self._number = work, constants, keep, 0
@@ -207,7 +207,7 @@ class SharedLanes(Lanes):
                 starts.append(written.first)
                 if written.tiles is not None and asked.name:
                     assert self.keep is not None
-                    write_share(self.keep.folder / asked.name, written.first, *rows_of(written.tiles))
+                    write_share(self.keep.folder / asked.name, written.first, *stacked_tiles(written.tiles))
                 elif written.tiles is not None:
                     tiles += written.tiles
             if asked.name:

@@ -21,7 +21,7 @@ from streamkern.types import Array
 _KIND = "Share"
 
 
-def rows_of(tiles: Sequence[Tile]) -> tuple[list[int], dict[str, Array]]:
+def stacked_tiles(tiles: Sequence[Tile]) -> tuple[list[int], dict[str, Array]]:
     """Return the rows of each tile, and copies of their arrays, one after another."""
     rows = [len(next(iter(tile.values()))) for tile in tiles]
     return rows, {name: np.concatenate([tile[name] for tile in tiles]) for name in tiles[0]}

@@ -19,7 +19,7 @@ from typing import Any
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import ModelFormatError, StreamkernError
 from streamkern.events import EventLog
-from streamkern.execute.base import Keep, SharedState
+from streamkern.execute.base import ShareDirectory, SharedState
 from streamkern.execute.shares import require_whole
 from streamkern.solvers import Checkpoint
 from streamkern.storage.serialize import Bundle, bundled, load_value, save_value, unbundled
@@ -74,9 +74,9 @@ class Checkpoints:
         self._writer.shutdown(wait=True)
 
     @property
-    def shares(self) -> Keep:
+    def shares(self) -> ShareDirectory:
         """Where workers keep their shares of a state."""
-        return Keep(self.folder, self.seconds, lambda message: self.events.emit("warning", message=message))
+        return ShareDirectory(self.folder, self.seconds, lambda message: self.events.emit("warning", message=message))
 
     def latest(self) -> tuple[Checkpoint, Any] | None:
         """The last checkpoint that can be read and the solver's prepared value, or None where that was not kept."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from streamkern.data.stream import Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
-from streamkern.execute.base import Keep, Parts, Placement, Position, SharedPlacement, SharedState
+from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState
 from streamkern.execute.shares import read_tiles
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
@@ -147,7 +147,7 @@ class Keeper(Protocol):
     """Keeps checkpoints."""
 
     @property
-    def shares(self) -> Keep | None:
+    def shares(self) -> ShareDirectory | None:
         """Where workers that share the centers out keep their shares of a state; None for nowhere."""
 
     def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
@@ -447,7 +447,7 @@ class _Loop:
                 placement.close()
 
 
-def _whole(iteration: Iteration, state: SharedState, keep: Keep | None) -> Any:
+def _whole(iteration: Iteration, state: SharedState, keep: ShareDirectory | None) -> Any:
     """The state of a training whose centers were shared out, as a process holds it that has them all."""
     base, work = state.base, iteration.shared_work
     assert work is not None

@@ -13,7 +13,7 @@ import pytest
 import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.errors import DataError, StorageError
-from streamkern.execute.base import LOG_STEPS, Keep, SharedState, Tree
+from streamkern.execute.base import LOG_STEPS, ShareDirectory, SharedState, Tree
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.shared import Route, sees
 from streamkern.execute.shared_lanes import SharedLanes
@@ -199,7 +199,7 @@ def test_a_step_that_overtakes_an_earlier_one_on_its_way_waits_for_it(cluster):
 
 def kept_in(folder, said=None, seconds=0.0):
     """A directory for sets of shares; warnings go to ``said``."""
-    return Keep(folder, seconds, (lambda message: None) if said is None else said.append)
+    return ShareDirectory(folder, seconds, (lambda message: None) if said is None else said.append)
 
 
 def until_kept(placement, state, name=True):
