@@ -13,6 +13,7 @@ import pytest
 import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.errors import DataError, StorageError
+from streamkern.events import EventLog
 from streamkern.execute.base import LOG_STEPS, ShareDirectory, SharedState, Tree
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.shared import Route, sees
@@ -21,6 +22,7 @@ from streamkern.execute.shares import require_whole
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.execute.wire import dumps
 from streamkern.pipeline import load_pipeline
+from streamkern.pipeline.checkpoints import Checkpoints
 from streamkern.solvers import Problem, train
 from streamkern.testing.executor import SharedSums
 
@@ -54,12 +56,13 @@ def workers_of(cluster, number, **settings):
         yield executor
 
 
-def weights(rows, executor, on_step=lambda progress: None, **changes):
+def weights(rows, executor, on_step=lambda progress: None, keeper=None, start=None, **changes):
     """Of EigenPro 2 after a pass."""
     dtype = np.dtype(np.float32)
     centers = sk.AllRows().choose(rows, executor, dtype)
     problem = Problem(rows, Continuous(np.zeros(2)), sk.Laplace(3.0), centers, executor, dtype=dtype, **changes)
-    outcome = train(problem, sk.EigenPro2(epochs=1, s=300, batch=1500).setup(problem), on_step=on_step)
+    iteration = sk.EigenPro2(epochs=1, s=300, batch=1500).setup(problem)
+    outcome = train(problem, iteration, on_step=on_step, keeper=keeper, start=start)
     assert outcome.failure is None
     return outcome.weights
 
@@ -324,6 +327,26 @@ def test_a_long_log_makes_a_set_before_it_is_due(cluster, tmp_path, monkeypatch)
             assert state.base.steps >= LOG_STEPS
             agree(sums, state, placement)
             placement.close()
+
+
+def test_a_training_begun_on_threads_goes_on_with_its_centers_shared_out(cluster, rows, expected, tmp_path):
+    """From a whole state, which the driver has: to the same weights."""
+
+    class Stop(Exception):
+        """An end in the middle."""
+
+    def stop(progress):
+        if progress.step == 3:
+            raise Stop
+
+    def kept(events):
+        return Checkpoints(tmp_path / "kept", events, seconds=1e6)
+
+    with EventLog() as events, kept(events) as keeper, ThreadsExecutor(2) as executor, pytest.raises(Stop):
+        weights(rows, executor, stop, keeper=keeper)
+    with EventLog() as events, kept(events) as keeper, workers_of(cluster, 2) as executor:
+        found = weights(rows, executor, keeper=keeper, start=keeper.latest()[0])
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_workers_that_are_all_killed_are_a_clear_error(cluster, rows):
