@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from distributed import get_worker
-from distributed.protocol.serialize import to_serialize
 
 from streamkern.execute.base import BEGUN_BYTES, Parts, Position, Share, SharedWork, Tile, Tree, nbytes
 from streamkern.execute.prefetch import Prefetch
@@ -427,10 +426,9 @@ class ShareActor:
         address, key = self._route.peers[rank]
 
         async def send() -> None:
-            arguments: list[Any] = [to_serialize(name), to_serialize(message)]  # type: ignore[no-untyped-call]
             try:
                 answer = await self._worker.rpc(address).actor_execute(
-                    function="deliver", actor=key, args=arguments, kwargs={}
+                    function="deliver", actor=key, args=[name, message], kwargs={}
                 )
                 if answer["status"] != "OK":
                     self._give_up()
