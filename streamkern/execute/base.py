@@ -126,7 +126,7 @@ LOG_BYTES = 4 << 20
 LOG_STEPS = 4
 """Steps of which a new set is not made earlier, however large their sums."""
 
-BEGUN_BYTES = 16 << 20
+BEGUN_BYTES = 4 << 20
 """Bytes of a thread's values of the next step, evaluated while sums of this one are waited for, from which it stops."""
 
 Tile = Mapping[str, Array]
