@@ -118,6 +118,8 @@ PLAIN = {
     "estimators.py": "scikit-learn's conventions",
     "execute/base.py": "protocol",
     "execute/dask.py": "LostError, caught where the step is repeated",
+    "execute/lanes.py": "LostError, caught where the step is repeated",
+    "execute/shared_lanes.py": "LostError, caught where the step is repeated",
     "execute/shared.py": "LostError, caught where the step is repeated; what another worker raised",
     "execute/threads.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
@@ -735,6 +737,8 @@ data/transforms.py: The value
     data/test_preprocess.py::test_unknown_categories_are_an_error_or_nothing
 execute/__init__.py: The scheduler
     execute/test_open_executor.py::test_without_distributed_the_extra_is_named
+execute/shares.py: The shares of a checkpoint have
+    pipeline/test_checkpoints.py::test_shares_that_do_not_follow_one_another_are_refused
 execute/wire.py: ... lost its workers
     execute/test_faults.py::test_a_step_that_kills_its_workers_is_given_up
 execute/dask.py: A worker has no memory left:

@@ -23,12 +23,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 DOORS = {
     "bokeh": {"report/figures.py"},
     "cupy": {"backends/cupy.py"},
-    "dask": {"storage/dask.py", "execute/dask.py"},
+    "dask": {"storage/dask.py", "execute/dask.py", "execute/lanes.py"},
     "distributed": {
         "execute/__init__.py",
         "execute/client.py",
         "execute/dask.py",
+        "execute/lanes.py",
         "execute/shared.py",
+        "execute/shared_lanes.py",
         "execute/wire.py",
     },
     "fcntl": {"storage/writer.py"},

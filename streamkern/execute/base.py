@@ -8,11 +8,15 @@ same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from streamkern.execute.request_counts import WorkerCounts
+from streamkern.storage.serialize import serializable
+from streamkern.types import Array
 
 Parts = tuple[Any, ...]
 """The contribution of a block: values that add with ``+``, each to its like."""
@@ -72,13 +76,35 @@ class SharedWork(Protocol):
     def hold(self, leaf: int) -> Any:
         """Read a tile of centers."""
 
-    def forward(self, held: Any, part: Any, blocks: Sequence[Any]) -> list[tuple[Parts, Any]]:
+    def start(self, held: Any, constants: Any, kept: Tile | None, steps: int) -> Any:
+        """A tile's part of a state.
+
+        Args:
+            held: the tile of centers.
+            constants: of the tile, as the iteration's ``constants`` returned them.
+            kept: arrays of a state, as ``kept`` returned them; None for those of the first state.
+            steps: taken before that state.
+        """
+
+    def kept(self, part: Any) -> Tile:
+        """The arrays of a tile's part that a state is made of, which later steps may overwrite."""
+
+    def weights(self, part: Any) -> Array:
+        """The solution for a tile's centers, shape (rows, c)."""
+
+    def begin(self, held: Any, block: Any) -> tuple[Array, ...]:
+        """What ``forward`` needs of a block and a tile of centers whatever the state, such as kernel values."""
+
+    def forward(
+        self, held: Any, part: Any, blocks: Sequence[Any], begun: Sequence[tuple[Array, ...] | None]
+    ) -> list[tuple[Parts, Any]]:
         """Sums for each block, such as its outputs; and the values of it that ``backward`` needs.
 
         Args:
             held: a tile of centers.
             part: the part of the state that belongs to it.
             blocks: of rows.
+            begun: for each block what ``begin`` returned, or None where it was not called.
         """
 
     def respond(self, block: Any, *sums: Any) -> Any:
@@ -92,6 +118,95 @@ class SharedWork(Protocol):
 
     def advance(self, held: Any, part: Any, parts: Parts) -> Any:
         """A tile's part of the state after the step, whose sums over all lanes are ``parts``."""
+
+
+LOG_BYTES = 4 << 20
+"""Bytes of steps from which on a new set of shares is made: workers that are given tiles go over these steps again."""
+
+LOG_STEPS = 4
+"""Steps of which a new set is not made earlier, however large their sums."""
+
+BEGUN_BYTES = 4 << 20
+"""Bytes of a thread's values of the next step, evaluated while sums of this one are waited for, from which it stops."""
+
+Tile = Mapping[str, Array]
+"""Arrays of a tile of centers, by name, with a row for each center."""
+
+
+class ShareDirectory(NamedTuple):
+    """Directory for sets of shares.
+
+    Attributes:
+        folder: of the checkpoints, in which each set has a directory of its own.
+        seconds: between two sets, where the steps since the last are not more than ``LOG_BYTES``.
+        warn: called with a sentence for the user.
+    """
+
+    folder: Path
+    seconds: float
+    warn: Callable[[str], None]
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class KeptShares:
+    """A complete set of shares.
+
+    Attributes:
+        name: of its directory; empty for one in the memory of the driver.
+        steps: taken before.
+        starts: the first tile of each share, ascending.
+        tiles: all tiles in order, for a set in memory.
+    """
+
+    name: str
+    steps: int
+    starts: tuple[int, ...] = ()
+    tiles: tuple[Tile, ...] = ()
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class SharedState:
+    """State of a training whose centers are shared out.
+
+    Attributes:
+        base: shares of an earlier state; None for those of the first state.
+        log: position and sums of each step since.
+    """
+
+    base: KeptShares | None = None
+    log: tuple[tuple[Position, Parts], ...] = ()
+
+    @property
+    def first(self) -> int:
+        """Steps taken before those of the log."""
+        return 0 if self.base is None else self.base.steps
+
+    @property
+    def steps(self) -> int:
+        """Steps taken."""
+        return self.first + len(self.log)
+
+    @property
+    def long(self) -> bool:
+        """True if the log is as long as one should become."""
+        return len(self.log) >= LOG_STEPS and len(self.log) * nbytes(self.log[-1]) >= LOG_BYTES
+
+    def after(self, position: Position, parts: Parts, newest: KeptShares | None) -> SharedState:
+        """Return the state after a step, on the newest set of shares that is complete."""
+        plain = tuple(tuple(part) if isinstance(part, Stack) else part for part in parts)
+        log = (*self.log, (position, plain))
+        if newest is None or newest.steps <= self.first:
+            return SharedState(self.base, log)
+        return SharedState(newest, log[newest.steps - self.first :])
+
+
+def nbytes(value: Any) -> int:
+    """Return the bytes of the arrays in nested tuples."""
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
+    return sum(map(nbytes, value)) if isinstance(value, tuple) else 0
 
 
 class Share(NamedTuple):
@@ -186,6 +301,25 @@ class Placement(Protocol):
         """Release resident state."""
 
 
+class SharedPlacement(Protocol):
+    """Tiles of centers placed on workers, with their parts of the state.
+
+    A step follows the one before: of its state only the first is looked at, and that after a worker is lost.
+    """
+
+    def step(self, position: Position, state: SharedState, ahead: Sequence[Position] = ()) -> StepResult:
+        """Sum of all lanes' contributions to the step at ``position``; later steps may be begun meanwhile."""
+
+    def after(self, position: Position, state: SharedState, parts: Parts) -> SharedState:
+        """The state after a step whose sums are ``parts``."""
+
+    def weights(self, state: SharedState) -> list[Array]:
+        """The solution that a state stands for, tile by tile."""
+
+    def close(self) -> None:
+        """Release resident state."""
+
+
 class Executor(Protocol):
     """An executor of blocks. Parallelism is across blocks: inside one, BLAS has one thread.
 
@@ -237,14 +371,15 @@ class Executor(Protocol):
     def place(self, work: LaneWork, lanes: int) -> Placement:
         """Place ``lanes`` lanes of ``work``."""
 
-    def share(self, work: SharedWork, part: Callable[[Any, int], Any]) -> Placement | None:
+    def share(
+        self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None
+    ) -> SharedPlacement | None:
         """Share the centers of ``work`` out; None where they would not be, as where blocks run in this process.
-
-        A step follows the one before: of its state only the first is looked at, and that after a worker is lost.
 
         Args:
             work: of the workers.
-            part: (state, tile) -> the part of a state that belongs to a tile of centers.
+            constants: tile -> what the worker that holds the tile has of the iteration besides the state.
+            keep: where shares of the state are kept; None for the memory of this process.
         """
 
 

@@ -11,12 +11,10 @@ answer a step within ``step_timeout``, is removed from the cluster and counts as
 
 from __future__ import annotations
 
-import platform
-import secrets
 import time
 from asyncio import CancelledError
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
@@ -30,36 +28,22 @@ from threadpoolctl import threadpool_limits
 
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
-from streamkern.execute.base import (
-    Allowance,
-    LaneWork,
-    Parts,
-    Position,
-    Share,
-    SharedWork,
-    StepResult,
-    Tree,
-    partition,
-)
+from streamkern.execute.base import Allowance, LaneWork, ShareDirectory, SharedWork
 from streamkern.execute.client import CONNECT, connect
-from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
-from streamkern.execute.shared import Done, Route, ShareActor
-from streamkern.execute.threads import LanePool, Nodes, blas_kernels
-from streamkern.execute.wire import ATTEMPTS, LostError, Shared, counts, dumps, give_way, gives_up, loads, packed
-from streamkern.memory import keep_heap
+from streamkern.execute.lanes import GONE, LOOK, TICK, Lanes, large_arguments
+from streamkern.execute.request_counts import WorkerCounts
+from streamkern.execute.shared_lanes import SharedLanes
+from streamkern.execute.threads import blas_kernels
+from streamkern.execute.wire import ATTEMPTS, LostError, Shared, dumps, gives_up, loads, packed
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_TICK = 1.0  # seconds between looks at the workers while an answer is awaited
-_LOOK = 5.0  # seconds between looks at the workers while answers keep coming
-_CLOSE = 5.0  # seconds that an actor may take to release its state
 _QUIET = {  # of workers started here, which share their cores with arithmetic: they watch themselves less
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.admin.tick.interval": "1s",
 }
-_GONE = ("lost", "error", "cancelled")  # status of a future that will have no result
 
 
 class _Seen(NamedTuple):
@@ -231,7 +215,7 @@ class DaskExecutor:
         losses = 0
         try:
             while True:
-                self.look(_LOOK)
+                self.look(LOOK)
                 self.require_workers()
                 for message in islice(feed, max(0, 2 * self.slots - len(flying))):
                     flying.append((message, self._submit(spread, message)))
@@ -261,9 +245,11 @@ class DaskExecutor:
         """Lanes in contiguous ranges on the workers, in proportion to their threads; workers beyond the lanes idle."""
         return Lanes(self, dumps(work), lanes)
 
-    def share(self, work: SharedWork, part: Callable[[Any, int], Any]) -> SharedLanes | None:
+    def share(
+        self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None
+    ) -> SharedLanes | None:
         """Tiles of centers in contiguous ranges on the workers; not where some would have none."""
-        return SharedLanes(self, work, part) if work.leaves >= len(self.workers) else None
+        return SharedLanes(self, work, constants, keep) if work.leaves >= len(self.workers) else None
 
     def spread(self, payload: bytes) -> Future[Shared]:
         """Unpickle ``payload`` once, on a worker; the others copy it when they need it.
@@ -315,7 +301,7 @@ class DaskExecutor:
                 remedy="start it and its workers again, then resume the run",
             ) from error
         # Silence counts only while someone listens, so that a pause of this process is not held against a worker.
-        heard = min(now - self._looked, 2 * _TICK)
+        heard = min(now - self._looked, 2 * TICK)
         before, self._workers, self._looked = self._workers, {}, now
         for address, worker in found.items():
             old, beat = before.get(address), float(worker["last_seen"])
@@ -355,7 +341,7 @@ class DaskExecutor:
         """
         while True:
             try:
-                return future.result(timeout=_TICK)
+                return future.result(timeout=TICK)
             except TimeoutError:
                 self.miss(future, worker, deadline)
             except KilledWorker as error:
@@ -394,253 +380,9 @@ class DaskExecutor:
             self.look()
             raise LostError
         gone = worker is not None and worker not in self._workers
-        if gone or future.status in _GONE:
+        if gone or future.status in GONE:
             raise LostError
         self.require_workers()
-
-
-class Lanes:
-    """Lanes on the workers of a cluster, made again wherever there are workers when one is lost.
-
-    Args:
-        executor: whose workers.
-        payload: the pickled work.
-        lanes: how many.
-    """
-
-    def __init__(self, executor: DaskExecutor, payload: bytes, lanes: int) -> None:
-        self.executor = executor
-        self.payload = payload
-        self.lanes = lanes
-        self._futures: list[Future[Any]] = []
-        self._actors: list[_Placed] = []
-
-    def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
-        """Sum over all lanes; repeated from the start if a worker is lost.
-
-        Raises:
-            StorageError: the cluster is gone, has no workers, or loses them at every attempt.
-        """
-        before = self.executor.losses
-        for retries in range(ATTEMPTS):
-            start = time.perf_counter()
-            try:
-                with self.executor.client.as_current():  # an actor talks through the current client
-                    self._place(state)
-                    parts, shares, slowest = self._step(position, state, tuple(ahead))
-                    reduce = time.perf_counter() - start - slowest
-                    return StepResult(parts, shares, reduce, retries, self.executor.losses - before)
-            except LostError as error:
-                self._stop()
-                self._drop()
-                lost = error
-        raise gives_up(f"Pass {position[0] + 1}, step {position[1] + 1}") from lost
-
-    def close(self) -> None:
-        self._stop()
-        with self.executor.client.as_current():
-            for placed in self._actors:
-                with suppress(Exception, CancelledError):  # a worker that cannot be reached is gone
-                    self.executor.request_counts.add(placed.actor.close().result(timeout=_CLOSE))
-        self._drop()
-
-    def _drop(self) -> None:
-        with suppress(Exception):  # a client that has lost its scheduler has nothing to cancel
-            self.executor.client.cancel(self._futures)
-        self._futures.clear()
-        self._actors.clear()
-
-    def _place(self, state: Any) -> None:
-        """Make actors if there are none, or if with the workers there are now a step would take fewer rounds."""
-        executor = self.executor
-        executor.look(_LOOK if self._actors else 0.0)
-        executor.require_workers()
-        threads = executor.workers
-        parts = partition(self.lanes, threads)
-        if self._actors:
-            held = max(-(-len(placed.mine) // placed.threads) for placed in self._actors)
-            if held <= max(-(-len(mine) // threads[address]) for address, mine in parts.items()):
-                return
-            self.close()
-        deadline = time.monotonic() + executor.step_timeout
-        self._futures = self._submitted(parts, threads, state)
-        self._actors = [
-            _Placed(address, mine, threads[address], future, executor.wait(future, address, deadline))
-            for (address, mine), future in zip(parts.items(), self._futures, strict=True)
-        ]
-
-    def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
-        """An actor for each part."""
-        spread = self.executor.spread(self.payload)
-        return [
-            self.executor.client.submit(
-                LaneActor,
-                spread,
-                mine,
-                self.lanes,
-                threads[address],
-                platform.node(),
-                actor=True,
-                workers=[address],
-                pure=False,
-            )
-            for address, mine in parts.items()
-        ]
-
-    def _step(
-        self, position: Position, state: Any, ahead: tuple[Position, ...]
-    ) -> tuple[Parts, tuple[Share, ...], float]:
-        """The sums, the share of each worker, and the seconds of the slowest."""
-        executor, tree, shares, slowest = self.executor, Tree(self.lanes), list[Share](), 0.0
-        message, deadline = dumps((position, state, ahead)), time.monotonic() + executor.step_timeout
-        calls = [(placed, _ask(placed, message)) for placed in self._actors]
-        for placed, call in calls:
-            done: Nodes = executor.opened(self._answer(placed, call, deadline), placed.address)
-            for (level, index), parts in done.sums.items():
-                tree.put(level, index, parts)
-            shares.append(Share(placed.address, len(placed.mine), done.wait, done.compute))
-            slowest = max(slowest, done.elapsed)
-        return tree.total(), tuple(shares), slowest
-
-    def _answer(self, placed: _Placed, call: Any, deadline: float) -> bytes:
-        while True:
-            try:
-                return bytes(call.result(timeout=_TICK))
-            except TimeoutError:
-                self.executor.miss(placed.future, placed.address, deadline)
-                self._require_others()
-            except (Exception, CancelledError) as error:  # exceptions of the work itself come as replies
-                raise LostError from error
-
-    def _require_others(self) -> None:
-        """Check actors that the answer of another depends on: here on none."""
-
-    def _stop(self) -> None:
-        """Make actors stop waiting for one another: here nothing."""
-
-
-class SharedLanes(Lanes):
-    """Tiles of centers on the workers of a cluster; the driver calls the root of their tree.
-
-    Their tiles are made again from the state of the driver when a worker is lost, and the step is repeated. Workers
-    need nothing of the driver for the next step of a pass: they get its request before they have answered this one, so
-    that they compute while the driver updates.
-
-    Args:
-        executor: whose workers.
-        work: of the workers.
-        part: (state, tile) -> the part of a state that belongs to a tile.
-    """
-
-    def __init__(self, executor: DaskExecutor, work: SharedWork, part: Callable[[Any, int], Any]) -> None:
-        super().__init__(executor, b"", work.leaves)
-        self.work, self.part, self._number = work, part, 0
-        self._asked: dict[Position, Any] = {}
-
-    def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
-        workers, name, lanes = len(parts), f"streamkern-share-{secrets.token_hex(8)}", self.work.lanes
-        spread = self.executor.spread(dumps(self.work.among(workers)))
-        peers = tuple((address, f"{name}-{rank}") for rank, address in enumerate(parts))
-        with large_arguments():
-            return [
-                self.executor.client.submit(
-                    ShareActor,
-                    spread,
-                    Route(
-                        rank, peers, mine, range(lanes * rank // workers, lanes * (rank + 1) // workers),
-                        threads[address], self.executor.step_timeout, platform.node(),
-                    ),
-                    dumps([self.part(state, leaf) for leaf in mine]),
-                    self._number + 1,
-                    actor=True,
-                    workers=[address],
-                    key=f"{name}-{rank}",
-                )
-                for rank, (address, mine) in enumerate(parts.items())
-            ]  # fmt: skip
-
-    def _step(
-        self, position: Position, state: Any, ahead: tuple[Position, ...]
-    ) -> tuple[Parts, tuple[Share, ...], float]:
-        root, deadline = self._actors[0], time.monotonic() + self.executor.step_timeout
-        call = self._asked.pop(position) if position in self._asked else self._ask(position, ahead)
-        if ahead and ahead[0][0] == position[0]:  # between passes workers evaluate
-            self._asked[ahead[0]] = self._ask(ahead[0], ahead[1:])
-        done: Done = self.executor.opened(self._answer(root, call, deadline), root.address)
-        for requests in done.counts:
-            self.executor.request_counts.add(requests)
-        return done.parts, done.shares, done.slowest
-
-    def _ask(self, position: Position, ahead: tuple[Position, ...]) -> Any:
-        self._number += 1
-        return _ask(self._actors[0], dumps((self._number, position, ahead)))
-
-    def _require_others(self) -> None:
-        if any(placed.address not in self.executor.workers or placed.future.status in _GONE for placed in self._actors):
-            raise LostError
-
-    def _stop(self) -> None:
-        """Have workers cancel the step that they run ahead, and release the arrays that others will have."""
-        with self.executor.client.as_current():
-            for placed in self._actors:
-                with suppress(Exception, CancelledError):
-                    placed.actor.stop().result(timeout=_CLOSE)
-        self._asked.clear()
-
-
-class _Placed(NamedTuple):
-    """An actor: where it is, its lanes, its threads, the future that keeps it alive, and its proxy."""
-
-    address: str
-    mine: range
-    threads: int
-    future: Future[Any]
-    actor: Any
-
-
-def _ask(placed: _Placed, message: bytes) -> Any:
-    try:
-        return placed.actor.step(message)
-    except RuntimeError as error:
-        raise LostError from error
-
-
-def large_arguments() -> dask.config.set:
-    """Let tasks be submitted with arguments of any size."""
-    return dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
-
-
-class LaneActor:
-    """Some of the lanes, on a worker.
-
-    Args:
-        shared: the work.
-        mine: the lanes held here.
-        lanes: how many there are.
-        threads: how many may compute here.
-        driver: name of the driver's machine.
-    """
-
-    def __init__(self, shared: Shared, mine: range, lanes: int, threads: int, driver: str) -> None:
-        keep_heap()
-        self._shared, self._slots = shared, threads
-        self._threads = ThreadPoolExecutor(
-            threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(driver,)
-        )
-        self._pool = LanePool(shared.value, mine, lanes, self._threads)
-
-    def step(self, message: bytes) -> bytes:
-        """Sums of the largest complete subtrees on this worker, and their seconds; or the exception, pickled."""
-        position, state, ahead = loads(message)
-        answer = packed(self._shared, lambda: self._pool.nodes(position, state, ahead))
-        if ahead:  # while the sums travel and the host updates
-            self._pool.begin_ahead(ahead[0], 2 * self._slots)
-        return answer
-
-    def close(self) -> ProcessCounts | None:
-        self._pool.close()
-        self._threads.shutdown()
-        return counts(self._shared)
 
 
 def _run(shared: Shared, message: bytes) -> bytes:

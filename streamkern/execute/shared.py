@@ -4,27 +4,34 @@ The workers of a step form a tree, and their sums go along it from worker to wor
 Three things are exchanged, each up the tree and down again: the rows of the step, each lane's read by one worker; sums
 over tiles of centers, such as outputs; and sums that follow from those. A message up holds the sums of the largest
 complete subtrees of tiles, so the additions are those of ``Tree`` whatever the workers (ADR 26). Rows do not depend on
-the state: those of the next step are exchanged by a thread of their own, while this one is computed.
+the state: those of the next step are exchanged by a thread of their own, while this one is computed. When the driver
+asks for it, each worker writes its tiles' part of the state to the directory of checkpoints, while steps go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from distributed import get_worker
-from distributed.protocol.serialize import to_serialize
 
-from streamkern.execute.base import Parts, Position, Share, SharedWork, Tree
+from streamkern.execute.base import BEGUN_BYTES, Parts, Position, Share, SharedWork, Tile, Tree, nbytes
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import ProcessCounts
+from streamkern.execute.shares import read_tiles, stacked_tiles, write_share
 from streamkern.execute.wire import LostError, Shared, counts, dumps, give_way, loads, packed
 from streamkern.memory import check, keep_heap
+from streamkern.types import Array
 
 T = TypeVar("T")
 Sums = dict[int, dict[tuple[int, int], Parts]]
@@ -45,6 +52,7 @@ class Route(NamedTuple):
         threads: that compute here.
         timeout: seconds that a message is waited for.
         driver: name of the driver's machine.
+        folder: of checkpoints, where this worker sees it and may write; else empty.
     """
 
     rank: int
@@ -54,6 +62,7 @@ class Route(NamedTuple):
     threads: int
     timeout: float
     driver: str
+    folder: str = ""
 
     @property
     def parent(self) -> int:
@@ -66,6 +75,14 @@ class Route(NamedTuple):
         below = self.rank & -self.rank or len(self.peers)
         return [self.rank + (1 << k) for k in range(below.bit_length()) if 1 << k < below
                 and self.rank + (1 << k) < len(self.peers)]  # fmt: skip
+
+
+def sees(path: str, token: str) -> bool:
+    """Return True if this process reads ``token`` from a file, and may write to its directory."""
+    try:
+        return Path(path).read_text(encoding="utf-8") == token and os.access(Path(path).parent, os.W_OK)
+    except (OSError, ValueError):
+        return False
 
 
 class _Failure(NamedTuple):
@@ -83,23 +100,33 @@ class Done(NamedTuple):
     counts: tuple[ProcessCounts | None, ...]
 
 
+class Written(NamedTuple):
+    """Reply of a worker that was asked for its share of a state: its first tile; and the tiles, if it did not write."""
+
+    first: int
+    tiles: list[Tile] | None
+
+
 class ShareActor:
     """Some tiles of the centers, on a worker.
 
     Args:
-        shared: the work.
+        shared: the work, a set of shares, and the sums of steps that followed it.
         route: which tiles.
-        parts: the part of the state for each of them, pickled.
+        given: pickled constants of the tiles; and their arrays in the set of shares, where they are not read here.
         first: number of the first step.
     """
 
-    def __init__(self, shared: Shared, route: Route, parts: bytes, first: int) -> None:
+    def __init__(self, shared: Shared, route: Route, given: bytes, first: int) -> None:
         keep_heap()
         self._shared, self._route = shared, route
-        self._work: SharedWork = shared.value
-        self._parts: list[Any] = loads(parts)
+        self._work: SharedWork = shared.value[0]
+        self._given: tuple[list[Any], list[Tile] | None] = loads(given)
+        self._parts: list[Any] = []
         self._held: list[Any] = []
+        self._shares: dict[str, Future[bytes]] = {}
         self._values: dict[int, list[Any]] = {}
+        self._begun: dict[tuple[Position, int, int], tuple[Array, ...]] = {}  # by step, tile and lane
         self._worker, self._context = get_worker(), contextvars.copy_context()
         loop: Any = self._worker.loop
         self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop
@@ -111,6 +138,7 @@ class ShareActor:
         self._next, self._turns = first, dict[int, asyncio.Event]()
         self._rows = ThreadPoolExecutor(1, thread_name_prefix="streamkern-rows")
         self._steps = ThreadPoolExecutor(1, thread_name_prefix="streamkern-share")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="streamkern-disk")
         self._threads = ThreadPoolExecutor(
             route.threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(route.driver,)
         )
@@ -127,7 +155,7 @@ class ShareActor:
     async def stop(self) -> None:
         """Cancel running steps and release the tiles: threads that wait for a message raise ``LostError``."""
         self._give_up()
-        self._held, self._parts, self._values = [], [], {}
+        self._held, self._parts, self._values, self._begun = [], [], {}, {}
         self._blocks.clear()
         for turn in self._turns.values():  # those whose turn had not come end, too
             turn.set()
@@ -138,7 +166,7 @@ class ShareActor:
         Requests are sent before earlier ones are answered, each through a connection of its own, and may overtake one
         another: steps run in the order of their numbers.
         """
-        number, _, _ = loads(message)
+        number, *_ = loads(message)
         turn = self._turns.setdefault(number, asyncio.Event())
         if number == self._next:
             turn.set()
@@ -149,9 +177,20 @@ class ShareActor:
         self._turns.setdefault(self._next, asyncio.Event()).set()
         return await asyncio.wrap_future(running)
 
+    async def weights(self) -> bytes:
+        """The solution for each tile, after the steps that were asked for before; or the exception."""
+        return await asyncio.wrap_future(
+            self._steps.submit(self._context.copy().run, packed, self._shared, self._weights)
+        )
+
+    async def written(self, name: str) -> bytes:
+        """Wait for the share of a set whose step the root has answered; a ``Written``, or the exception."""
+        running = await asyncio.wrap_future(self._steps.submit(self._shares.pop, name))
+        return await asyncio.wrap_future(running)
+
     def close(self) -> None:
-        """Release the worker's arrays."""
-        for pool in (self._steps, self._rows, self._threads):
+        """Release the worker's arrays, and end what it writes."""
+        for pool in (self._steps, self._rows, self._threads, self._disk):
             pool.shutdown()
         self._prefetch.close()
 
@@ -159,22 +198,27 @@ class ShareActor:
         return packed(self._shared, lambda: self._run(message))
 
     def _run(self, message: bytes) -> Done:
-        number, position, ahead = loads(message)
+        number, position, ahead, name = loads(message)
         for child in self._route.children:
             self._send(child, ("go", number), message)
         started, work = time.perf_counter(), self._work
         self._busy = 0.0
         if position not in self._blocks:
             self._exchange(position, ahead)
-        if not self._held:
-            self._held = list(self._threads.map(work.hold, self._route.tiles))
         blocks = self._blocks.pop(position).result()
         self._wait = time.perf_counter() - started
         if ahead and ahead[0] not in self._blocks:
             self._exchange(ahead[0], ahead[1:])
-        sums = self._together(
-            (number, "sums"), lambda: self._over_tiles(blocks, self._forward), self._joined, self._totals
-        )
+
+        def forward() -> Sums:
+            self._hold()
+            return self._over_tiles(blocks, partial(self._forward, position))
+
+        following = ahead[0] if ahead else None
+        sums = self._together((number, "sums"), forward, self._joined, self._totals, following=following)
+        for key in list(self._begun):
+            if key[0] != following:
+                self._begun.pop(key, None)
         responses: dict[int, Any] = {}
 
         def backward() -> tuple[Sums, tuple[Any, ...]]:
@@ -188,14 +232,49 @@ class ShareActor:
             backward,
             lambda a, b: (self._joined(a[0], b[0]), (*a[1], *b[1])),
             lambda both: (self._totals(both[0]), both[1]),
+            following=following,
         )
         tree = Tree(len(blocks))
         for lane in sorted(blocks):
             tree.put(0, lane, work.contribute(blocks[lane], responses[lane], *totals[lane]))
         parts = tree.total()
         self._parts = [work.advance(held, part, parts) for held, part in zip(self._held, self._parts, strict=True)]
+        if name is not None:
+            copies = stacked_tiles([work.kept(part) for part in self._parts])
+            self._shares[name] = self._disk.submit(
+                self._context.copy().run, packed, self._shared, lambda: self._written(name, *copies)
+            )
         shares, elapsed, requests = zip(*reports, strict=True)
         return Done(parts, shares, max(elapsed), requests)
+
+    def _hold(self) -> None:
+        """Read the tiles, and make their parts of the state: kept ones, and the steps since."""
+        if self._held:
+            return
+        work, (_, base, log), (constants, tiles) = self._work, self._shared.value, self._given
+        self._held = list(self._threads.map(work.hold, self._route.tiles))
+        kept: Sequence[Tile | None] = [None] * len(self._held)
+        if base is not None:
+            kept = read_tiles(Path(self._route.folder), base, self._route.tiles) if tiles is None else tiles
+        steps = 0 if base is None else base.steps
+        parts = [work.start(*each, steps) for each in zip(self._held, constants, kept, strict=True)]
+        for _, sums in log:
+            parts = [work.advance(held, part, sums) for held, part in zip(self._held, parts, strict=True)]
+        self._parts, self._given = parts, ([], None)
+
+    def _weights(self) -> list[Array]:
+        self._hold()
+        return list(map(self._work.weights, self._parts))
+
+    def _written(self, name: str, rows: list[int], arrays: dict[str, Array]) -> Written:
+        """Write the share of a set, or return it where nobody else would see it."""
+        first = self._route.tiles.start
+        if name and self._route.folder:
+            write_share(Path(self._route.folder) / name, first, rows, arrays)
+            return Written(first, None)
+        ends = np.cumsum([0, *rows]).tolist()
+        tiles: list[Tile] = [{key: array[a:b] for key, array in arrays.items()} for a, b in pairwise(ends)]
+        return Written(first, tiles)
 
     def _exchange(self, position: Position, ahead: Sequence[Position]) -> None:
         """Begin to exchange the blocks of a step; those of ``ahead`` are read meanwhile."""
@@ -210,8 +289,29 @@ class ShareActor:
 
         self._blocks[position] = self._rows.submit(self._context.copy().run, exchanged)
 
-    def _forward(self, i: int, blocks: dict[int, Any]) -> list[Parts]:
-        found = self._work.forward(self._held[i], self._parts[i], list(blocks.values()))
+    def _begin(self, cut: int, position: Position, enough: threading.Event) -> None:
+        """Evaluate values of the next step that need no state, tile by tile, until told or as many as are kept."""
+        rows = self._blocks.get(position)
+        if rows is None or not rows.done() or rows.exception() is not None:
+            return
+        made = 0
+        for i in self._cut(cut):
+            for lane, block in rows.result().items():
+                values = self._begun.get((position, i, lane))
+                if values is None:
+                    if enough.is_set() or made >= BEGUN_BYTES or not self._held:
+                        return
+                    values = self._begun[position, i, lane] = self._work.begin(self._held[i], block)
+                made += nbytes(values)
+
+    def _cut(self, cut: int) -> range:
+        """Places in this worker's list of tiles that one of its threads goes over."""
+        count, cuts = len(self._route.tiles), self._route.threads
+        return range(count * cut // cuts, count * (cut + 1) // cuts)
+
+    def _forward(self, position: Position, i: int, blocks: dict[int, Any]) -> list[Parts]:
+        begun = [self._begun.pop((position, i, lane), None) for lane in blocks]
+        found = self._work.forward(self._held[i], self._parts[i], list(blocks.values()), begun)
         self._values[i] = [values for _, values in found]
         return [sums for sums, _ in found]
 
@@ -221,11 +321,11 @@ class ShareActor:
 
     def _over_tiles(self, given: dict[int, Any], compute: Callable[[int, dict[int, Any]], list[Parts]]) -> Sums:
         """Sums over the tiles held here for each lane."""
-        first, count, cuts = self._route.tiles.start, len(self._route.tiles), self._route.threads
+        first = self._route.tiles.start
 
         def some(cut: int) -> tuple[list[Tree], float]:
             start, trees = time.perf_counter(), [Tree(self._work.leaves) for _ in given]
-            for i in range(count * cut // cuts, count * (cut + 1) // cuts):
+            for i in self._cut(cut):
                 if _CLOSED in self._mail:
                     raise LostError
                 for tree, sums in zip(trees, compute(i, given), strict=True):
@@ -234,7 +334,7 @@ class ShareActor:
             return trees, time.perf_counter() - start
 
         found = dict[int, Tree]()
-        for trees, seconds in self._threads.map(some, range(cuts)):
+        for trees, seconds in self._threads.map(some, range(self._route.threads)):
             self._busy += seconds
             for lane, tree in zip(given, trees, strict=True):
                 found[lane] = _merged(found[lane], tree.nodes) if lane in found else tree
@@ -256,6 +356,7 @@ class ShareActor:
         join: Callable[[Any, Any], Any],
         close: Callable[[Any], T],
         rest: Callable[[T, Any], Any] | None = None,
+        following: Position | None = None,
     ) -> T:
         """Results of all workers, joined up the tree, closed at its root and sent down again.
 
@@ -265,6 +366,7 @@ class ShareActor:
             join: two neighbours' parts.
             close: the whole, from the parts joined.
             rest: what of the whole is sent to who has a joined part, and joins it to that; None for all of it.
+            following: the step whose values may be evaluated while messages are waited for.
 
         Raises:
             LostError: a worker does not answer.
@@ -278,12 +380,12 @@ class ShareActor:
             value = _Failure(error)
         below = {}
         for child in self._route.children:
-            other = below[child] = loads(self._take((*name, child)))
+            other = below[child] = loads(self._take((*name, child), following))
             if not isinstance(value, _Failure):
                 value = other if isinstance(other, _Failure) else join(value, other)
         if self._route.rank:
             self._send(self._route.parent, (*name, self._route.rank), dumps(value))
-            found = loads(self._take((*name, self._route.parent)))
+            found = loads(self._take((*name, self._route.parent), following))
             if rest is not None and not isinstance(found, _Failure):
                 found = join(value, found)
         else:
@@ -296,19 +398,25 @@ class ShareActor:
         done: T = found
         return done
 
-    def _take(self, name: tuple[Any, ...]) -> bytes:
-        """Wait for a message.
+    def _take(self, name: tuple[Any, ...], following: Position | None = None) -> bytes:
+        """Wait for a message; meanwhile threads that compute begin the following step.
 
         Raises:
             LostError: it does not come, or this share is given up.
         """
-        deadline = time.monotonic() + self._route.timeout
+        deadline, enough = time.monotonic() + self._route.timeout, threading.Event()
         with self._came:
-            while name not in self._mail:
-                if _CLOSED in self._mail or time.monotonic() > deadline:
-                    raise LostError
-                self._came.wait(_TICK)
-            return self._mail.pop(name)
+            if following is not None and name not in self._mail and _CLOSED not in self._mail:
+                for cut in range(self._route.threads):
+                    self._threads.submit(self._begin, cut, following, enough)
+            try:
+                while name not in self._mail:
+                    if _CLOSED in self._mail or time.monotonic() > deadline:
+                        raise LostError
+                    self._came.wait(_TICK)
+                return self._mail.pop(name)
+            finally:
+                enough.set()
 
     def _send(self, rank: int, name: tuple[Any, ...], message: bytes) -> None:
         """Begin to send a message to another worker.
@@ -318,10 +426,9 @@ class ShareActor:
         address, key = self._route.peers[rank]
 
         async def send() -> None:
-            arguments: list[Any] = [to_serialize(name), to_serialize(message)]  # type: ignore[no-untyped-call]
             try:
                 answer = await self._worker.rpc(address).actor_execute(
-                    function="deliver", actor=key, args=arguments, kwargs={}
+                    function="deliver", actor=key, args=[name, message], kwargs={}
                 )
                 if answer["status"] != "OK":
                     self._give_up()

@@ -13,7 +13,17 @@ from typing import Any, NamedTuple, TypeVar
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from streamkern.engine.parallel import thread_count
-from streamkern.execute.base import Allowance, LaneWork, Parts, Position, Share, SharedWork, StepResult, Tree
+from streamkern.execute.base import (
+    Allowance,
+    LaneWork,
+    Parts,
+    Position,
+    Share,
+    ShareDirectory,
+    SharedWork,
+    StepResult,
+    Tree,
+)
 from streamkern.execute.prefetch import Prefetch
 from streamkern.execute.request_counts import WorkerCounts
 from streamkern.memory import check
@@ -124,7 +134,7 @@ class ThreadsExecutor:
         """All lanes in the pool."""
         return LanePool(work, range(lanes), lanes, self.pool, self.slots)
 
-    def share(self, work: SharedWork, part: Callable[[Any, int], Any]) -> None:
+    def share(self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None) -> None:
         """Not here: this process holds whatever is held."""
 
 

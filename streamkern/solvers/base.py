@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from streamkern.data.stream import Assembly, Key, Scan, Stream
 from streamkern.data.targets import Encoding
 from streamkern.engine import Engine, default_engine
 from streamkern.errors import UsageError
-from streamkern.execute.base import Executor, Parts, Position, SharedWork
+from streamkern.execute.base import Executor, KeptShares, Parts, Position, SharedWork, Tile
 from streamkern.kernels import Basis, Expansion, FeatureMap, Kernel, StreamedExpansion, mean_row
 from streamkern.solvers.left_out import LeftOut, alike
 from streamkern.sweep import Companions, Contribute, Contribution, ScanWork, gathered, sweep
@@ -299,8 +299,17 @@ class Iteration(Protocol):
     def shared_work(self) -> SharedWork | None:
         """The work of a step where each worker holds a share of the centers; None where each holds all."""
 
-    def part(self, state: Any, leaf: int) -> Any:
-        """The part of a state that belongs to a tile of centers that are shared out."""
+    def constants(self, leaf: int) -> Any:
+        """Values besides the state that the worker needs that holds a tile of centers, such as its rows of a factor."""
+
+    def tiles(self, state: Any) -> KeptShares:
+        """A state tile by tile."""
+
+    def joined(self, steps: int, tiles: Sequence[Tile]) -> Any:
+        """The state that ``tiles`` returned tile by tile, ``steps`` after the first one."""
+
+    def in_order(self, tiles: Sequence[Array]) -> Array:
+        """The solution in the order of the centers, shape (p, c), from that of each tile."""
 
     @property
     def cycle(self) -> int:
@@ -370,8 +379,19 @@ class OneByOne:
         """No centers are shared out."""
         return None
 
-    def part(self, state: Any, leaf: int) -> Any:
+    def constants(self, leaf: int) -> Any:
         """Never called: no centers are shared out."""
+
+    def tiles(self, state: Any) -> KeptShares:
+        """Never called."""
+        raise NotImplementedError
+
+    def joined(self, steps: int, tiles: Sequence[Tile]) -> Any:
+        """Never called."""
+
+    def in_order(self, tiles: Sequence[Array]) -> Array:
+        """Never called."""
+        raise NotImplementedError
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
         """The state itself: nothing precedes the steps of a pass."""

@@ -15,7 +15,7 @@ weights a step, and the top eigenfunctions are approximate, which the measured s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from streamkern.data.companions import AllTiles
 from streamkern.data.stream import Block, Stream
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.errors import UsageError, require_counts
-from streamkern.execute.base import Parts, Position, Stack, Tree
+from streamkern.execute.base import KeptShares, Parts, Position, Stack, Tile, Tree
 from streamkern.kernels import Expansion
 from streamkern.kernels.base import tiles
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
@@ -182,7 +182,9 @@ class Residual(Contribution):
             G.put(0, leaf, self.backward(self.vectors[self.cuts[leaf]], K, r))
         return Stack(((block.ids, r),)), *G.total(), loss, len(block.X)
 
-    def forward(self, leaf: int, ids: IntArray, tile: Expansion, alpha: Array, block: Block) -> tuple[Parts, Array]:
+    def forward(
+        self, leaf: int, ids: IntArray, tile: Expansion, alpha: Array, block: Block, begun: Array | None = None
+    ) -> tuple[Parts, Array]:
         """K(X_m, tile) α, shape (b, c), and K(X_s, X_m), shape (s', b), of the rows of X_s that are in the tile.
 
         Args:
@@ -191,21 +193,35 @@ class Residual(Contribution):
             tile: its rows.
             alpha: their weights.
             block: X_m.
+            begun: K(X_m, tile), as ``values`` returned it; None to evaluate it here.
         """
         X, engine, chosen = block.X, tile.engine, self.ids[self.cuts[leaf]]
         F = engine.empty((len(X), alpha.shape[1]), alpha.dtype)
         K_s = engine.empty((len(chosen), len(X)), alpha.dtype)
-        scratch = engine.empty((min(ROW_TILE, len(X)), tile.p), alpha.dtype)
-        diagonal, columns = engine.diagonal(tile, X), np.searchsorted(ids, chosen)
-        places = np.searchsorted(ids, block.ids)
-        own = np.take(ids, places, mode="clip") == block.ids
-        for rows in tiles(len(X), ROW_TILE):
-            K = tile.block(X[rows], scratch[: rows.stop - rows.start])
-            mine = np.flatnonzero(own[rows])
-            K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
+        columns = np.searchsorted(ids, chosen)
+        scratch = engine.empty((min(ROW_TILE, len(X)), tile.p), alpha.dtype) if begun is None else begun
+        for rows, K in self.panels(ids, tile, block, scratch) if begun is None else _panels_of(begun):
             F[rows] = K @ alpha
             K_s[:, rows] = K[:, columns].T
         return (F,), K_s
+
+    def values(self, ids: IntArray, tile: Expansion, block: Block) -> Array:
+        """K(X_m, tile), shape (b, rows of the tile)."""
+        K = tile.engine.empty((len(block.X), tile.p), tile.dtype)
+        for _ in self.panels(ids, tile, block, K):
+            pass
+        return K
+
+    def panels(self, ids: IntArray, tile: Expansion, block: Block, out: Array) -> Iterator[tuple[slice, Array]]:
+        """Evaluate K(X_m, tile) panel by panel, in ``out``, which may have room for one at a time."""
+        X, whole = block.X, len(out) == len(block.X)
+        diagonal, places = tile.engine.diagonal(tile, X), np.searchsorted(ids, block.ids)
+        own = np.take(ids, places, mode="clip") == block.ids
+        for rows in tiles(len(X), ROW_TILE):
+            K = tile.block(X[rows], out[rows] if whole else out[: rows.stop - rows.start])
+            mine = np.flatnonzero(own[rows])
+            K[mine, places[rows][mine]] = diagonal[rows][mine]  # exact, where x is a center: cancellation is worst
+            yield rows, K
 
     def respond(self, block: Block, F: Array) -> tuple[Array, float]:
         """W r in place of F, the sum of all tiles', and the loss."""
@@ -286,12 +302,29 @@ class EigenPro2Iteration(OneByOne):
     def shared_work(self) -> SharedRows:
         """The same steps where each worker holds some tiles of X, with their weights and rows of E."""
         residual = replace(self.contribution, subsample=self.subsample.head(0), vectors=self.contribution.vectors[:0])
-        return SharedRows(residual, self.nystrom.damping, self.stream, self.companions, self.solver.step, self.size)
+        return SharedRows(
+            residual, self.nystrom.damping, self.stream, self.companions, self.solver.step, self.size,
+            self.outputs, self.solver.average,
+        )  # fmt: skip
 
-    def part(self, state: EigenPro2State, leaf: int) -> RowsPart:
-        """The part of the state and the preconditioner that belongs to a tile of X."""
+    def constants(self, leaf: int) -> TileConstants:
+        """Positions in a tile of X of its rows that are in X_s, and their rows of E."""
         own, cut = self.owned[leaf], self.contribution.cuts[leaf]
-        return RowsPart(state.alpha[own].copy(), self.chosen[cut] - own.start, self.contribution.vectors[cut])
+        return TileConstants(self.chosen[cut] - own.start, self.contribution.vectors[cut])
+
+    def tiles(self, state: EigenPro2State) -> KeptShares:
+        """A state tile by tile."""
+        kept = tuple({"alpha": state.alpha[own], "mean": state.mean[own]} for own in self.owned)
+        return KeptShares("", state.t, (), kept)
+
+    def joined(self, steps: int, tiles: Sequence[Tile]) -> EigenPro2State:
+        """The state of all tiles."""
+        alpha, mean = (np.concatenate([tile[name] for tile in tiles]) for name in ("alpha", "mean"))
+        return EigenPro2State(alpha, mean, steps)
+
+    def in_order(self, tiles: Sequence[Array]) -> Array:
+        """Weights in the order of the centers."""
+        return np.concatenate(tiles)[self.places]
 
     @cached_property
     def owned(self) -> list[slice]:
@@ -302,6 +335,10 @@ class EigenPro2Iteration(OneByOne):
         """The average of the iterates, or the last, in the order of the centers."""
         final = state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
         return final[self.places]
+
+
+def _panels_of(K: Array) -> Iterator[tuple[slice, Array]]:
+    return ((rows, K[rows]) for rows in tiles(len(K), ROW_TILE))
 
 
 def step_rate(step: float | None, size: StepSize, rows: int) -> float:
@@ -315,12 +352,20 @@ def corrected(E: Array, damping: Array, g: Array, rate: float) -> Array:
     return found
 
 
-class RowsPart(NamedTuple):
-    """The part of a tile of X: its weights (rows, c), positions of its rows that are in X_s, and their rows of E."""
+class TileConstants(NamedTuple):
+    """What belongs to a tile of X besides its weights: positions of its rows that are in X_s, and their rows of E."""
 
-    alpha: Array
     chosen: IntArray
     vectors: Array
+
+
+class RowsPart(NamedTuple):
+    """The part of a tile of X in a state: weights and average, shape (rows, c), the steps taken, and constants."""
+
+    alpha: Array
+    mean: Array
+    t: int
+    constants: TileConstants
 
 
 @dataclass(eq=False)
@@ -334,6 +379,8 @@ class SharedRows:
         tiles: X.
         step: η, or None for the one that ``size`` allows.
         size: measured steps.
+        outputs: c.
+        average: whether the average of the iterates is kept.
     """
 
     residual: Residual
@@ -342,6 +389,8 @@ class SharedRows:
     tiles: AllTiles
     step: float | None
     size: StepSize
+    outputs: int
+    average: bool
 
     def __post_init__(self) -> None:
         self.leaves, self.lanes = len(self.residual.cuts), self.stream.lanes
@@ -356,15 +405,36 @@ class SharedRows:
     def hold(self, leaf: int) -> Block:
         return self.tiles.tile(leaf)
 
-    def forward(self, held: Block, part: RowsPart, blocks: Sequence[Block]) -> list[tuple[Parts, Array]]:
+    def start(self, held: Block, constants: TileConstants, kept: Tile | None, steps: int) -> RowsPart:
+        subsample = self.residual.subsample
+        zero = subsample.engine.zeros((len(held.X), self.outputs), subsample.dtype)
+        if kept is None:
+            return RowsPart(zero, zero.astype(np.float64), steps, constants)
+        return RowsPart(kept["alpha"].copy(), kept["mean"], steps, constants)
+
+    def kept(self, part: RowsPart) -> Tile:
+        return {"alpha": part.alpha, "mean": part.mean}
+
+    def weights(self, part: RowsPart) -> Array:
+        return part.mean.astype(part.alpha.dtype) if self.average else part.alpha
+
+    def begin(self, held: Block, block: Block) -> tuple[Array]:
+        return (self.residual.values(held.ids, self.residual.subsample.at(held.X), block),)
+
+    def forward(
+        self, held: Block, part: RowsPart, blocks: Sequence[Block], begun: Sequence[tuple[Array, ...] | None]
+    ) -> list[tuple[Parts, Array]]:
         tile, leaf = self.residual.subsample.at(held.X), held.key[0]
-        return [self.residual.forward(leaf, held.ids, tile, part.alpha, block) for block in blocks]
+        return [
+            self.residual.forward(leaf, held.ids, tile, part.alpha, block, None if values is None else values[0])
+            for block, values in zip(blocks, begun, strict=True)
+        ]
 
     def respond(self, block: Block, *sums: Array) -> tuple[Array, float]:
         return self.residual.respond(block, *sums)
 
     def backward(self, part: RowsPart, values: Array, response: tuple[Array, float]) -> Parts:
-        return self.residual.backward(part.vectors, values, response[0])
+        return self.residual.backward(part.constants.vectors, values, response[0])
 
     def contribute(self, block: Block, response: tuple[Array, float], *sums: Array) -> Parts:
         r, loss = response
@@ -377,5 +447,7 @@ class SharedRows:
             places = np.searchsorted(held.ids, ids)
             own = np.take(held.ids, places, mode="clip") == ids
             alpha[places[own]] -= np.asarray(rate, dtype=alpha.dtype) * r[own]
-        alpha[part.chosen] += corrected(part.vectors, self.damping, g, rate).astype(alpha.dtype)
-        return part
+        chosen, vectors = part.constants
+        alpha[chosen] += corrected(vectors, self.damping, g, rate).astype(alpha.dtype)
+        mean = average(part.mean, alpha, part.t + 1) if self.average else part.mean
+        return RowsPart(alpha, mean, part.t + 1, part.constants)

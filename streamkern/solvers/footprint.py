@@ -16,7 +16,7 @@ from streamkern.engine import default_engine
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.parallel import default_threads
 from streamkern.errors import PlanRefusedError
-from streamkern.execute.base import Allowance
+from streamkern.execute.base import BEGUN_BYTES, LOG_BYTES, Allowance
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.streamed import TILE_ROWS
 from streamkern.memory import format_bytes, parse_bytes, release, resident
@@ -373,13 +373,20 @@ def _project(
         "centers": 3 * takes.centers, "weights": 2 * takes.state, "rows": reading + needed + ids, "thread": thread,
     }  # fmt: skip
     found = Footprint(baseline, stages, cache, bill, budget, worker, extra)
-    if not (processes and takes.shared):
-        return found
     tiles = -(-p // CENTER_TILE)
+    if not (takes.shared and 0 < processes <= tiles):
+        return found
     share = takes.shared * -(-tiles // processes) // tiles
     rows = reading + needed // processes + ids
     # What is sent is held as arrays, as a message, and as it came; meanwhile a step is computed.
-    sharing = replace(found, share=True, worker=worker | {"share": share, "rows": rows, "step": 4 * takes.exchanged})
+    worker |= {"share": share, "rows": rows, "thread": thread + 2 * BEGUN_BYTES}
+    worker["step"] = 4 * takes.exchanged + 2 * LOG_BYTES
+    # The driver has the steps since the workers wrote their shares; weights when a pass is evaluated, and at the end. A
+    # set of shares that is held here, for want of a directory, comes while the one before is still there.
+    stages = stages | {"train": takes.waiting + 4 * takes.exchanged + 2 * LOG_BYTES + 3 * weights}
+    if validate:
+        stages["train"] += evaluation + takes.centers + weights
+    sharing = replace(found, share=True, worker=worker, stages=stages)
     return sharing if sharing.worker_bytes() <= max(budget, found.worker_bytes()) else found
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from streamkern.data.stream import Scan, Stream
 from streamkern.data.targets import Continuous, Encoding
-from streamkern.execute.base import Parts, Placement, Position
+from streamkern.execute.base import Parts, Placement, Position, ShareDirectory, SharedPlacement, SharedState
+from streamkern.execute.shares import read_tiles
 from streamkern.memory import release
 from streamkern.solvers.base import Failure, Iteration, Problem, Solver, row_bytes, steps_ahead
 from streamkern.solvers.left_out import LeftOut
@@ -144,6 +146,10 @@ class Checkpoint:
 class Keeper(Protocol):
     """Keeps checkpoints."""
 
+    @property
+    def shares(self) -> ShareDirectory | None:
+        """Where workers that share the centers out keep their shares of a state; None for nowhere."""
+
     def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
         """Keep a checkpoint if one is due, without making the step wait; called after each step and part of a sweep.
 
@@ -177,10 +183,10 @@ def train(
         keeper: keeps checkpoints.
     """
     release()
-    begun = start or Checkpoint(iteration.init(), halvings=iteration.report.get("halvings", 0))
-    loop = _Loop(problem, iteration, patience, on_step, begun, keeper)
+    loop = _Loop(problem, iteration, patience, on_step, start, keeper)
     try:
         failure = loop.run()
+        weights = loop.weights()
     except BaseException:
         if keeper is not None:
             keeper.interrupted(loop.now)
@@ -189,7 +195,6 @@ def train(
         loop.close()
     now = loop.now
     state = iteration.settle(now.state)
-    weights = now.best[0] if now.best is not None and patience is not None else iteration.weights(state)
     if failure is None and not np.isfinite(weights).all():
         failure = Failure("non-finite", "The weights are not finite.", "compute in float64, or check the data's scale")
     left_out, sums, history = iteration.left_out(state), iteration.sums(state), list(now.history)
@@ -234,11 +239,11 @@ class _Loop:
         iteration: Iteration,
         patience: int | None,
         on_step: Callable[[Progress], None],
-        now: Checkpoint,
+        start: Checkpoint | None,
         keeper: Keeper | None,
     ) -> None:
         self.problem, self.iteration, self.patience = problem, iteration, patience
-        self.on_step, self.now, self.keeper = on_step, now, keeper
+        self.on_step, self.keeper = on_step, keeper
         self.outputs = problem.encoding.outputs
         self.steps = iteration.stream.steps if iteration.minibatches else 0
         target = problem.train.target
@@ -246,8 +251,43 @@ class _Loop:
         self.ahead = steps_ahead(iteration.stream.batch_rows, width)
         self.total_rows = iteration.epochs * iteration.stream.rows * (iteration.minibatches + iteration.sweeps)
         self.scan = Scan(iteration.stream.assembly, SCAN_ROWS)
-        self.placement = _placed(problem, iteration) if self.steps else None
-        self.started = time.perf_counter() - now.seconds
+        self.shared = self._share() if self.steps else None
+        self.lanes: Placement | None = None
+        if self.steps and self.shared is None:
+            work = StepWork(iteration.stream, iteration.contribution, iteration.companions)
+            self.lanes = problem.executor.place(work, iteration.stream.lanes)
+        self.now = self._first(start)
+        self.started = time.perf_counter() - self.now.seconds
+
+    def _share(self) -> SharedPlacement | None:
+        """The placement of steps where the centers are shared out; None where they are not."""
+        problem, iteration = self.problem, self.iteration
+        work = iteration.shared_work if problem.share and problem.executor.processes else None
+        keep = None if self.keeper is None else self.keeper.shares
+        return None if work is None else problem.executor.share(work, iteration.constants, keep)
+
+    def _first(self, start: Checkpoint | None) -> Checkpoint:
+        """Where training begins: its state as it is held here, whole or shared out, whatever it was before."""
+        iteration = self.iteration
+        if start is None:
+            state = iteration.init() if self.shared is None else SharedState()
+            return Checkpoint(state, halvings=iteration.report.get("halvings", 0))
+        if self.shared is not None and not isinstance(start.state, SharedState):
+            return replace(start, state=SharedState(iteration.tiles(start.state)))
+        if self.shared is None and isinstance(start.state, SharedState):
+            keep = None if self.keeper is None else self.keeper.shares
+            return replace(start, state=_whole(iteration, start.state, keep))
+        return start
+
+    def weights(self) -> Array:
+        """The solution: that of the last state, or of the best pass on the validation rows."""
+        now = self.now
+        return now.best[0] if now.best is not None and self.patience is not None else self._weights(now.state)
+
+    def _weights(self, state: Any) -> Array:
+        if self.shared is not None:
+            return self.iteration.in_order(self.shared.weights(state))
+        return self.iteration.weights(self.iteration.settle(state))
 
     @property
     def seconds(self) -> float:
@@ -317,12 +357,14 @@ class _Loop:
 
     def step(self) -> Failure | None:
         """One minibatch."""
-        assert self.placement is not None
-        now, iteration = self.now, self.iteration
+        now, iteration, shared = self.now, self.iteration, self.shared
         position = now.position
         ahead = _ahead(position, self.ahead, self.steps, iteration.epochs)
-        placement, broadcast = self.placement
-        result = placement.step(position, broadcast(now.state), ahead)
+        if shared is not None:
+            result = shared.step(position, now.state, ahead)
+        else:
+            assert self.lanes is not None
+            result = self.lanes.step(position, iteration.broadcast(now.state), ahead)
         loss, rows = float(result.parts[-2]) / self.outputs, int(result.parts[-1])
         mean = loss / max(1, rows)
         scale = max(now.scale, mean) if now.rows < _SETTLING else now.scale
@@ -333,7 +375,10 @@ class _Loop:
         if failure:
             return failure
         started = time.perf_counter()
-        state = iteration.update(now.state, result.parts, position)
+        if shared is not None:
+            state = shared.after(position, now.state, result.parts)
+        else:
+            state = iteration.update(now.state, result.parts, position)
         timeline = result.timeline() | {"update": time.perf_counter() - started}
         self._advance(
             replace(
@@ -368,7 +413,7 @@ class _Loop:
         entry: dict[str, Any] = {"pass": pass_, "loss": now.pass_loss / max(1, now.pass_rows), "rows": now.rows}
         if problem.validation is not None:
             state = iteration.settle(state)
-            weights = iteration.weights(state)
+            weights = self._weights(state)
             before = time.perf_counter()
             metrics = score(problem.executor, problem.assembly(problem.validation), problem.predictor(), weights)
             scoring += time.perf_counter() - before
@@ -397,18 +442,22 @@ class _Loop:
 
     def close(self) -> None:
         """Release resident state on the workers."""
-        if self.placement is not None:
-            self.placement[0].close()
+        for placement in (self.shared, self.lanes):
+            if placement is not None:
+                placement.close()
 
 
-def _placed(problem: Problem, iteration: Iteration) -> tuple[Placement, Callable[[Any], Any]]:
-    """The placement of steps, and the function from a state to its broadcast part; centers are shared if possible."""
-    shared = iteration.shared_work if problem.share and problem.executor.processes else None
-    placement = None if shared is None else problem.executor.share(shared, iteration.part)
-    if placement is not None:
-        return placement, lambda state: state
-    work = StepWork(iteration.stream, iteration.contribution, iteration.companions)
-    return problem.executor.place(work, iteration.stream.lanes), iteration.broadcast
+def _whole(iteration: Iteration, state: SharedState, keep: ShareDirectory | None) -> Any:
+    """The state of a training whose centers were shared out, as a process holds it that has them all."""
+    base, work = state.base, iteration.shared_work
+    assert work is not None
+    found = iteration.init()
+    if base is not None:
+        folder = Path() if keep is None else keep.folder
+        found = iteration.joined(base.steps, read_tiles(folder, base, range(work.leaves)))
+    for position, parts in state.log:
+        found = iteration.update(found, parts, position)
+    return found
 
 
 def _zero_loss(key: tuple[int, int, int], stream: Stream, outputs: int) -> tuple[float, int]:

@@ -132,6 +132,7 @@ class Memory:
         shared: of centers and what belongs to them, where they are shared out over workers: of all workers together; 0
             where the method cannot share them out.
         exchanged: of the rows and sums of a step, which then each worker has.
+        waiting: of the process that updates, while it does not, and holds no state.
     """
 
     setup: int
@@ -145,6 +146,7 @@ class Memory:
     sweeps: int
     shared: int
     exchanged: int
+    waiting: int
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ class _Run:
     def memory(self, model_rows: int) -> Memory:
         """Bytes of the method."""
         iteration, meter = self.iteration, self.meter
-        setup = max(self.setup_peak, meter.peak)
+        setup, waiting = max(self.setup_peak, meter.peak), meter.alive
         basis = self.problem.predictor()
         centers = self.problem.held.nbytes + basis_bytes(basis)
         meter.peak = before = meter.alive
@@ -244,7 +246,7 @@ class _Run:
         batch = iteration.stream.batch_rows if iteration.minibatches else 0
         return Memory(
             setup, meter.peak, self.block, self.sums, self.state, centers, evaluation, batch, iteration.sweeps,
-            *self._shared(),
+            *self._shared(), waiting,
         )  # fmt: skip
 
     def device_peak(self, model_rows: int) -> int:
@@ -264,10 +266,12 @@ class _Run:
         work = iteration.shared_work
         if work is None:
             return 0, 0
-        held, part, block = work.hold(0), iteration.part(iteration.init(), 0), work.build(0, 0, 0)
-        ((sums, values),) = work.forward(held, part, [block])
+        held, block = work.hold(0), work.build(0, 0, 0)
+        part = work.start(held, iteration.constants(0), None, 0)
+        ((sums, values),) = work.forward(held, part, [block], [None])
+        copies = _bytes(tuple(work.kept(part).values()))  # while they are written
         return (
-            _bytes(held) + _bytes(part) + size.lanes * _bytes(values),
+            _bytes(held) + _bytes(part) + copies + size.lanes * _bytes(values),
             size.lanes * (_bytes(block) + _bytes(sums)),
         )
 

@@ -174,11 +174,42 @@ def load_artifact(
         StorageError: nothing is there.
         ModelFormatError: it is another kind, of a newer format, or its bytes differ from those written.
     """
+    target, manifest, metadata, first = _opened(Path(path), kind, links)
+    stays = {stay[0]} if stay is not None and stay[1] in manifest else set()
+    stored = {name: _described(target, name, None if first else each) for name, each in manifest.items()}
+    require_machine_room(sum(array.stated_bytes for name, array in stored.items() if name not in stays), target, kind)
+    arrays: dict[str, Any] = {}
+    for name, array in stored.items():
+        try:
+            arrays[name], found = (None, _walked(array, first)) if name in stays else _read(array, first)
+        except StorageError as error:
+            raise _unreadable(target, name, error.what, error.where) from error
+        if first and found != manifest[name]:
+            raise _unreadable(target, name, "it is damaged: its checksum differs")
+    for name in stays & stored.keys():
+        assert stay is not None
+        arrays[name] = SavedRows(stored[name], arrays[stay[1]])
+    return arrays, metadata
+
+
+def open_artifact(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, ArtifactArray], dict[str, Any]]:
+    """Return the arrays of an artifact by name, none of them read yet, and its metadata.
+
+    Raises:
+        StorageError: nothing is there.
+        ModelFormatError: it is another kind, of another format, or its description is damaged.
+    """
+    target, manifest, metadata, _ = _opened(Path(path), kind, links=True)
+    return {name: _described(target, name, each) for name, each in manifest.items()}, metadata
+
+
+def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], dict[str, Any], bool]:
+    """The directory of an artifact, the manifest of its arrays, its metadata, and whether its format is the first."""
     target = target_or_previous(Path(path))
     if target is None:
         raise StorageError(
             f"There is no {kind} here.",
-            where=os.fspath(path),
+            where=str(path),
             expected=f"the directory of a {kind}",
             remedy="check the path",
         )
@@ -204,21 +235,7 @@ def load_artifact(
             expected="the checksum it was written with",
             remedy="restore it from a copy",
         )
-    stays = {stay[0]} if stay is not None and stay[1] in manifest else set()
-    stored = {name: _described(target, name, None if first else each) for name, each in manifest.items()}
-    require_machine_room(sum(array.stated_bytes for name, array in stored.items() if name not in stays), target, kind)
-    arrays: dict[str, Any] = {}
-    for name, array in stored.items():
-        try:
-            arrays[name], found = (None, _walked(array, first)) if name in stays else _read(array, first)
-        except StorageError as error:
-            raise _unreadable(target, name, error.what, error.where) from error
-        if first and found != manifest[name]:
-            raise _unreadable(target, name, "it is damaged: its checksum differs")
-    for name in stays & stored.keys():
-        assert stay is not None
-        arrays[name] = SavedRows(stored[name], arrays[stay[1]])
-    return arrays, metadata
+    return target, manifest, metadata, first
 
 
 def _marks(target: Path, kind: str) -> dict[str, Any]:

@@ -104,13 +104,27 @@ class ArtifactArray:
         Raises:
             StorageError: a chunk is missing or damaged.
         """
-        for number in range(self.chunks):
-            data = np.frombuffer(self._decoded(number), self.dtype)
-            if not self.shape:
-                yield (), data.reshape(())
-                continue
-            rows = slice(number * self.rows, min((number + 1) * self.rows, self.shape[0]))
-            yield rows, data.reshape(self.rows, *self.shape[1:])[: rows.stop - rows.start]
+        return map(self._tile, range(self.chunks))
+
+    def part(self, a: int, b: int) -> Array:
+        """Return rows a to b, reading the chunks that they lie in.
+
+        Raises:
+            StorageError: one of these chunks is missing or damaged.
+        """
+        found = np.empty((b - a, *self.shape[1:]), self.dtype)
+        for number in range(a // self.rows, -(-b // self.rows) if found.size else 0):
+            rows, tile = self._tile(number)
+            start, stop = max(a, rows.start), min(b, rows.stop)
+            found[start - a : stop - a] = tile[start - rows.start : stop - rows.start]
+        return found
+
+    def _tile(self, number: int) -> tuple[Any, Array]:
+        data = np.frombuffer(self._decoded(number), self.dtype)
+        if not self.shape:
+            return (), data.reshape(())
+        rows = slice(number * self.rows, min((number + 1) * self.rows, self.shape[0]))
+        return rows, data.reshape(self.rows, *self.shape[1:])[: rows.stop - rows.start]
 
     def _decoded(self, number: int) -> bytearray:
         path = self.place / _key(self.shape, number)

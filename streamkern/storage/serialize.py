@@ -5,8 +5,10 @@ Only classes marked with ``serializable`` can come back, field by field: reading
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -64,6 +66,54 @@ def load_value(path: str | os.PathLike[str], kind: str) -> Any:
     return unflatten(metadata.get("value"), arrays)
 
 
+@serializable
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """A value of many small arrays, with one array for those of each dtype: a file each would take too long.
+
+    Attributes:
+        tree: the value as JSON text, with references to arrays, see ``flatten``.
+        index: by name of an array: its dtype, the place of its first number, and its shape.
+        numbers: by dtype, the numbers of all arrays one after another.
+    """
+
+    tree: str
+    index: dict[str, Any]
+    numbers: dict[str, Array]
+
+
+def bundled(value: Any) -> Bundle:
+    """Join the arrays of a value, see ``Bundle``.
+
+    Raises:
+        TypeError: something in it is neither data nor a serializable class.
+    """
+    tree, arrays = flatten(value)
+    index, pieces, ends = dict[str, Any](), dict[str, list[Array]](), dict[str, int]()
+    for name, array in arrays.items():
+        dtype = array.dtype.str
+        index[name] = [dtype, ends.get(dtype, 0), list(array.shape)]
+        pieces.setdefault(dtype, []).append(array.reshape(-1))
+        ends[dtype] = ends.get(dtype, 0) + array.size
+    return Bundle(json.dumps(tree), index, {name: np.concatenate(each) for name, each in pieces.items()})
+
+
+def unbundled(bundle: Bundle) -> Any:
+    """Return the value that ``bundled`` was given.
+
+    Raises:
+        ModelFormatError: it is not a result of ``bundled``, or holds a class that this release does not know.
+    """
+    try:
+        arrays = dict[str, Array]()
+        for name, (dtype, first, shape) in bundle.index.items():
+            arrays[name] = bundle.numbers[dtype][first : first + math.prod(shape)].reshape(shape)
+        tree = json.loads(bundle.tree)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(error) from error
+    return unflatten(tree, arrays)
+
+
 def flatten(value: Any) -> tuple[Any, dict[str, Array]]:
     """A value as JSON, with references to arrays; and the arrays by name.
 
@@ -106,12 +156,16 @@ def unflatten(tree: Any, arrays: dict[str, Array]) -> Any:
     try:
         return _unflatten(tree, arrays)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ModelFormatError(
-            f"A kept state cannot be read: {type(error).__name__} {error}.",
-            where="a result that an earlier run has kept",
-            expected="a file that this release of streamkern writes",
-            remedy="delete it: its content is computed again",
-        ) from error
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> ModelFormatError:
+    return ModelFormatError(
+        f"A kept state cannot be read: {type(error).__name__} {error}.",
+        where="a result that an earlier run has kept",
+        expected="a file that this release of streamkern writes",
+        remedy="delete it: its content is computed again",
+    )
 
 
 def _unflatten(tree: Any, arrays: dict[str, Array]) -> Any:

@@ -19,7 +19,7 @@ from streamkern.data import from_arrays
 from streamkern.data.stream import Assembly, Block, Scan
 from streamkern.data.targets import Classes
 from streamkern.errors import DataError
-from streamkern.execute.base import Executor, Parts, Position, Stack, Tree
+from streamkern.execute.base import Executor, Parts, Position, Stack, Tile, Tree
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.kernels import Laplace
 from streamkern.solvers import EigenPro, Problem, train
@@ -74,7 +74,7 @@ class Dawdling(OrderSensitive):
 class SharedSums:
     """Shared work whose sums have other bits in any other order; see ``streamkern.execute.base.SharedWork``.
 
-    A tile's part is a number, which each step changes.
+    A tile's part of a state is a number, which each step changes, in an array of one row.
 
     Args:
         leaves: tiles.
@@ -96,34 +96,52 @@ class SharedSums:
     def hold(self, leaf: int) -> tuple[int, Array]:
         return leaf, OrderSensitive(50).build(9, leaf, 0)
 
-    def forward(self, held: tuple[int, Array], part: np.float32, blocks: Sequence[Array]) -> list[tuple[Parts, Any]]:
+    def start(self, held: tuple[int, Array], constants: None, kept: Tile | None, steps: int) -> Array:
+        return np.ones(1, np.float32) if kept is None else kept["number"].copy()
+
+    def kept(self, part: Array) -> Tile:
+        return {"number": part}
+
+    def weights(self, part: Array) -> Array:
+        return part[:, None]
+
+    def begin(self, held: tuple[int, Array], block: Array) -> tuple[Array]:
+        return (block * held[1],)
+
+    def forward(
+        self, held: tuple[int, Array], part: Array, blocks: Sequence[Array], begun: Sequence[tuple[Array, ...] | None]
+    ) -> list[tuple[Parts, Any]]:
         leaf, tile = held
         if leaf == self.leaves - 1:
             if self.seconds < 0:
                 raise DataError("A bad tile.", where=f"tile {leaf}")
             time.sleep(self.seconds)
-        return [((tile * block * part,), block * tile) for block in blocks]
+        values = [block * tile if made is None else made[0] for block, made in zip(blocks, begun, strict=True)]
+        return [((each * part,), each) for each in values]
 
     def respond(self, block: Array, *sums: Array) -> Array:
         return sums[0] - block
 
-    def backward(self, part: np.float32, values: Array, response: Array) -> Parts:
+    def backward(self, part: Array, values: Array, response: Array) -> Parts:
         return (values * response * part,)
 
     def contribute(self, block: Array, response: Array, *sums: Array) -> Parts:
         return response, *sums, Stack((os.getpid(),)), 1
 
-    def advance(self, held: tuple[int, Array], part: np.float32, parts: Parts) -> np.float32:
-        return part * np.float32(0.5) + np.float32(np.tanh(parts[1][held[0]]))
+    def advance(self, held: tuple[int, Array], part: Array, parts: Parts) -> Array:
+        part *= np.float32(0.5)  # as parts may: what a state keeps is copied before
+        part += np.tanh(parts[1][held[0]])
+        return part
 
-    def expected(self, steps: int) -> list[Parts]:
-        """What steps from the state 1, 1, .. on sum to, tile after tile in one thread."""
-        held, state, found = list(map(self.hold, range(self.leaves))), [np.float32(1)] * self.leaves, list[Parts]()
+    def expected(self, steps: int) -> tuple[list[Parts], list[Array]]:
+        """Sums of steps from the first state on, tile after tile in one thread; and the tiles' parts after them."""
+        held, found = list(map(self.hold, range(self.leaves))), list[Parts]()
+        state = [self.start(tile, None, None, 0) for tile in held]
         for step in range(steps):
             total = Tree(self.lanes)
             for lane in range(self.lanes):
                 block, F, G = self.build(0, lane, step), Tree(self.leaves), Tree(self.leaves)
-                made = [self.forward(tile, part, [block])[0] for tile, part in zip(held, state, strict=True)]
+                made = [self.forward(tile, part, [block], [None])[0] for tile, part in zip(held, state, strict=True)]
                 for leaf, (sums, _) in enumerate(made):
                     F.put(0, leaf, sums)
                 response = self.respond(block, *F.total())
@@ -132,7 +150,7 @@ class SharedSums:
                 total.put(0, lane, self.contribute(block, response, *G.total()))
             found.append(total.total())
             state = [self.advance(tile, part, found[-1]) for tile, part in zip(held, state, strict=True)]
-        return found
+        return found, state
 
 
 @dataclass

@@ -9,7 +9,8 @@ Each line is a process of its own: Laplace kernel of bandwidth 20, centers drawn
 default solver settings; where every row is a center EigenPro 2, as ``solver="auto"`` takes it), ``packed``,
 ``eigenpro2`` with every row a center, each with a line for every budget; ``exact``, ``inexact`` and ``delayed`` with
 the largest budget; ``falkon``, which is preconditioned conjugate gradients; and ``published``, EigenPro 2 with every
-row a center as its authors published it, in plain NumPy. ``--rows`` takes the first rows of the training set. Seconds
+row a center as its authors published it, in plain NumPy; ``pytorch`` the same with kernel values by PyTorch, where it
+is installed. ``--rows`` takes the first rows of the training set. Seconds
 are those of the fit, by the clock, and the processor's, of all threads and from the start to the trained model; the
 peak is of the process's resident memory. The last line is promise 9: by how much a line of ``auto`` is below one with
 no more centers and no more memory.
@@ -32,7 +33,7 @@ import numpy as np
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
 PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
-EVERY_ROW = ("eigenpro2", "published")
+EVERY_ROW = ("eigenpro2", "published", "pytorch")
 EVERY_BUDGET = ("auto", "packed", "eigenpro2")
 SIDES = (*PROJECTIONS, "falkon", *EVERY_ROW)
 
@@ -52,8 +53,8 @@ def one(side: str, p: int, memory: str, rows: int, passes: int, seed: int) -> di
 
     (X, y), (T, t) = images("train"), images("t10k")
     X, y = X[:rows], y[:rows]
-    if side == "published":
-        return published(X, y, T, t, passes)
+    if side in ("published", "pytorch"):
+        return published(X, y, T, t, passes, side)
     every = side == "eigenpro2" or (side == "auto" and p >= len(X))
     solver: Any = sk.EigenPro2(epochs=passes) if every else sk.EigenPro(epochs=passes, projection=side)
     if side == "falkon":
@@ -71,19 +72,29 @@ def one(side: str, p: int, memory: str, rows: int, passes: int, seed: int) -> di
     return {"how": how or type(solver).__name__, "accuracy": accuracy, "peak": peak, **spent}
 
 
-def published(X: Any, y: Any, T: Any, t: Any, passes: int) -> dict[str, Any]:
-    """EigenPro 2 in plain NumPy."""
+def by_pytorch(A: Any, B: Any) -> Any:
+    """Kernel values."""
+    import torch
+
+    a, b = torch.from_numpy(A), torch.from_numpy(B)
+    return torch.cdist(a, b).mul_(-1.0 / 20.0).exp_().numpy()
+
+
+def published(X: Any, y: Any, T: Any, t: Any, passes: int, side: str) -> dict[str, Any]:
+    """EigenPro 2 in plain NumPy, or with kernel values by PyTorch."""
     from streamkern.memory import peak_resident
     from tests.references import eigenpro2, laplace
 
     X, T = (rows.astype(np.float32) / 255 for rows in (X, T))
-    kernel, began = partial(laplace, bandwidth=20.0), time.perf_counter()
+    kernel = by_pytorch if side == "pytorch" else partial(laplace, bandwidth=20.0)
+    began = time.perf_counter()
     alpha = eigenpro2(kernel, X, np.eye(10, dtype=np.float32)[y], epochs=passes)
     training, processor, peak = time.perf_counter() - began, time.process_time(), peak_resident()
     parts = [(kernel(T[a : a + 500], X) @ alpha).argmax(axis=1) for a in range(0, len(T), 500)]
     accuracy = 100 * float(np.mean(np.concatenate(parts) == t))
     spent = {"setup": 0.0, "training": training, "processor": processor}
-    return {"how": "NumPy", "accuracy": accuracy, "peak": peak, **spent}
+    how = "PyTorch" if side == "pytorch" else "NumPy"
+    return {"how": how, "accuracy": accuracy, "peak": peak, **spent}
 
 
 def planned(p: int, rows: int, columns: int, workers: int) -> None:

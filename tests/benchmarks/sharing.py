@@ -34,6 +34,7 @@ from threadpoolctl import threadpool_limits
 import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.engine.base import CENTER_TILE
+from streamkern.execute.base import SharedState
 from streamkern.execute.dask import local
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.memory import keep_heap, release
@@ -100,10 +101,8 @@ class Side:
     def __init__(self, executor: Any, given: Problem, prepared: Any, batch: int) -> None:
         self.executor, self.iteration = executor, sk.EigenPro2(epochs=1, batch=batch).setup(given, prepared)
         self.before = executor.client.run(begin)
-        self.state, self.placement = (
-            self.iteration.init(),
-            executor.share(self.iteration.shared_work, self.iteration.part),
-        )
+        self.state = SharedState()
+        self.placement = executor.share(self.iteration.shared_work, self.iteration.constants)
         self.found: list[tuple[float, float, float, float]] = []
 
     def steps(self, first: int, count: int) -> None:
@@ -113,7 +112,7 @@ class Side:
         for step in range(count):
             ahead = [(pass_, later) for later in range(step + 1, min(step + 3, count))]
             result = self.placement.step((pass_, step), self.state, ahead)
-            self.state = self.iteration.update(self.state, result.parts, (pass_, step))
+            self.state = self.placement.after((pass_, step), self.state, result.parts)
         clock, driver = time.perf_counter() - clock, time.process_time() - driver
         after = self.executor.client.run(use)
         busiest, tiles = max(
@@ -124,9 +123,10 @@ class Side:
     def close(self) -> tuple[str, float]:
         """Digest of the weights, and the most MiB that a worker held beyond what it held before."""
         after = self.executor.client.run(use)
+        weights = np.concatenate(self.placement.weights(self.state))
         self.placement.close()
         held = max(after[name].peak - self.before[name].held for name in after) / 2**20
-        return sha256(np.ascontiguousarray(self.state.alpha)).hexdigest()[:12], held
+        return sha256(weights).hexdigest()[:12], held
 
 
 def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: Any) -> None:
@@ -138,15 +138,16 @@ def plain(path: Path, prepared: Any, batch: int, part: int, parts: int, pipe: An
     with ThreadsExecutor(1) as executor, threadpool_limits(1, user_api="blas"):
         given = problem(path, executor)
         iteration = sk.EigenPro2(epochs=1, batch=batch).setup(given, prepared)
-        work, state = iteration.shared_work, iteration.init()
+        work = iteration.shared_work
         mine = range(work.leaves * part // parts, work.leaves * (part + 1) // parts)
-        held, own = [work.hold(leaf) for leaf in mine], [iteration.part(state, leaf) for leaf in mine]
+        held = [work.hold(leaf) for leaf in mine]
+        own = [work.start(tile, iteration.constants(leaf), None, 0) for leaf, tile in zip(mine, held, strict=True)]
         blocks = [work.build(0, lane, 0) for lane in range(work.lanes)]
         step = 0
         while pipe.recv():
             start, clock, after = time.process_time(), time.perf_counter(), 0.0
             for tile, some in zip(held, own, strict=True):
-                found = work.forward(tile, some, blocks)
+                found = work.forward(tile, some, blocks, [None] * len(blocks))
                 begun = time.process_time()
                 for block, (sums, values) in zip(blocks, found, strict=True):
                     work.backward(some, values, work.respond(block, *sums)[0:1])
@@ -212,7 +213,19 @@ class Still:
     def hold(self, leaf: int) -> Any:
         return None
 
-    def forward(self, held: Any, part: Any, blocks: Any) -> Any:
+    def start(self, held: Any, constants: Any, kept: Any, steps: int) -> Any:
+        return None
+
+    def kept(self, part: Any) -> Any:
+        return {"nothing": np.zeros(1)}
+
+    def weights(self, part: Any) -> Any:
+        return np.zeros((1, C))
+
+    def begin(self, held: Any, block: Any) -> Any:
+        return ()
+
+    def forward(self, held: Any, part: Any, blocks: Any, begun: Any) -> Any:
         return [((np.zeros(1000 * C // self.lanes, np.float32),), None) for _ in blocks]
 
     def respond(self, block: Any, *sums: Any) -> Any:
@@ -231,12 +244,12 @@ class Still:
 def messages(row_bytes: int, steps: int = 60) -> tuple[float, float]:
     """Seconds of a worker's processor, and of the driver's, for a step of two workers that compute nothing."""
     with local(2) as executor:
-        placement = executor.share(Still(row_bytes), lambda state, leaf: None)
+        placement = executor.share(Still(row_bytes), lambda leaf: None)
         before = driver = {}
         for step in range(steps + 10):
             if step == 10:
                 before, driver = executor.client.run(use), time.process_time()
-            placement.step((0, step), None, [(0, step + 1), (0, step + 2)])
+            placement.step((0, step), SharedState(), [(0, step + 1), (0, step + 2)])
         driver, after = time.process_time() - driver, executor.client.run(use)
         placement.close()
     return float(np.mean([after[name].seconds - before[name].seconds for name in after])) / steps, driver / steps

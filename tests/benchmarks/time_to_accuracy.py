@@ -88,6 +88,8 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
         class Looks:
             """Evaluates where training stands, on a clock that stands still meanwhile."""
 
+            shares = None
+
             def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
                 nonlocal out
                 if checkpoint.position[1] not in looked or checkpoint.swept or (steps and not checkpoint.begun):

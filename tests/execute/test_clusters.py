@@ -14,7 +14,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.errors import MemoryLimitError, StorageError
-from streamkern.execute import dask as cluster_module
+from streamkern.execute import lanes as lanes_module
 from streamkern.execute import open_executor
 from streamkern.execute.base import Allowance, Stack
 from streamkern.execute.dask import DaskExecutor
@@ -77,7 +77,7 @@ def test_two_threads_give_the_bits_of_one(data, on_one_thread, tmp_path):
 
 
 def test_workers_of_any_size_that_join_and_leave_change_no_bit(cluster, monkeypatch):
-    monkeypatch.setattr(cluster_module, "_LOOK", 0.0)
+    monkeypatch.setattr(lanes_module, "LOOK", 0.0)
     cluster.keep(1)
     with DaskExecutor(cluster.address, 1) as executor:
         (first,) = cluster.workers

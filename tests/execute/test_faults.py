@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkern.errors import StorageError
-from streamkern.execute import dask as cluster_module
+from streamkern.execute import lanes as lanes_module
 from streamkern.execute.base import partition
 from streamkern.execute.dask import DaskExecutor
 from streamkern.testing.executor import (
@@ -179,7 +179,7 @@ def test_a_sweep_waits_for_workers_and_takes_those_that_come(cluster, two):
 
 
 def test_lanes_move_to_a_worker_that_joins(cluster, monkeypatch):
-    monkeypatch.setattr(cluster_module, "_LOOK", 0.0)
+    monkeypatch.setattr(lanes_module, "LOOK", 0.0)
     cluster.keep(1)
     with DaskExecutor(cluster.address, 1) as executor:
         placement = executor.place(OrderSensitive(), 4)
@@ -202,8 +202,8 @@ def test_the_work_is_sent_once_a_placement(two, tmp_path, monkeypatch):
     work = OrderSensitive(size=10)
     work.ballast = bytes(4_000_000)
     messages = []
-    ask = cluster_module._ask
-    monkeypatch.setattr(cluster_module, "_ask", lambda placed, m: (messages.append(len(m)), ask(placed, m))[1])
+    ask = lanes_module.ask
+    monkeypatch.setattr(lanes_module, "ask", lambda placed, m: (messages.append(len(m)), ask(placed, m))[1])
     placement = two.place(work, 4)
     for step in range(20):
         placement.step((0, step), 1.0)

@@ -13,12 +13,16 @@ import pytest
 import streamkern as sk
 from streamkern.data.targets import Continuous
 from streamkern.errors import DataError, StorageError
-from streamkern.execute.base import Tree
-from streamkern.execute.dask import DaskExecutor, SharedLanes
-from streamkern.execute.shared import Route
+from streamkern.events import EventLog
+from streamkern.execute.base import LOG_STEPS, ShareDirectory, SharedState, Tree
+from streamkern.execute.dask import DaskExecutor
+from streamkern.execute.shared import Route, sees
+from streamkern.execute.shared_lanes import SharedLanes
+from streamkern.execute.shares import require_whole
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.execute.wire import dumps
 from streamkern.pipeline import load_pipeline
+from streamkern.pipeline.checkpoints import Checkpoints
 from streamkern.solvers import Problem, train
 from streamkern.testing.executor import SharedSums
 
@@ -52,12 +56,13 @@ def workers_of(cluster, number, **settings):
         yield executor
 
 
-def weights(rows, executor, on_step=lambda progress: None, **changes):
+def weights(rows, executor, on_step=lambda progress: None, keeper=None, start=None, **changes):
     """Of EigenPro 2 after a pass."""
     dtype = np.dtype(np.float32)
     centers = sk.AllRows().choose(rows, executor, dtype)
     problem = Problem(rows, Continuous(np.zeros(2)), sk.Laplace(3.0), centers, executor, dtype=dtype, **changes)
-    outcome = train(problem, sk.EigenPro2(epochs=1, s=300, batch=1500).setup(problem), on_step=on_step)
+    iteration = sk.EigenPro2(epochs=1, s=300, batch=1500).setup(problem)
+    outcome = train(problem, iteration, on_step=on_step, keeper=keeper, start=start)
     assert outcome.failure is None
     return outcome.weights
 
@@ -68,9 +73,13 @@ def expected(rows):
         return weights(rows, executor)
 
 
-def steps(placement, count):
-    """Sums of as many steps, from the state 1, 1, .. on, which the placement keeps."""
-    return [placement.step((0, step), [np.float32(1)] * 7, [(0, step + 1)]).parts for step in range(count)]
+def steps(placement, count, state=None, ahead=True):
+    """Sums of as many steps from the first state on, and the state after them."""
+    state, found = state or SharedState(), []
+    for step in range(state.steps, state.steps + count):
+        found.append(placement.step((0, step), state, [(0, step + 1)] if ahead else []).parts)
+        state = placement.after((0, step), state, found[-1])
+    return found, state
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -86,11 +95,15 @@ def test_weights_are_those_of_threads_whatever_the_workers(cluster, rows, expect
 @pytest.mark.parametrize("workers", [1, 3])
 def test_sums_are_added_in_the_order_of_the_tree_over_several_steps(cluster, workers):
     with workers_of(cluster, workers) as executor:
-        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        for found, wanted in zip(steps(placement, 4), SharedSums().expected(4), strict=True):
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        expected, weights = SharedSums().expected(4)
+        sums, state = steps(placement, 4)
+        for found, wanted in zip(sums, expected, strict=True):
             np.testing.assert_array_equal(found[0], wanted[0])
             np.testing.assert_array_equal(found[1], wanted[1])
             assert found[-1] == 3
+        # The workers, who were asked for a fifth step, are not where the driver is.
+        np.testing.assert_array_equal(np.ravel(placement.weights(state)), np.ravel(weights))
         placement.close()
 
 
@@ -113,21 +126,15 @@ def test_a_worker_killed_within_a_step_changes_no_bit(cluster, rows, expected, v
         assert executor.losses == 1
 
 
-def updated(state, parts):
-    """The state after a step, as the driver's update would make it."""
-    work = SharedSums()
-    return [work.advance(work.hold(leaf), state[leaf], parts) for leaf in range(7)]
-
-
 @pytest.mark.parametrize("ahead", [[], [(0, 1)]], ids=["asked for", "run ahead"])
 def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster, ahead):
     with workers_of(cluster, 2) as executor:
-        placement = executor.share(SharedSums(seconds=1.0), lambda state, leaf: state[leaf])
-        state, wanted = [np.float32(1)] * 7, SharedSums().expected(2)
-        placement.step((0, 0), state, ahead)
+        placement = executor.share(SharedSums(seconds=1.0), lambda leaf: None)
+        wanted, _ = SharedSums().expected(2)
+        _, state = steps(placement, 1, ahead=bool(ahead))
         timer = threading.Timer(0.5, cluster.workers[1].kill)
         timer.start()
-        result = placement.step((0, 1), updated(state, wanted[0]))
+        result = placement.step((0, 1), state)
         timer.join()
         np.testing.assert_array_equal(result.parts[1], wanted[1][1])
         assert (result.losses, len(result.shares)) == (1, 1)
@@ -137,16 +144,40 @@ def test_the_step_in_which_a_worker_is_killed_is_repeated(cluster, ahead):
 
 def test_workers_compute_the_next_step_of_a_pass_before_the_driver_asks_for_it(cluster):
     with workers_of(cluster, 2) as executor:
-        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        state, wanted = [np.float32(1)] * 7, SharedSums().expected(2)
-        placement.step((0, 0), state, [(0, 1), (1, 0)])
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        wanted, _ = SharedSums().expected(2)
+        first = placement.step((0, 0), SharedState(), [(0, 1), (1, 0)])
+        state = placement.after((0, 0), SharedState(), first.parts)
         start = time.monotonic()
         while not placement._asked[0, 1].done():
             assert time.monotonic() < start + 30
             time.sleep(0.05)
-        found = placement.step((0, 1), updated(state, wanted[0]), [(1, 0)]).parts
+        found = placement.step((0, 1), state, [(1, 0)]).parts
         np.testing.assert_array_equal(found[1], wanted[1][1])
         assert not placement._asked  # between passes the workers evaluate
+        placement.close()
+
+
+def test_who_waits_for_sums_evaluates_values_of_the_next_step(cluster, tmp_path):
+    """The worker of the last tile is late, so the root waits, and takes what it evaluated meanwhile."""
+    with workers_of(cluster, 2) as executor:
+
+        def note(folder):
+            from streamkern.testing.executor import SharedSums
+
+            begin = SharedSums.begin
+
+            def noted(work, held, block):
+                (folder / str(held[0])).touch()
+                return begin(work, held, block)
+
+            SharedSums.begin = noted
+
+        executor.client.run(note, tmp_path)
+        placement = executor.share(SharedSums(seconds=0.3), lambda leaf: None)
+        sums, state = steps(placement, 3)
+        assert {"0", "1", "2", "3"} <= {place.name for place in tmp_path.iterdir()}
+        agree(sums, state, placement)
         placement.close()
 
 
@@ -154,16 +185,168 @@ def test_a_step_that_overtakes_an_earlier_one_on_its_way_waits_for_it(cluster):
     """Two requests on connections of their own come in any order; with sums of a state that has not come about yet,
     weights were wrong without a word."""
     with workers_of(cluster, 2) as executor, executor.client.as_current():
-        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        placement._place([np.float32(1)] * 7)
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        placement._place(SharedState())
         root = placement._actors[0]
-        second = root.actor.step(dumps((2, (0, 1), ())))
+        second = root.actor.step(dumps((2, (0, 1), (), None)))
         time.sleep(0.5)
-        first = root.actor.step(dumps((1, (0, 0), ((0, 1),))))
-        for call, wanted in zip((first, second), SharedSums().expected(2), strict=True):
+        first = root.actor.step(dumps((1, (0, 0), ((0, 1),), None)))
+        for call, wanted in zip((first, second), SharedSums().expected(2)[0], strict=True):
             done = executor.opened(call.result(timeout=30), root.address)
             np.testing.assert_array_equal(done.parts[1], wanted[1])
         placement.close()
+
+
+# ----------------------------------------------------------------------------------------------- shares that are kept
+
+
+def kept_in(folder, said=None, seconds=0.0):
+    """A directory for sets of shares; warnings go to ``said``."""
+    return ShareDirectory(folder, seconds, (lambda message: None) if said is None else said.append)
+
+
+def until_kept(placement, state, name=True):
+    """Steps until the state stands on a newer set of shares, in files or in memory; their sums, and the state."""
+    sums, before = [], state.base
+    start = time.monotonic()
+    while state.base is before or bool(state.base.name) != name:
+        more, state = steps(placement, 1, state)
+        sums += more
+        assert time.monotonic() < start + 60
+    return sums, state
+
+
+def agree(sums, state, placement):
+    """Sums and weights are those of one thread."""
+    expected, weights = SharedSums().expected(len(sums))
+    for found, wanted in zip(sums, expected, strict=True):
+        np.testing.assert_array_equal(found[1], wanted[1])
+    np.testing.assert_array_equal(np.ravel(placement.weights(state)), np.ravel(weights))
+
+
+def test_workers_write_their_shares_and_others_go_on_from_them(cluster, tmp_path, monkeypatch):
+    """The driver writes nothing; three workers read the shares of two."""
+
+    def refuse(*given):
+        raise AssertionError("the driver wrote a share")
+
+    monkeypatch.setattr("streamkern.execute.shared_lanes.write_share", refuse)
+    with workers_of(cluster, 2) as executor:
+        placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path))
+        sums, state = until_kept(placement, SharedState())
+        placement.close()
+        assert [place.name for place in sorted((tmp_path / state.base.name).iterdir())] == [
+            "share-000000",
+            "share-000004",
+        ]
+        assert len(state.log) < len(sums)
+        require_whole(tmp_path, state.base)
+    with workers_of(cluster, 3) as executor:
+        placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path, seconds=1e6))
+        more, state = steps(placement, 2, state)
+        agree([*sums, *more], state, placement)
+        placement.close()
+
+
+def test_a_worker_killed_while_it_writes_its_share_costs_that_set_only(cluster, tmp_path):
+    """Nothing names the set that it leaves unfinished, and the state still stands on the one before."""
+    with workers_of(cluster, 2) as executor:
+        placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path))
+        sums, state = until_kept(placement, SharedState())
+
+        def die_at_the_next():
+            import streamkern.storage.artifact_arrays as arrays
+
+            arrays.ArrayWriter.manifest = lambda array: os._exit(9)
+
+        executor.client.run(die_at_the_next, workers=[sorted(executor.workers)[1]])
+        start = time.monotonic()
+        while not executor.losses:
+            more, state = steps(placement, 1, state)
+            sums += more
+            assert time.monotonic() < start + 60
+        whole = {place.parent.name for place in tmp_path.glob("shares-*/share-000004")}
+        assert state.base.name in whole
+        assert {place.name for place in tmp_path.glob("shares-*")} - whole  # the unfinished one
+        more, state = until_kept(placement, state)  # the one that is left has all tiles
+        assert state.base.starts == (0,)
+        agree([*sums, *more], state, placement)
+        placement.close()
+
+
+def test_shares_of_workers_that_do_not_see_the_directory_are_written_by_the_driver(cluster, tmp_path, monkeypatch):
+    with workers_of(cluster, 2) as executor:
+        first, _ = sorted(executor.workers)
+
+        def sees_it(path, token, dask_worker):
+            return dask_worker.address == first and sees(path, token)
+
+        monkeypatch.setattr("streamkern.execute.shared_lanes.sees", sees_it)
+        said = []
+        placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path, said))
+        sums, state = until_kept(placement, SharedState())
+        assert "1 of 2 workers do not see" in said[0]
+        require_whole(tmp_path, state.base)
+        executor.client.run(os._exit, 1, workers=[first], on_error="ignore")  # the other is sent all tiles
+        more, state = steps(placement, 2, state)
+        agree([*sums, *more], state, placement)
+        placement.close()
+
+
+def test_shares_that_cannot_be_written_are_held_by_the_driver_until_they_can(cluster, tmp_path):
+    with workers_of(cluster, 2) as executor:
+        said = []
+        placement = executor.share(SharedSums(), lambda leaf: None, kept_in(tmp_path, said))
+
+        def fill_the_disk(full):
+            import streamkern.execute.shared as shared
+            from streamkern.errors import StorageError
+            from streamkern.execute.shares import write_share
+
+            def refused(*given):
+                raise StorageError("the disk is full", where="here", expected="room")
+
+            shared.write_share = refused if full else write_share
+
+        executor.client.run(fill_the_disk, True)
+        sums, state = until_kept(placement, SharedState(), name=False)
+        assert "the disk is full" in said[0]
+        assert len(state.base.tiles) == 7
+        executor.client.run(fill_the_disk, False)
+        more, state = until_kept(placement, state)
+        agree([*sums, *more], state, placement)
+        placement.close()
+
+
+def test_a_long_log_makes_a_set_before_it_is_due(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr("streamkern.execute.base.LOG_BYTES", 1)
+    with workers_of(cluster, 2) as executor:
+        for keep in (kept_in(tmp_path, seconds=1e6), None):
+            placement = executor.share(SharedSums(), lambda leaf: None, keep)
+            sums, state = until_kept(placement, SharedState(), name=keep is not None)
+            assert state.base.steps >= LOG_STEPS
+            agree(sums, state, placement)
+            placement.close()
+
+
+def test_a_training_begun_on_threads_goes_on_with_its_centers_shared_out(cluster, rows, expected, tmp_path):
+    """From a whole state, which the driver has: to the same weights."""
+
+    class Stop(Exception):
+        """An end in the middle."""
+
+    def stop(progress):
+        if progress.step == 3:
+            raise Stop
+
+    def kept(events):
+        return Checkpoints(tmp_path / "kept", events, seconds=1e6)
+
+    with EventLog() as events, kept(events) as keeper, ThreadsExecutor(2) as executor, pytest.raises(Stop):
+        weights(rows, executor, stop, keeper=keeper)
+    with EventLog() as events, kept(events) as keeper, workers_of(cluster, 2) as executor:
+        found = weights(rows, executor, keeper=keeper, start=keeper.latest()[0])
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_workers_that_are_all_killed_are_a_clear_error(cluster, rows):
@@ -180,28 +363,28 @@ def test_workers_that_are_all_killed_are_a_clear_error(cluster, rows):
 def test_what_a_worker_raises_is_raised_here_and_others_go_on(cluster):
     """The last tile belongs to a worker that the root waits for."""
     with workers_of(cluster, 3) as executor:
-        placement = executor.share(SharedSums(seconds=-1), lambda state, leaf: state[leaf])
+        placement = executor.share(SharedSums(seconds=-1), lambda leaf: None)
         with pytest.raises(DataError, match=r"(?s)A bad tile.*tile 6"):
             steps(placement, 1)
         placement.close()
-        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        np.testing.assert_array_equal(steps(placement, 1)[0][1], SharedSums().expected(1)[0][1])
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        np.testing.assert_array_equal(steps(placement, 1)[0][0][1], SharedSums().expected(1)[0][0][1])
         placement.close()
 
 
 def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
     """What the others had run ahead is given up, and made anew."""
-    monkeypatch.setattr("streamkern.execute.dask._LOOK", 0.0)
+    monkeypatch.setattr("streamkern.execute.lanes.LOOK", 0.0)
     with workers_of(cluster, 1) as executor:
-        placement = executor.share(SharedSums(), lambda state, leaf: state[leaf])
-        state, wanted = [np.float32(1)] * 7, SharedSums().expected(2)
-        assert len(placement.step((0, 0), state, [(0, 1)]).shares) == 1
+        placement = executor.share(SharedSums(), lambda leaf: None)
+        wanted, _ = SharedSums().expected(2)
+        _, state = steps(placement, 1)
         cluster.keep(2)
         start = time.monotonic()
         while len(executor.workers) < 2:
             executor.look()
             assert time.monotonic() < start + 30
-        result = placement.step((0, 1), updated(state, wanted[0]))
+        result = placement.step((0, 1), state)
         np.testing.assert_array_equal(result.parts[1], wanted[1][1])
         assert len(result.shares) == 2
         placement.close()
@@ -209,8 +392,8 @@ def test_a_worker_that_joins_is_given_tiles(cluster, monkeypatch):
 
 def test_workers_without_a_tile_are_no_reason_to_share(cluster):
     with workers_of(cluster, 2) as executor:
-        assert executor.share(SharedSums(leaves=1), lambda state, leaf: state[leaf]) is None
-        assert isinstance(executor.share(SharedSums(leaves=2), lambda state, leaf: state[leaf]), SharedLanes)
+        assert executor.share(SharedSums(leaves=1), lambda leaf: None) is None
+        assert isinstance(executor.share(SharedSums(leaves=2), lambda leaf: None), SharedLanes)
 
 
 @pytest.mark.parametrize("workers", range(1, 20))
@@ -251,8 +434,9 @@ def test_a_run_shares_out_and_evaluates(cluster, rows, tmp_path):
     assert made.footprint.share
 
 
-def test_a_driver_killed_within_a_pass_goes_on_from_its_checkpoint(cluster, place, tmp_path, command):
-    """On other workers than before: kill -9 leaves them with centers of a run that nobody ends."""
+@pytest.mark.parametrize("scheduler", ["workers", "threads"])
+def test_a_driver_killed_within_a_pass_goes_on_from_its_checkpoint(cluster, place, tmp_path, command, scheduler):
+    """On other workers than before, or on threads: kill -9 leaves workers with centers of a run that nobody ends."""
     file, folder = tmp_path / "p.py", tmp_path / "run"
     file.write_text(
         f"""
@@ -276,8 +460,15 @@ def pipeline() -> sk.Pipeline:
         time.sleep(0.01)
     process.kill()
     process.communicate()
+    (checkpoints,) = folder.glob("checkpoints/*")
+    for kept in checkpoints.glob("0*"):  # the driver has written steps, and no weights
+        assert sum(file.stat().st_size for file in kept.rglob("*") if file.is_file()) < N * 2 * (4 + 8)
+    sets = sorted(checkpoints.glob("shares-*"))
+    assert 1 <= len(sets) <= 6
+    assert [place.name for place in sorted(sets[0].iterdir())] == ["share-000000", "share-000003"]
     cluster.keep(3)
     pipeline = load_pipeline(file)
-    resumed = sk.run(pipeline, folder, scheduler=cluster.address, threads=1)
+    resumed = sk.run(pipeline, folder, scheduler=cluster.address if scheduler == "workers" else "threads", threads=1)
+    assert not list(folder.glob("checkpoints/*"))
     assert 2 * N <= resumed["resumed_rows"] < 12 * N
     assert resumed["weights_sha256"] == sk.run(pipeline, tmp_path / "threads", threads=1)["weights_sha256"]

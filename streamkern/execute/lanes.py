@@ -1,0 +1,257 @@
+"""Lanes of a step on the workers of a Dask cluster: one long-lived actor a worker, made again where one is lost."""
+
+from __future__ import annotations
+
+import platform
+import time
+from asyncio import CancelledError
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import dask
+from distributed import Future
+
+from streamkern.execute.base import Parts, Position, Share, StepResult, Tree, partition
+from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
+from streamkern.execute.threads import LanePool, Nodes
+from streamkern.execute.wire import ATTEMPTS, LostError, Shared, counts, dumps, give_way, gives_up, loads, packed
+from streamkern.memory import keep_heap
+
+T = TypeVar("T")
+
+TICK = 1.0
+"""Seconds between looks at the workers while an answer is awaited."""
+
+LOOK = 5.0
+"""Seconds between looks at the workers while answers keep coming."""
+
+GONE = ("lost", "error", "cancelled")
+"""Status of a future that will have no result."""
+
+CLOSE = 5.0
+"""Seconds that an actor may take to release its state."""
+
+
+class Cluster(Protocol):
+    """The executor whose workers lanes are placed on, see ``DaskExecutor``."""
+
+    client: Any
+    losses: int
+    step_timeout: float
+    request_counts: WorkerCounts
+
+    @property
+    def workers(self) -> dict[str, int]:
+        """Threads of every worker that takes tasks, by address."""
+
+    def look(self, age: float = 0.0) -> None:
+        """See which workers there are."""
+
+    def require_workers(self) -> None:
+        """Wait until there is a worker."""
+
+    def spread(self, payload: bytes) -> Future[Shared]:
+        """Unpickle ``payload`` once, on a worker; the others copy it when they need it."""
+
+    def opened(self, answer: bytes, worker: str | None = None) -> Any:
+        """The result of a task; its error is raised here."""
+
+    def wait(self, future: Future[T], worker: str | None = None, deadline: float | None = None) -> T:
+        """The result of a future."""
+
+    def miss(self, future: Future[Any], worker: str | None, deadline: float | None) -> None:
+        """Look for the reason why an answer that depends on ``future`` is late."""
+
+
+class Lanes:
+    """Lanes on the workers of a cluster, made again wherever there are workers when one is lost.
+
+    Args:
+        executor: whose workers.
+        payload: the pickled work.
+        lanes: how many.
+    """
+
+    def __init__(self, executor: Cluster, payload: bytes, lanes: int) -> None:
+        self.executor = executor
+        self.payload = payload
+        self.lanes = lanes
+        self._futures: list[Future[Any]] = []
+        self._actors: list[Placed] = []
+
+    def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
+        """Sum over all lanes; repeated from the start if a worker is lost.
+
+        Raises:
+            StorageError: the cluster is gone, has no workers, or loses them at every attempt.
+        """
+        before = self.executor.losses
+
+        def once() -> tuple[Parts, tuple[Share, ...], float]:
+            start = time.perf_counter()
+            self._place(state)
+            parts, shares, slowest = self._step(position, state, tuple(ahead))
+            return parts, shares, time.perf_counter() - start - slowest
+
+        (parts, shares, reduce), retries = self._tried(f"Pass {position[0] + 1}, step {position[1] + 1}", once)
+        return StepResult(parts, shares, reduce, retries, self.executor.losses - before)
+
+    def _tried(self, name: str, once: Callable[[], T]) -> tuple[T, int]:
+        """The result of calls to the actors, repeated from the start if a worker is lost; and how often it was.
+
+        Raises:
+            StorageError: the cluster is gone, has no workers, or loses them at every attempt.
+        """
+        for retries in range(ATTEMPTS):
+            try:
+                with self.executor.client.as_current():  # an actor talks through the current client
+                    return once(), retries
+            except LostError as error:
+                self._stop()
+                self._drop()
+                lost = error
+        raise gives_up(name) from lost
+
+    def close(self) -> None:
+        self._stop()
+        with self.executor.client.as_current():
+            for placed in self._actors:
+                with suppress(Exception, CancelledError):  # a worker that cannot be reached is gone
+                    self.executor.request_counts.add(placed.actor.close().result(timeout=CLOSE))
+        self._drop()
+
+    def _drop(self) -> None:
+        with suppress(Exception):  # a client that has lost its scheduler has nothing to cancel
+            self.executor.client.cancel(self._futures)
+        self._futures.clear()
+        self._actors.clear()
+
+    def _place(self, state: Any) -> None:
+        """Make actors if there are none, or if with the workers there are now a step would take fewer rounds."""
+        executor = self.executor
+        executor.look(LOOK if self._actors else 0.0)
+        executor.require_workers()
+        threads = executor.workers
+        parts = partition(self.lanes, threads)
+        if self._actors:
+            held = max(-(-len(placed.mine) // placed.threads) for placed in self._actors)
+            if held <= max(-(-len(mine) // threads[address]) for address, mine in parts.items()):
+                return
+            self.close()
+        deadline = time.monotonic() + executor.step_timeout
+        self._futures = self._submitted(parts, threads, state)
+        self._actors = [
+            Placed(address, mine, threads[address], future, executor.wait(future, address, deadline))
+            for (address, mine), future in zip(parts.items(), self._futures, strict=True)
+        ]
+
+    def _submitted(self, parts: Mapping[str, range], threads: Mapping[str, int], state: Any) -> list[Future[Any]]:
+        """An actor for each part."""
+        spread = self.executor.spread(self.payload)
+        return [
+            self.executor.client.submit(
+                LaneActor,
+                spread,
+                mine,
+                self.lanes,
+                threads[address],
+                platform.node(),
+                actor=True,
+                workers=[address],
+                pure=False,
+            )
+            for address, mine in parts.items()
+        ]
+
+    def _step(
+        self, position: Position, state: Any, ahead: tuple[Position, ...]
+    ) -> tuple[Parts, tuple[Share, ...], float]:
+        """The sums, the share of each worker, and the seconds of the slowest."""
+        executor, tree, shares, slowest = self.executor, Tree(self.lanes), list[Share](), 0.0
+        message, deadline = dumps((position, state, ahead)), time.monotonic() + executor.step_timeout
+        calls = [(placed, ask(placed, message)) for placed in self._actors]
+        for placed, call in calls:
+            done: Nodes = executor.opened(self._answer(placed, call, deadline), placed.address)
+            for (level, index), parts in done.sums.items():
+                tree.put(level, index, parts)
+            shares.append(Share(placed.address, len(placed.mine), done.wait, done.compute))
+            slowest = max(slowest, done.elapsed)
+        return tree.total(), tuple(shares), slowest
+
+    def _answer(self, placed: Placed, call: Any, deadline: float) -> bytes:
+        while True:
+            try:
+                return bytes(call.result(timeout=TICK))
+            except TimeoutError:
+                self.executor.miss(placed.future, placed.address, deadline)
+                self._require_others()
+            except (Exception, CancelledError) as error:  # exceptions of the work itself come as replies
+                raise LostError from error
+
+    def _require_others(self) -> None:
+        """Check actors that the answer of another depends on: here on none."""
+
+    def _stop(self) -> None:
+        """Make actors stop waiting for one another: here nothing."""
+
+
+class Placed(NamedTuple):
+    """An actor: where it is, its lanes, its threads, the future that keeps it alive, and its proxy."""
+
+    address: str
+    mine: range
+    threads: int
+    future: Future[Any]
+    actor: Any
+
+
+def ask(placed: Placed, message: bytes) -> Any:
+    """Ask an actor for a step.
+
+    Raises:
+        LostError: it is gone.
+    """
+    try:
+        return placed.actor.step(message)
+    except RuntimeError as error:
+        raise LostError from error
+
+
+def large_arguments() -> dask.config.set:
+    """Let tasks be submitted with arguments of any size."""
+    return dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
+
+
+class LaneActor:
+    """Some of the lanes, on a worker.
+
+    Args:
+        shared: the work.
+        mine: the lanes held here.
+        lanes: how many there are.
+        threads: how many may compute here.
+        driver: name of the driver's machine.
+    """
+
+    def __init__(self, shared: Shared, mine: range, lanes: int, threads: int, driver: str) -> None:
+        keep_heap()
+        self._shared, self._slots = shared, threads
+        self._threads = ThreadPoolExecutor(
+            threads, thread_name_prefix="streamkern", initializer=give_way, initargs=(driver,)
+        )
+        self._pool = LanePool(shared.value, mine, lanes, self._threads)
+
+    def step(self, message: bytes) -> bytes:
+        """Sums of the largest complete subtrees on this worker, and their seconds; or the exception, pickled."""
+        position, state, ahead = loads(message)
+        answer = packed(self._shared, lambda: self._pool.nodes(position, state, ahead))
+        if ahead:  # while the sums travel and the host updates
+            self._pool.begin_ahead(ahead[0], 2 * self._slots)
+        return answer
+
+    def close(self) -> ProcessCounts | None:
+        self._pool.close()
+        self._threads.shutdown()
+        return counts(self._shared)
