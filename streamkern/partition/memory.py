@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -61,18 +60,6 @@ class ShapedRows(Source):
         return "a leaf"
 
 
-def expected_leaves(partition: Partition, n: int) -> tuple[int, int]:
-    """Leaves that n rows will be cut into, and rows of the largest, with the overlap: as cuts at medians make them."""
-    if partition.leaves != "auto":
-        leaves = int(partition.leaves)
-        depth = math.floor(math.log2(leaves))
-        return leaves, math.ceil(n * ((1 + partition.overlap) / 2) ** depth)
-    depth, rows = 0, float(n)
-    while rows > partition.most:
-        depth, rows = depth + 1, rows * (1 + partition.overlap) / 2
-    return 1 << depth, math.ceil(rows)
-
-
 def encoded_bytes(data: Dataset, itemsize: int, budget: int) -> int:
     """Bytes of all encoded rows, where they are kept in memory while leaves are trained; or 0."""
     size = data.base_rows * (data.n_features * itemsize + 8 * likely_outputs(data))
@@ -115,7 +102,7 @@ class Projection:
             PlanRefusedError: it would not fit; with the remedy.
         """
         rows = planned(self.recipe)
-        return self._project(rows, *expected_leaves(self.partition, rows.base_rows))
+        return self._project(rows, *self.partition.expected(rows.base_rows))
 
     def then(self, data: Dataset, grown: Grown) -> tuple[Footprint, int]:
         """When the rows of every leaf are known; as ``first``."""
@@ -144,7 +131,7 @@ class Projection:
 
     def search(self, data: Dataset) -> Search | None:
         """The trials on a sample of all rows where the kernel of the leaves is left open; or None."""
-        leaves, n = expected_leaves(self.partition, data.base_rows)
+        leaves, n = self.partition.expected(data.base_rows)
         one, leaf = self.leaf(data, n, self.baseline)
         if not leaves_open(leaf):
             return None
@@ -176,7 +163,7 @@ class Projection:
         ids = 24 * data.base_rows + kept if recipe.train.source.in_memory else 0
         runs = scan + self.slots * _WRITING * min(RUN_BYTES, data.base_rows * row)
         scatter = ids or runs
-        sample = 3 * sample_rows(data.base_rows, d * itemsize) * row
+        sample = 3 * sample_rows(self.partition, data.base_rows, d * itemsize) * row
         room = self.budget - reading.baseline - models - ids
         at_once = int(np.clip(room // each, 1, self.slots)) if self.here else self.slots
         search = self.search(data) if self.trial else None

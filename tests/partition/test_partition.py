@@ -24,7 +24,6 @@ from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
 from streamkern.partition import grow
 from streamkern.partition.grow import Axis, Counting, axis_of, between_means, cut_at, quantile_edges
-from streamkern.partition.memory import expected_leaves
 from streamkern.partition.rows import LeafIds, Scattered
 from streamkern.partition.tree import CutTree
 from streamkern.report import read_run
@@ -551,11 +550,11 @@ def test_a_plan_of_leaves_without_centers_prices_what_a_leaf_has():
 
 def test_expected_leaves_are_those_of_cuts_at_medians():
     for leaves, rows in itertools.product((1, 2, 3, 8), (1000, 10_001)):
-        count, largest = expected_leaves(sk.Partition(leaves=leaves), rows)
+        count, largest = sk.Partition(leaves=leaves).expected(rows)
         assert count == leaves
         assert largest >= rows / leaves
-    assert expected_leaves(sk.Partition(rows=500, overlap=0.0), 1000) == (2, 500)
-    assert expected_leaves(sk.Partition(rows=500, overlap=0.1), 1000)[0] == 4
+    assert sk.Partition(rows=500, overlap=0.0).expected(1000) == (2, 500)
+    assert sk.Partition(rows=500, overlap=0.1).expected(1000)[0] == 4
 
 
 def test_a_leaf_that_was_replaced_is_noticed(tmp_path: Path):
