@@ -30,7 +30,7 @@ from streamkern.types import Rows, Target
 ENCODED_SHARE = 16
 """Encoded rows are kept for all leaves if they take up to this part of the budget; else each leaf encodes its own."""
 
-_READING = 3  # times a leaf's rows are held while they are brought together: in pieces, joined, in order
+_READING = 3  # times a leaf's rows are held while they are brought together from memory: in pieces, joined, in order
 _WRITING = 4  # times the rows of a run are: in blocks, joined, by leaf, and those at a border again
 _ROUTING = 2  # times the rows of a block are that is routed to leaves
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.execute.threads import ThreadsExecutor
 from streamkern.partition.tree import CutTree
 from streamkern.storage.serialize import serializable
-from streamkern.storage.writer import staged
+from streamkern.storage.writer import boot, staged, write_text
 from streamkern.sweep import ScanWork, gathered, sweep
 from streamkern.types import Array, IntArray
 
@@ -183,7 +184,10 @@ class Scattered:
         """
         scan = routed_scan(assembly)
         first = first_blocks(scan)
-        folder.mkdir(parents=True, exist_ok=True)
+        mark = folder / "boot"  # runs are not synced: after a start of the machine they may not be whole
+        if not mark.exists() or mark.read_text(encoding="utf-8") != boot():
+            shutil.rmtree(folder, ignore_errors=True)
+            write_text(mark, boot(), parents=True)
         missing = [run for run in range(len(first) - 1) if not (folder / _name(run)).is_file()]
         for _ in executor.imap(write_run, missing, (folder, scan, tree, first)):
             pass
@@ -305,7 +309,7 @@ def print_run(run: int, scan: Scan, tree: CutTree, first: IntArray) -> tuple[Int
 def write_run(run: int, folder: Path, scan: Scan, tree: CutTree, first: IntArray) -> None:
     """Write one run; its arguments are those of ``sorted_run``, and the folder of the runs."""
     rows, starts = sorted_run(run, scan, tree, first)
-    with staged(folder / _name(run)) as staging, open(staging, "wb") as stream:
+    with staged(folder / _name(run), sync=False) as staging, open(staging, "wb") as stream:
         for values in (starts, _digests(rows, starts), *rows):
             if values is not None:
                 stream.write(values.reshape(-1).view(np.uint8).data)
