@@ -39,7 +39,7 @@ from streamkern.partition.memory import Projection
 from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
 from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.rows import LeafRows, Prints
-from streamkern.partition.spread import Spread
+from streamkern.partition.spread import RowsOfLeaves
 from streamkern.partition.tree import CutTree, Partition
 from streamkern.partition.warm import as_champion, champion_of, request_of
 from streamkern.solvers.answers import require_two
@@ -211,9 +211,9 @@ def fit_partition(
                 facts = statistics_kept(data, recipe, executor, stages)
     data = _checked(recipe, data, facts, executor, stages)
     assembly = Assembly(data.plain(), facts.encoding, 0.0, np.dtype(recipe.dtype))
-    with Spread(assembly, executor, stages, folder, budget) as spread:
+    with RowsOfLeaves(assembly, executor, stages, folder, budget) as spread:
         if champion is None:
-            grown = _grown(recipe, partition, spread, executor, stages)
+            grown = _grown(recipe, partition, spread, stages)
         else:
             grown = _as_cut(champion.tree, spread, stages)
         release()
@@ -256,7 +256,9 @@ def _checked(recipe: PartitionRecipe, data: Dataset, facts: Statistics, executor
     return data
 
 
-def _grown(recipe: PartitionRecipe, partition: Partition, spread: Spread, executor: Executor, stages: Stages) -> Grown:
+def _grown(
+    recipe: PartitionRecipe, partition: Partition, spread: RowsOfLeaves, executor: Executor, stages: Stages
+) -> Grown:
     """The tree, level by level; each is a stage."""
     assembly = spread.assembly
     data = assembly.dataset
@@ -294,7 +296,7 @@ def _trimmed(found: T) -> T:
     return found
 
 
-def _as_cut(tree: CutTree, spread: Spread, stages: Stages) -> Grown:
+def _as_cut(tree: CutTree, spread: RowsOfLeaves, stages: Stages) -> Grown:
     """The champion's tree, with these rows in its leaves.
 
     Raises:
@@ -328,7 +330,7 @@ class _Training:
 
     recipe: LeafRecipe
     budget: int
-    spread: Spread
+    spread: RowsOfLeaves
     grown: Grown
     executor: Executor
     stages: Stages

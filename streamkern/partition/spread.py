@@ -22,7 +22,7 @@ from streamkern.storage.base import digest
 
 
 @dataclass(eq=False)
-class Spread:
+class RowsOfLeaves:
     """The rows of the leaves of a tree. A context manager: scattered rows are deleted at its end, but for an error.
 
     Args:
@@ -42,7 +42,7 @@ class Spread:
     _scattered: tuple[str, Scattered] | None = field(default=None, init=False)
     _temporary: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
 
-    def __enter__(self) -> Spread:
+    def __enter__(self) -> RowsOfLeaves:
         return self
 
     def __exit__(
