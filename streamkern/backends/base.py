@@ -241,6 +241,23 @@ class HostBackend(Backend, Protocol):
             Leaves, the second -1 where there is one alone; and weights, which sum to 1.
         """
 
+    def assign(
+        self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Return the rows that each leaf of a tree of cuts is trained on: projections below high left, from low right.
+
+        Args:
+            X: rows, shape (n, d).
+            at: those of them that are assigned, ascending, shape (k,), int64.
+            directions: as in ``route``.
+            cuts: as in ``route``.
+            children: as in ``route``.
+
+        Returns:
+            Where the rows of each leaf begin and end, shape (m + 1, 2); and the rows, leaf after leaf from the left of
+            the tree to its right, ascending within one. Projections are those of ``project``, to the bit.
+        """
+
     def project(self, X: Array, at: IntArray, direction: Array) -> Array:
         """Return X · direction in float64 of some rows, the same bits for a row whatever rows are around it.
 

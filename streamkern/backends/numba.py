@@ -114,6 +114,15 @@ class NumbaBackend:
         routes.routed(X, directions, cuts, children, float(width), leaves, weights)
         return leaves, weights
 
+    def assign(
+        self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        if X.dtype not in (np.float32, np.float64):
+            X = X.astype(np.float64)
+        spans = np.empty((len(cuts) + 1, 2), dtype=np.int64)
+        found = routes.assigned(X, _contiguous(at, np.int64), directions, cuts, children, spans)
+        return spans, found
+
     def project(self, X: Array, at: IntArray, direction: Array) -> Array:
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)

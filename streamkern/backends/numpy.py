@@ -74,6 +74,23 @@ class NumpyBackend:
         bad = ~np.isfinite(X).all(axis=1)
         return int(bad.argmax()) if bad.any() else -1
 
+    def assign(
+        self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        spans, found, done = np.empty((len(cuts) + 1, 2), dtype=np.int64), [np.empty(0, dtype=np.int64)], 0
+        waiting = [(0 if len(cuts) else -1, at)]
+        while waiting:
+            node, rows = waiting.pop()
+            if node < 0:
+                spans[-1 - node] = done, done + len(rows)
+                done += len(rows)
+                found.append(rows)
+                continue
+            t, (low, _, high) = self.project(X, rows, directions[node]), cuts[node]
+            waiting.append((int(children[node, 1]), rows[t >= low]))
+            waiting.append((int(children[node, 0]), rows[t < high]))
+        return spans, np.concatenate(found)
+
     def project(self, X: Array, at: IntArray, direction: Array) -> Array:
         t: Array = np.multiply(X[at], direction, dtype=np.float64).sum(axis=1)
         return t

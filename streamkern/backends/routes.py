@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba.core import types
 
 from streamkern.backends.compiled import loop, rows, vector
@@ -63,3 +64,61 @@ def projected(X: Any, at: Any, direction: Any, out: Any) -> None:
         for k in range(X.shape[1]):
             t += X[at[i], k] * direction[k]
         out[i] = t
+
+
+@loop(
+    lambda dtype: types.int64[::1](
+        rows(dtype, readonly=True), vector(types.int64), _table(types.float64), _table(types.float64),
+        _table(types.int64), types.Array(types.int64, 2, "C"),
+    ),
+    types.float32,
+    types.float64,
+)  # fmt: skip
+def assigned(X: Any, at: Any, directions: Any, cuts: Any, children: Any, spans: Any) -> Any:
+    """The rows of each leaf, leaf after leaf in the order of the tree; see ``HostBackend.assign``.
+
+    One cut after another: rows that come to it are projected in a loop without branches, and so are they parted.
+    """
+    n, m = at.shape[0], cuts.shape[0]
+    # Waiting cuts, the next one last, and their rows, which end where those of the next begin.
+    nodes, firsts, waiting = np.empty(m + 2, np.int64), np.empty(m + 2, np.int64), 1
+    nodes[0], firsts[0], top = (0 if m else -1), 0, n
+    held, t, left = np.empty(2 * n + 16, np.int64), np.empty(n), np.empty(n, np.int64)
+    held[:n] = at
+    out, done = np.empty(n + n // 4 + 16, np.int64), 0
+    while waiting:
+        waiting -= 1
+        node, first = nodes[waiting], firsts[waiting]
+        size = top - first
+        if node < 0:
+            if done + size > out.shape[0]:
+                more = np.empty(2 * (done + size), np.int64)
+                more[:done] = out[:done]
+                out = more
+            out[done : done + size] = held[first:top]
+            spans[-1 - node, 0], spans[-1 - node, 1] = done, done + size
+            done, top = done + size, first
+            continue
+        for i in range(size):
+            row, total = held[first + i], 0.0
+            for k in range(X.shape[1]):
+                total += X[row, k] * directions[node, k]
+            t[i] = total
+        low, high = cuts[node, 0], cuts[node, 2]
+        lefts = rights = 0
+        for i in range(size):  # rows of the right side stay in front, those of the left follow
+            row = held[first + i]
+            left[lefts] = row
+            lefts += 1 if t[i] < high else 0
+            held[first + rights] = row
+            rights += 1 if t[i] >= low else 0
+        top = first + rights
+        if top + lefts > held.shape[0]:
+            more = np.empty(2 * (top + lefts), np.int64)
+            more[:top] = held[:top]
+            held = more
+        held[top : top + lefts] = left[:lefts]
+        nodes[waiting], firsts[waiting] = children[node, 1], first
+        nodes[waiting + 1], firsts[waiting + 1] = children[node, 0], top
+        top, waiting = top + lefts, waiting + 2
+    return out[:done]

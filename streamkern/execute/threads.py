@@ -130,8 +130,10 @@ class ThreadsExecutor:
             return list(map(fn, items))
         return list(self.pool.map(fn, items))
 
-    def place(self, work: LaneWork, lanes: int) -> LanePool:
-        """All lanes in the pool."""
+    def place(self, work: LaneWork, lanes: int) -> LanePool | OneThread:
+        """All lanes in the pool; in a task whose thread is the only one, one after another."""
+        if _is_served_by(self):
+            return OneThread(work, lanes)
         return LanePool(work, range(lanes), lanes, self.pool, self.slots)
 
     def share(self, work: SharedWork, constants: Callable[[int], Any], keep: ShareDirectory | None = None) -> None:
@@ -260,3 +262,33 @@ class LanePool:
         for done in begun:
             done.ended.wait()
         self.prefetch.close()
+
+
+class OneThread:
+    """All of a run's lanes, stepped by the thread that asks for them: nothing is read ahead, and nobody waits.
+
+    Args:
+        work: of a lane.
+        lanes: how many.
+    """
+
+    def __init__(self, work: LaneWork, lanes: int) -> None:
+        self.work, self.lanes = work, lanes
+
+    def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
+        """Sums over all lanes, in the tree's order."""
+        tree, wait, compute, adding = Tree(self.lanes), 0.0, 0.0, 0.0
+        for lane in range(self.lanes):
+            started = time.perf_counter()
+            block = self.work.build(position[0], lane, position[1])
+            read = time.perf_counter()
+            parts = self.work.contribute(block, state)
+            check()
+            computed = time.perf_counter()
+            tree.put(0, lane, parts)
+            wait, compute = wait + read - started, compute + computed - read
+            adding += time.perf_counter() - computed
+        return StepResult(tree.total(), (Share("here", self.lanes, wait, compute),), adding)
+
+    def close(self) -> None:
+        """Nothing runs between two steps."""

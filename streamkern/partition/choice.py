@@ -31,7 +31,7 @@ from streamkern.partition.fit import (
     refused,
     require_partition,
 )
-from streamkern.partition.memory import Projection, expected_leaves
+from streamkern.partition.memory import Projection
 from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
 from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.partition.warm import champion_of
@@ -94,7 +94,7 @@ def by_default(recipe: Any, budget: int) -> Partition | None:
     except PlanRefusedError:
         return None
     rows = planned(recipe)
-    leaves, n = expected_leaves(partition, rows.base_rows)
+    leaves, n = partition.expected(rows.base_rows)
     one, leaf = project.leaf(rows, n, 0)
     work = (1 + SEARCH_SHARE) * leaves * nominal_work(leaf.solver, one.bill.size)
     return partition if work <= MOST_WORK else None

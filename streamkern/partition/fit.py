@@ -8,13 +8,9 @@ only leaves that were running begin anew.
 from __future__ import annotations
 
 import platform
-import shutil
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -39,10 +35,11 @@ from streamkern.memory import keeping, release
 from streamkern.model import KernelMachine, from_artifact
 from streamkern.partition.answers import classes_answers, of_constant, of_leaf, values_answers
 from streamkern.partition.grow import Ground, Grown
-from streamkern.partition.memory import Projection, encoded_bytes
+from streamkern.partition.memory import Projection
 from streamkern.partition.model import LeafBasis, PartitionedMachine, leaves_of
 from streamkern.partition.recipe import LeafRecipe, LeafStages, PartitionRecipe
-from streamkern.partition.rows import LeafIds, LeafRows, Prints, Scattered
+from streamkern.partition.rows import LeafRows, Prints
+from streamkern.partition.spread import RowsOfLeaves
 from streamkern.partition.tree import CutTree, Partition
 from streamkern.partition.warm import as_champion, champion_of, request_of
 from streamkern.solvers.answers import require_two
@@ -71,7 +68,7 @@ from streamkern.solvers.saved import Answers
 from streamkern.solvers.score import score
 from streamkern.solvers.warm import UnlikeChampionError
 from streamkern.storage.base import digest
-from streamkern.types import Array
+from streamkern.types import Array, IntArray
 from streamkern.user_code import described
 
 T = TypeVar("T")
@@ -214,24 +211,26 @@ def fit_partition(
                 facts = statistics_kept(data, recipe, executor, stages)
     data = _checked(recipe, data, facts, executor, stages)
     assembly = Assembly(data.plain(), facts.encoding, 0.0, np.dtype(recipe.dtype))
-    if champion is None:
-        grown = _grown(recipe, partition, assembly, executor, stages)
-    else:
-        grown = _as_cut(champion.tree, assembly, executor, stages)
-    release()
-    footprint, at_once = project.then(data, grown)
-    executor.allowed = footprint.allowance()
-    on_plan(footprint)
-    began = time.perf_counter()
-    assert facts.encoding is not None
-    takes, largest = project.leaf(data, int(grown.counts.max()), project.baseline)
-    every = leaf_recipe.centers is None and largest.train.base_rows <= leaf_recipe.every
-    if every and isinstance(largest.solver, Direct):
-        # Smaller leaves would choose the same solver, and take no more, each after a look at its own size.
-        leaf_recipe = replace(leaf_recipe, solver=largest.solver, takes=None if leaf_recipe.kernel is None else takes)
-    leaf_recipe = leaf_recipe.answering(recipe, grown.tree.leaves, facts.encoding, stages.left_out > 0)
-    training = _Training(leaf_recipe, budget, assembly, grown, executor, stages, at_once, folder)
-    found = training.leaves()
+    with RowsOfLeaves(assembly, executor, stages, folder, budget) as spread:
+        if champion is None:
+            grown = _grown(recipe, partition, spread, stages)
+        else:
+            grown = _as_cut(champion.tree, spread, stages)
+        release()
+        footprint, at_once = project.then(data, grown)
+        executor.allowed = footprint.allowance()
+        on_plan(footprint)
+        began = time.perf_counter()
+        assert facts.encoding is not None
+        takes, largest = project.leaf(data, int(grown.counts.max()), project.baseline)
+        every = leaf_recipe.centers is None and largest.train.base_rows <= leaf_recipe.every
+        if every and isinstance(largest.solver, Direct):
+            # Smaller leaves would choose the same solver, and take no more, each after a look at its own size.
+            known = None if leaf_recipe.kernel is None else takes
+            leaf_recipe = replace(leaf_recipe, solver=largest.solver, takes=known)
+        leaf_recipe = leaf_recipe.answering(recipe, grown.tree.leaves, facts.encoding, stages.left_out > 0)
+        training = _Training(leaf_recipe, budget, spread, grown, executor, stages, at_once)
+        found = training.leaves()
     return _finished(
         recipe, data, facts, grown, found, footprint, executor, stages, done, began, choice, columns, leaf_recipe
     )
@@ -258,9 +257,10 @@ def _checked(recipe: PartitionRecipe, data: Dataset, facts: Statistics, executor
 
 
 def _grown(
-    recipe: PartitionRecipe, partition: Partition, assembly: Assembly, executor: Executor, stages: Stages
+    recipe: PartitionRecipe, partition: Partition, spread: RowsOfLeaves, executor: Executor, stages: Stages
 ) -> Grown:
     """The tree, level by level; each is a stage."""
+    assembly = spread.assembly
     data = assembly.dataset
 
     def keep(name: str, tree: CutTree, compute: Callable[[], Grown]) -> Grown:
@@ -273,7 +273,13 @@ def _grown(
         return stages.keep(name, key, lambda: _trimmed(compute()))
 
     kernel = recipe.kernel or Laplace("median")
-    grown = Ground(partition, assembly, kernel, executor, recipe.seed).grow(keep)
+
+    def count(tree: CutTree) -> IntArray:
+        return spread.scatter(tree).counts
+
+    grown = Ground(partition, assembly, kernel, executor, recipe.seed, count if spread.stored else None).grow(keep)
+    if spread.stored:  # known already, unless the last cuts are not those of the sample
+        grown = replace(grown, counts=count(grown.tree))
     least, most = int(grown.counts.min()), int(grown.counts.max())
     doubled = max(0.0, int(grown.counts.sum()) / data.base_rows - 1)  # some rows may have no weight
     stages.choice(
@@ -290,22 +296,13 @@ def _trimmed(found: T) -> T:
     return found
 
 
-def _prints(assembly: Assembly, tree: CutTree, executor: Executor, stages: Stages) -> Prints:
-    """Fingerprints of the rows of each leaf, as a stage."""
-    return stages.keep(
-        "fingerprints",
-        lambda: (rows_key(assembly.dataset), tree.fingerprint, encoding_to_json(assembly.encoding)),
-        lambda: _trimmed(Prints.of(assembly, tree, executor)),
-    )
-
-
-def _as_cut(tree: CutTree, assembly: Assembly, executor: Executor, stages: Stages) -> Grown:
+def _as_cut(tree: CutTree, spread: RowsOfLeaves, stages: Stages) -> Grown:
     """The champion's tree, with these rows in its leaves.
 
     Raises:
         UnlikeChampionError: a leaf has no rows.
     """
-    counts = _prints(assembly, tree, executor, stages).counts
+    counts = spread.prints(tree).counts
     if not counts.all():
         raise UnlikeChampionError(
             f"{np.count_nonzero(counts == 0):,} of the champion's {tree.leaves:,} leaves have no rows.",
@@ -324,22 +321,20 @@ class _Training:
     Attributes:
         recipe: of every leaf.
         budget: bytes that a process may hold.
-        assembly: encodes all rows.
+        spread: brings rows to leaves.
         grown: the tree.
         executor: where leaves run.
         stages: where leaves that are done are kept.
         at_once: leaves at a time, as memory allows.
-        folder: where rows are scattered; None for a temporary directory.
     """
 
     recipe: LeafRecipe
     budget: int
-    assembly: Assembly
+    spread: RowsOfLeaves
     grown: Grown
     executor: Executor
     stages: Stages
     at_once: int
-    folder: Path | None
 
     def leaves(self) -> list[dict[str, Any]]:
         """Results of ``fit_leaf``, by leaf: those that an earlier run has kept are not trained again."""
@@ -354,15 +349,12 @@ class _Training:
         done, rows = len(found), int(counts[list(found)].sum())
         if done:
             self.stages.choice(f"partition: {done:,} of {len(counts):,} leaves are kept: their rows have not changed")
-        with ExitStack() as stack:
-            if pending:
-                source = self._rows(stack)
-            for leaf, value in zip(pending, self._fitted(pending, source) if pending else (), strict=True):
-                found[leaf] = self.stages.keep(f"leaf-{leaf}", partial(self._key, leaf), partial(_same, value))
-                done, rows = done + 1, rows + int(counts[leaf])
-                seconds = time.perf_counter() - began
-                progress = Progress(0, done, len(counts), rows, int(counts.sum()), value["loss"], seconds, 0.0)
-                self.stages.stepped(progress)
+        for leaf, value in zip(pending, self._fitted(pending) if pending else (), strict=True):
+            found[leaf] = self.stages.keep(f"leaf-{leaf}", partial(self._key, leaf), partial(_same, value))
+            done, rows = done + 1, rows + int(counts[leaf])
+            seconds = time.perf_counter() - began
+            progress = Progress(0, done, len(counts), rows, int(counts.sum()), value["loss"], seconds, 0.0)
+            self.stages.stepped(progress)
         return [found[leaf] for leaf in range(len(counts))]
 
     def _key(self, leaf: int) -> tuple[Any, ...]:
@@ -372,45 +364,22 @@ class _Training:
     @cached_property
     def prints(self) -> Prints:
         """Fingerprints of each leaf's rows, made on demand, as all keys are: only results that are kept have one."""
-        return _prints(self.assembly, self.grown.tree, self.executor, self.stages)
+        return self.spread.prints(self.grown.tree)
 
     @cached_property
     def common(self) -> str:
         """Digest of everything that all leaves depend on besides their rows."""
         recipe = self.recipe
         return digest(
-            self.grown.tree.fingerprint, encoding_to_json(self.assembly.encoding),
+            self.grown.tree.fingerprint, encoding_to_json(self.spread.assembly.encoding),
             described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
             AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, recipe.left_out,
             recipe.ridge, platform.machine(),
         )  # fmt: skip
 
-    def _rows(self, stack: ExitStack) -> LeafRows:
-        """The rows of the leaves, for reading."""
-        tree = self.grown.tree
-        if self.assembly.dataset.source.in_memory:
-            keep = encoded_bytes(self.assembly.dataset, self.assembly.dtype.itemsize, self.budget) > 0
-            return LeafIds.of(self.assembly, tree, self.executor, keep)
-        if self.folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamkern-")))
-        else:
-            folder = self.folder.absolute()
-            stack.callback(lambda: _cleared(folder))
-        return self.stages.keep(
-            "scatter",
-            None,
-            lambda: _trimmed(
-                Scattered.of(
-                    self.assembly,
-                    tree,
-                    self.executor,
-                    folder / digest("runs by id", self.common, rows_key(self.assembly.dataset))[:16],
-                )
-            ),
-        )
-
-    def _fitted(self, pending: Sequence[int], rows: LeafRows) -> Iterator[dict[str, Any]]:
+    def _fitted(self, pending: Sequence[int]) -> Iterator[dict[str, Any]]:
         """``fit_leaf`` of leaves, in their order."""
+        rows = self.spread.rows(self.grown.tree)
         shared = (rows, self.recipe, self.grown.tree, self.budget)
         size = len(pending) if self.at_once >= self.executor.slots else self.at_once
         for first in range(0, len(pending), size):
@@ -419,12 +388,6 @@ class _Training:
 
 def _same(value: T) -> T:
     return value
-
-
-def _cleared(folder: Path) -> None:
-    """Delete scattered rows, unless an error is on its way: they are gone on with."""
-    if sys.exc_info()[0] is None:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def fit_leaf(leaf: int, rows: LeafRows, recipe: LeafRecipe, tree: CutTree, budget: int) -> dict[str, Any]:

@@ -38,7 +38,10 @@ SAMPLE_BYTES = 64 << 20
 """Encoded rows of the sample that directions are taken from."""
 
 LEAST_SAMPLE, SAMPLE_ROWS = 10_000, 200_000
-"""Rows of the sample, at least and at most."""
+"""Rows of the sample, at least, and at most where more are not needed for ``SURE`` cuts of a small part of the rows."""
+
+SAMPLE_PART = 16
+"""Part of the rows up to which the sample is larger where leaves are many."""
 
 DIRECTION = AGOP(rounds=1, kind="auto", rows=1_000, centers=125)
 """Rows and centers for a direction, at most. Five times the rows and four times the centers gain nothing (ADR 30)."""
@@ -51,6 +54,10 @@ DIRECTION_RIDGES = (1e-6, 1e-4, 1e-2)
 
 LEAST_DIRECTION = 200
 """Rows of the sample below which a direction is that of the largest variance."""
+
+SLACK = 0.1
+"""Part of the most rows of a leaf that one may have more of, where the sample has cut it: it was sure by two standard
+errors, and a cut more would read all rows again."""
 
 SURE = 1_000
 """Rows of the sample in a leaf from which on it is cut at their median: that of all rows to two percent or three."""
@@ -157,15 +164,20 @@ class Values:
         return (Counter(dict(zip(values.tolist(), counts.tolist(), strict=True))),)
 
 
-def sample_rows(rows: int, width: int) -> int:
-    """Rows of the sample, of so many rows of ``width`` bytes."""
-    return min(rows, SAMPLE_ROWS, max(LEAST_SAMPLE, SAMPLE_BYTES // width))
+def sample_rows(partition: Partition, rows: int, width: int) -> int:
+    """Rows of the sample, of so many rows of ``width`` bytes: for the last cuts of a partition, too, if that is few."""
+    leaves, _ = partition.expected(rows)
+    enough = min(SURE * leaves * 3 // 4, rows // SAMPLE_PART)  # halves at the median of a sample vary
+    return min(rows, max(SAMPLE_ROWS, enough), max(LEAST_SAMPLE, SAMPLE_BYTES // width))
 
 
-def sweeps_of(rows: int, sample: int, leaves: int) -> int:
-    """Sweeps that count rows until there are so many leaves: one for all cuts by the sample, one a further level."""
-    depth = max(0, leaves - 1).bit_length()
-    return 0 if sample >= rows else 1 + sum(sample >> level < SURE for level in range(depth))
+def sweeps_of(rows: int, sample: int, leaves: int, stored: bool) -> int:
+    """Sweeps that count rows until there are so many leaves: one for all cuts by the sample, one a further level.
+
+    Where rows are ``stored`` and the sample makes all cuts, scattering counts them.
+    """
+    levels = sum(sample >> level < SURE for level in range(max(0, leaves - 1).bit_length()))
+    return 0 if sample >= rows or (stored and not levels) else 1 + levels
 
 
 @dataclass(eq=False)
@@ -178,6 +190,8 @@ class Ground:
         kernel: of the ridge regressions behind directions.
         executor: where blocks and directions are computed.
         seed: of the sample.
+        count: counts the rows of each leaf of a tree that is probably the last one, as they are scattered; None for a
+            sweep.
     """
 
     partition: Partition
@@ -185,6 +199,7 @@ class Ground:
     kernel: Kernel
     executor: Executor
     seed: int
+    count: Callable[[CutTree], IntArray] | None = None
 
     def grow(self, keep: Callable[[str, CutTree, Callable[[], Grown]], Grown]) -> Grown:
         """The tree.
@@ -202,11 +217,19 @@ class Ground:
             grown = keep("level-by", grown.tree, partial(self._by, self.partition.by))
         elif not self.single:
             grown = keep("level-sample", grown.tree, partial(self._from_sample, grown))
-        level = 1
-        while len(chosen := self._chosen(grown)):
+            if self._left_open(grown):
+                assert self.count is not None
+                grown = replace(grown, counts=self.count(grown.tree))
+        level, slack = 1, 0.0 if self._whole else SLACK
+        while len(chosen := self._chosen(grown, slack)):
             grown = keep(f"level-{level}", grown.tree, partial(self._level, grown, chosen))
             level += 1
         return grown
+
+    @cached_property
+    def overlap(self) -> float:
+        """Share of the rows at a cut that both sides get."""
+        return self.partition.overlap_at_cut(self.assembly.dataset.base_rows)
 
     @property
     def single(self) -> bool:
@@ -214,11 +237,15 @@ class Ground:
         n = self.assembly.dataset.base_rows
         return not self._chosen(Grown(CutTree.of(1), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool)))
 
-    def _chosen(self, grown: Grown) -> list[int]:
-        """Leaves that are cut next, ascending."""
+    def _left_open(self, grown: Grown) -> bool:
+        """Return True if the sample sees nothing more to be cut, and all rows are yet to be counted."""
+        return self.count is not None and not self._whole and not self._chosen(grown)
+
+    def _chosen(self, grown: Grown, slack: float = 0.0) -> list[int]:
+        """Leaves that are cut next, ascending; with a part of their most rows that they may have more."""
         wanted, open_ = self.partition, ~grown.final & (grown.counts >= 2 * LEAST_ROWS)
         if wanted.leaves == "auto":
-            return np.flatnonzero(open_ & (grown.counts > wanted.most)).tolist()
+            return np.flatnonzero(open_ & (grown.counts > (1 + slack) * wanted.most)).tolist()
         room = int(wanted.leaves) - grown.tree.leaves
         if room <= 0 or wanted.by is not None:
             return []
@@ -226,19 +253,30 @@ class Ground:
         order = np.argsort(-grown.counts, kind="stable")
         return sorted(order[open_[order]][: min(room, grown.tree.leaves)].tolist())
 
+    @property
+    def _sample_rows(self) -> int:
+        data = self.assembly.dataset
+        return sample_rows(self.partition, data.base_rows, data.n_features * self.assembly.dtype.itemsize)
+
+    @property
+    def _whole(self) -> bool:
+        """True if the sample is all rows."""
+        return self._sample_rows == self.assembly.dataset.base_rows
+
     @cached_property
     def sample(self) -> tuple[Array, Array, Array | None]:
         """Encoded rows, targets and weights of the sample, read when a level first needs them."""
         data = self.assembly.dataset
-        size = sample_rows(data.base_rows, data.n_features * self.assembly.dtype.itemsize)
-        X, y, w = gathered(self.executor, self.assembly, np.sort(data.draw(size, _DRAW, self.seed)))
+        ids = np.sort(data.draw(self._sample_rows, _DRAW, self.seed))
+        # Rows that lie far apart: a block for a few of them would take longer than to read them.
+        X, y, w = gathered(self.executor, self.assembly, ids, max(4096, data.base_rows // len(ids) * 128))
         assert y is not None
         return X, y, w
 
     def _from_sample(self, grown: Grown) -> Grown:
         """The tree as far as the sample cuts it, and the rows of its leaves."""
         (X, _, w), n = self.sample, self.assembly.dataset.base_rows
-        whole = len(X) == n
+        whole = self._whole
 
         def expected(rows: int) -> int:
             """Rows of a leaf that the sample has so many of: no fewer than there probably are."""
@@ -254,7 +292,7 @@ class Ground:
             for node in range(before, len(grown.tree.cuts)):
                 left, right = (-1 - grown.tree.children[node]).tolist()
                 at[left], at[right] = grown.tree.sides(node, X, at[left])
-        if not whole:
+        if not whole and not self._left_open(grown):
             (counts,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), Counting(grown.tree, {})))
             grown = replace(grown, counts=np.asarray(counts))
         return grown
@@ -292,7 +330,7 @@ class Ground:
         for leaf in chosen:
             final[leaf] = leaf not in lines
         for (leaf, line), counted in zip(lines.items(), bins, strict=True):
-            cut = cut_at(line.edges, counted, self.partition.overlap, line.at)
+            cut = cut_at(line.edges, counted, self.overlap, line.at)
             if cut is None:
                 final[leaf] = True
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -31,7 +30,7 @@ from streamkern.types import Rows, Target
 ENCODED_SHARE = 16
 """Encoded rows are kept for all leaves if they take up to this part of the budget; else each leaf encodes its own."""
 
-_READING = 3  # times a leaf's rows are held while they are brought together: in pieces, joined, in order
+_READING = 3  # times a leaf's rows are held while they are brought together from memory: in pieces, joined, in order
 _WRITING = 4  # times the rows of a run are: in blocks, joined, by leaf, and those at a border again
 _ROUTING = 2  # times the rows of a block are that is routed to leaves
 
@@ -59,18 +58,6 @@ class ShapedRows(Source):
 
     def where(self, chunk: int) -> str:
         return "a leaf"
-
-
-def expected_leaves(partition: Partition, n: int) -> tuple[int, int]:
-    """Leaves that n rows will be cut into, and rows of the largest, with the overlap: as cuts at medians make them."""
-    if partition.leaves != "auto":
-        leaves = int(partition.leaves)
-        depth = math.floor(math.log2(leaves))
-        return leaves, math.ceil(n * ((1 + partition.overlap) / 2) ** depth)
-    depth, rows = 0, float(n)
-    while rows > partition.most:
-        depth, rows = depth + 1, rows * (1 + partition.overlap) / 2
-    return 1 << depth, math.ceil(rows)
 
 
 def encoded_bytes(data: Dataset, itemsize: int, budget: int) -> int:
@@ -115,7 +102,7 @@ class Projection:
             PlanRefusedError: it would not fit; with the remedy.
         """
         rows = planned(self.recipe)
-        return self._project(rows, *expected_leaves(self.partition, rows.base_rows))
+        return self._project(rows, *self.partition.expected(rows.base_rows))
 
     def then(self, data: Dataset, grown: Grown) -> tuple[Footprint, int]:
         """When the rows of every leaf are known; as ``first``."""
@@ -144,7 +131,7 @@ class Projection:
 
     def search(self, data: Dataset) -> Search | None:
         """The trials on a sample of all rows where the kernel of the leaves is left open; or None."""
-        leaves, n = expected_leaves(self.partition, data.base_rows)
+        leaves, n = self.partition.expected(data.base_rows)
         one, leaf = self.leaf(data, n, self.baseline)
         if not leaves_open(leaf):
             return None
@@ -176,7 +163,7 @@ class Projection:
         ids = 24 * data.base_rows + kept if recipe.train.source.in_memory else 0
         runs = scan + self.slots * _WRITING * min(RUN_BYTES, data.base_rows * row)
         scatter = ids or runs
-        sample = 3 * sample_rows(data.base_rows, d * itemsize) * row
+        sample = 3 * sample_rows(self.partition, data.base_rows, d * itemsize) * row
         room = self.budget - reading.baseline - models - ids
         at_once = int(np.clip(room // each, 1, self.slots)) if self.here else self.slots
         search = self.search(data) if self.trial else None

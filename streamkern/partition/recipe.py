@@ -39,7 +39,7 @@ class PartitionRecipe(Recipe, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LeafRecipe:
-    """Parameters of every leaf: a ``solvers.fit.Recipe`` once it has rows."""
+    """Parameters of every leaf: a ``solvers.fit.Recipe`` once it has rows. One thread computes it, in one lane."""
 
     train: Dataset
     kernel: Kernel | None
@@ -72,7 +72,7 @@ class LeafRecipe:
         nothing = from_arrays(np.empty((0, 1)))
         return cls(
             nothing, recipe.kernel, recipe.centers, recipe.solver, recipe.task, recipe.metric, recipe.seed,
-            recipe.lanes, recipe.dtype, ridge=recipe.ridge if isinstance(recipe, LeafRecipe) else None,
+            1, recipe.dtype, ridge=recipe.ridge if isinstance(recipe, LeafRecipe) else None,
             every=rows_of_leaf(max(1, recipe.train.base_rows)),
         )  # fmt: skip
 

@@ -54,6 +54,14 @@ EACH_WORK = 20 * SECOND
 More rows of a leaf are worth more where targets have noise, and cost time: leaves of half as many take a quarter."""
 
 
+WHOLE_OVERLAP = 16_000
+"""Rows of a leaf up to which each of its cuts has the whole overlap: a border needs a number of rows, not a share."""
+
+
+WHOLE_CUTS = 4
+"""Cuts above a larger leaf which have the whole overlap; where there are more, they share that of so many."""
+
+
 def rows_of_leaf(rows: int) -> int:
     """Rows of a leaf, at most, where all of them are centers; of so many rows in all: twofold steps, as of cuts."""
     steps = round(math.log2((3 * EACH_WORK / max(1, rows)) ** 0.5 / FEWEST_EACH))
@@ -79,7 +87,8 @@ class Partition:
             that is as good on held-out rows of a sample.
         rows: most rows of a leaf, where ``leaves`` is ``"auto"``; by default four for each center, from 8,000 to
             50,000, or where centers are not given and all rows of a leaf are, 2,000 to 8,000, fewer the more there are.
-        overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
+        overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there. Where
+            leaves have more than 16,000 rows and more than four cuts above them, these share the overlap of four.
         by: a column: its values are cut first, each a part of its own; values of few rows share a part, which also
             predicts values that training did not see.
         cuts: ``"gradient"``, across the direction along which the outputs change most, at the median; or ``"kmeans"``,
@@ -127,6 +136,27 @@ class Partition:
             ValueError: it is not yet.
         """
         return int(self.rows)
+
+    def overlap_at_cut(self, rows: int) -> float:
+        """Share of the rows at each cut that both sides are trained on, of so many rows in all."""
+        depth = self._depth(rows, 0.0)
+        return self.overlap * min(1.0, max(WHOLE_CUTS / max(1, depth), float(WHOLE_OVERLAP << depth) / max(1, rows)))
+
+    def expected(self, rows: int) -> tuple[int, int]:
+        """Leaves that so many rows will be cut into, and rows of the largest: as cuts at medians make them."""
+        overlap = self.overlap_at_cut(rows)
+        depth = self._depth(rows, overlap)
+        leaves = 1 << depth if self.leaves == "auto" else int(self.leaves)
+        return leaves, math.ceil(rows * ((1 + overlap) / 2) ** depth)
+
+    def _depth(self, rows: int, overlap: float) -> int:
+        """Cuts above the leaf of the fewest cuts."""
+        if self.leaves != "auto":
+            return math.floor(math.log2(int(self.leaves)))
+        depth, left = 0, float(rows)
+        while left > self.most:
+            depth, left = depth + 1, left * (1 + overlap) / 2
+        return depth
 
     def settled(self, rows: int, p: int | None) -> Partition:
         """The partition with a number of rows of a leaf, for so many rows in all and p centers, or None."""
@@ -220,17 +250,22 @@ class CutTree:
             X: encoded rows, shape (n, d).
             w: their weights, shape (n,): rows of weight 0 are trained nowhere; or None.
         """
-        rows = np.arange(len(X)) if w is None else np.flatnonzero(w)
-        waiting = [(0 if len(self.cuts) else -1, rows.astype(np.int64, copy=False))]
-        while waiting:
-            node, at = waiting.pop()
-            if not len(at):
-                continue
-            if node < 0:
-                yield -1 - node, at
-                continue
-            left, right = zip(self.children[node].tolist(), self.sides(node, X, at), strict=True)
-            waiting += [right, left]
+        spans, rows = self.assigned(X, w)
+        for leaf in np.argsort(spans[:, 0], kind="stable").tolist():
+            begin, end = spans[leaf].tolist()
+            if begin < end:
+                yield leaf, rows[begin:end]
+
+    def assigned(self, X: Array, w: Array | None = None) -> tuple[IntArray, IntArray]:
+        """The rows that each leaf is trained on: begin and end by leaf, shape (L, 2), and the rows that these are of.
+
+        Args:
+            X: encoded rows, shape (n, d).
+            w: as in ``training``.
+        """
+        directions, cuts, children = self._arrays
+        at = np.arange(len(X), dtype=np.int64) if w is None else np.flatnonzero(w)
+        return get_backend().assign(X, at, directions, cuts, children)
 
     def sides(self, node: int, X: Array, at: IntArray) -> tuple[IntArray, IntArray]:
         """Positions of rows that are trained on the left of a cut, and on its right, of those ``at`` which come there.

@@ -19,7 +19,7 @@ from streamkern.memory import default_budget, format_bytes, parse_bytes
 from streamkern.partition.choice import in_leaves, open_to_one, settled, single, trial_footprint, without
 from streamkern.partition.fit import require_partition
 from streamkern.partition.grow import DIRECTION, sample_rows, sweeps_of
-from streamkern.partition.memory import Projection, expected_leaves
+from streamkern.partition.memory import Projection
 from streamkern.partition.recipe import LeafRecipe
 from streamkern.partition.tree import SEARCH_SHARE, Partition
 from streamkern.pipeline.calibrate import Calibration, Prices, Shapes
@@ -256,7 +256,7 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     tried, held = trial_footprint(pipeline, partition, budget, slots) if open_to_one(partition) else (None, 0)
     project = Projection(pipeline, partition, LeafRecipe.of(pipeline).on, budget, slots, True, held)
     fits, at_once = project.first()
-    leaves, rows = expected_leaves(partition, pipeline.train.base_rows)
+    leaves, rows = partition.expected(pipeline.train.base_rows)
     one, leafwise = project.leaf(planned(pipeline), rows, fits.baseline, leaves)
     prices = priced(pipeline, slots, one.bill.size.p) if prices is None else prices
     source = source_of(leafwise.solver, pipeline.train, pipeline.validation)
@@ -276,8 +276,8 @@ def _in_leaves(pipeline: Pipeline, partition: Partition, budget: int, slots: int
     held_by = one.stages | fits.stages | {"metric": fits.stages.get("kernel", 0)}
     around = _stages(whole, replace(one, baseline=fits.baseline, stages=held_by), of_all, prices, search)
     stored, data = int(pipeline.train.source.bounds[-1]), planned(pipeline)
-    sample = sample_rows(data.base_rows, data.n_features * bill.size.itemsize)
-    sweeps = sweeps_of(data.base_rows, sample, leaves)
+    sample = sample_rows(partition, data.base_rows, data.n_features * bill.size.itemsize)
+    sweeps = sweeps_of(data.base_rows, sample, leaves, not pipeline.train.source.in_memory)
     read = stored * pipeline.train.source.n_features * pipeline.train.source.dtype.itemsize
     direction = replace(DIRECTION, kind="full").bill(bill.size, min(rows, DIRECTION.rows)).work
     once = next(stage for stage in around if stage.name == "statistics").seconds - _LOADED

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 _BLOCK_ROWS = 256  # rows of a block below which a matrix product is no longer near its rate
+_STEP_ROWS = 1024  # rows of a step below which few lanes spend more on steps than on their rows
 _LARGEST_BLOCK = 1024  # rows beyond which a block gains no rate and costs memory
 _STEPS_A_PASS = 16  # at least, where the data are few
 
 
 def default_batch(critical: float, rows: int, lanes: int) -> int:
     """Rows of a step: the critical batch, at least enough to keep every lane at its rate, at most ``largest_batch``."""
-    return lanes * max(1, round(min(max(critical, lanes * _BLOCK_ROWS), largest_batch(rows, lanes)) / lanes))
+    enough = max(critical, lanes * _BLOCK_ROWS, _STEP_ROWS)
+    return lanes * max(1, round(min(enough, largest_batch(rows, lanes)) / lanes))
 
 
 def largest_batch(rows: int, lanes: int) -> int:

@@ -152,7 +152,9 @@ def turn(target: Path) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def staged(target: str | os.PathLike[str], *, folder: bool = False, parents: bool = False) -> Iterator[Path]:
+def staged(
+    target: str | os.PathLike[str], *, folder: bool = False, parents: bool = False, sync: bool = True
+) -> Iterator[Path]:
     """Give a new file or directory to fill, which replaces the target when the block ends without an error.
 
     Remains of an earlier process that was killed while it wrote the same target are removed first.
@@ -161,6 +163,8 @@ def staged(target: str | os.PathLike[str], *, folder: bool = False, parents: boo
         target: the file or directory to replace.
         folder: whether it is a directory. The caller makes sure that existing content may be replaced.
         parents: make the directories above it; without, one that is missing is an error.
+        sync: wait until it is on the disk. Without, it survives its process and not the machine's end: for content that
+            is not trusted once ``boot`` is another.
 
     Raises:
         StorageError: the disk is full or cannot be written; the previous content is unchanged.
@@ -180,7 +184,7 @@ def staged(target: str | os.PathLike[str], *, folder: bool = False, parents: boo
                 elif target.is_dir():
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
                 yield staging
-                commit(staging, target)
+                commit(staging, target, sync)
             finally:
                 _remove(staging)
     except OSError as error:
@@ -233,7 +237,7 @@ def part_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.part.tmp")
 
 
-def commit(staging: Path, target: Path) -> None:
+def commit(staging: Path, target: Path, sync: bool = True) -> None:
     """Sync a finished file or directory to the disk and put it in the place of the target.
 
     The caller holds a lock. A target that is there is exchanged with the new one in one step where the system can do
@@ -243,11 +247,11 @@ def commit(staging: Path, target: Path) -> None:
     Raises:
         OSError: the target is as it was.
     """
-    for path, _, names in os.walk(staging):
+    for path, _, names in os.walk(staging) if sync else ():
         for name in names:
             _sync(os.path.join(path, name))
         _sync(path)
-    if not staging.is_dir():
+    if sync and not staging.is_dir():
         _sync(staging)
     old = staging
     if not os.path.lexists(target) or not (staging.is_dir() or target.is_dir()):
@@ -261,7 +265,8 @@ def commit(staging: Path, target: Path) -> None:
             os.rename(old, target)
             raise
     with contextlib.suppress(OSError):  # the new one is in place; some file systems do not sync directories
-        _sync(target.parent)
+        if sync:
+            _sync(target.parent)
     _remove(old)
 
 
@@ -457,10 +462,11 @@ class Workspace:
     def _marked(self, plan: dict[str, Any]) -> dict[str, Any]:
         """A plan with the boot, and the directory: after an exchange ``data`` is the previous content."""
         inode = self.data.stat().st_ino if self.data.exists() else None
-        return {**plan, "boot": _boot(), "data": inode}
+        return {**plan, "boot": boot(), "data": inode}
 
 
-def _boot() -> str:
+def boot() -> str:
+    """Return the name of this start of the machine; "" where it has none."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""

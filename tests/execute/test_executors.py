@@ -10,7 +10,7 @@ import pytest
 from streamkern.execute import open_executor
 from streamkern.execute.dask import DaskExecutor
 from streamkern.execute.threads import ThreadsExecutor
-from streamkern.testing.executor import ExecutorSuite
+from streamkern.testing.executor import ExecutorSuite, OrderSensitive
 
 
 @pytest.fixture(
@@ -52,3 +52,26 @@ def test_an_executor_of_one_thread_within_a_task_uses_the_task_s():
         # Its own executor is known again after the inner one is closed: the task evaluates by itself.
         both = outer.imap(lambda item: (_threads_within(item), list(outer.imap(abs, [-1, -2]))), range(2))
         assert [after for _, after in both] == [[1, 2]] * 2
+
+
+def _steps_within(lanes: int) -> tuple[list[bytes], set[str]]:
+    """Sums of two steps of some lanes within a task, and the threads that were started for them."""
+    before = {thread.name for thread in threading.enumerate()}
+    with ThreadsExecutor(1) as inner:
+        placement = inner.place(OrderSensitive(), lanes)
+        found = [placement.step((0, step), 0.3, [(0, step + 1)]) for step in range(2)]
+        started = {thread.name for thread in threading.enumerate()} - before
+        placement.close()
+    assert all(result.parts[2] == lanes for result in found)
+    return [result.parts[0].tobytes() for result in found], started
+
+
+def test_lanes_in_the_one_thread_of_a_task_have_the_same_sums_and_start_no_thread():
+    with ThreadsExecutor(2) as outer:
+        for lanes in (1, 3, 4):
+            placement = outer.place(OrderSensitive(), lanes)
+            expected = [placement.step((0, step), 0.3).parts[0].tobytes() for step in range(2)]
+            placement.close()
+            ((sums, started),) = outer.imap(_steps_within, [lanes])
+            assert sums == expected
+            assert not started

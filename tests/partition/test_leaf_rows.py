@@ -11,6 +11,7 @@ import pytest
 import streamkern as sk
 from streamkern.data.stream import Assembly
 from streamkern.data.targets import Classes
+from streamkern.errors import StorageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.partition import rows
 from streamkern.partition.tree import CutTree
@@ -56,6 +57,19 @@ def test_memory_of_digests_does_not_grow_with_rows_times_leaves(monkeypatch: pyt
             tracemalloc.stop()
         assert found.counts.sum() == n
     assert peaks[1] < 2 * peaks[0]
+
+
+def test_a_run_that_was_cut_short_is_an_error(tmp_path: Path):
+    X, y = np.random.default_rng(0).normal(size=(300, D)), np.arange(300) % 2
+    assembly, tree = Assembly(sk.from_arrays(X, y), Classes(np.arange(2))), CutTree.of(D)
+    with ThreadsExecutor(1) as one:
+        there = rows.Scattered.of(assembly, tree, one, tmp_path / "rows")
+    assert np.array_equal(there.read(0).X, X.astype(np.float32))
+    (run,) = (tmp_path / "rows").glob("run-*")
+    with open(run, "r+b") as stream:
+        stream.truncate(run.stat().st_size - 8)
+    with pytest.raises(StorageError, match="shorter"):
+        there.read(0)
 
 
 @pytest.mark.parametrize("metric", [None, sk.AGOP(rounds=1)])

@@ -24,8 +24,7 @@ from streamkern.data.targets import Classes, Continuous
 from streamkern.execute import ThreadsExecutor
 from streamkern.partition import grow
 from streamkern.partition.grow import Axis, Counting, axis_of, between_means, cut_at, quantile_edges
-from streamkern.partition.memory import expected_leaves
-from streamkern.partition.rows import LeafIds, Scattered
+from streamkern.partition.rows import LeafIds, Prints, Scattered
 from streamkern.partition.tree import CutTree
 from streamkern.report import read_run
 from streamkern.report.page import page
@@ -230,6 +229,18 @@ def test_cuts_by_the_sample_and_by_counts_are_near_the_median(
         partition = sk.Partition(rows=3000, overlap=0.0)
         grown = grow.Ground(partition, assembly, sk.Laplace("median"), executor, 0).grow(keep)
     assert seen == names
+    # Where scattering counts rows, they are counted once, for the last tree.
+    trees = list[CutTree]()
+
+    def count(tree: CutTree) -> np.ndarray:
+        trees.append(tree)
+        return np.array([len(at) for _, at in sorted(tree.training(X), key=lambda each: each[0])])
+
+    with ThreadsExecutor(2) as executor:
+        again = grow.Ground(partition, assembly, sk.Laplace("median"), executor, 0, count).grow(keep)
+    assert again.tree.fingerprint == grown.tree.fingerprint
+    assert np.array_equal(again.counts, grown.counts)
+    assert len(trees) <= 1
     counts = np.array([len(at) for _, at in sorted(grown.tree.training(X), key=lambda each: each[0])])
     assert np.array_equal(counts, grown.counts)
     assert counts.sum() == 9000
@@ -251,9 +262,15 @@ def test_rows_of_leaves_are_the_same_by_ids_and_from_the_disk(keep: bool, tmp_pa
                 assert np.array_equal(rows.X, X[kept])
                 assert np.array_equal(rows.y, codes[kept])
                 assert np.array_equal(rows.w, w[kept])
+        prints = Prints.of(assembly, tree, executor)
+        assert there.prints().digests == prints.digests
+        assert there.prints().counts.tolist() == prints.counts.tolist()
         times = {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
         Scattered.of(assembly, tree, executor, tmp_path / "rows")  # nothing is written again
         assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").iterdir()}
+        (tmp_path / "rows" / "boot").write_text("another start of the machine, before which nothing was synced")
+        Scattered.of(assembly, tree, executor, tmp_path / "rows")
+        assert all(path.stat().st_mtime_ns > times[path] for path in (tmp_path / "rows").iterdir())
 
 
 @pytest.mark.parametrize("classify", [False, True])
@@ -551,11 +568,44 @@ def test_a_plan_of_leaves_without_centers_prices_what_a_leaf_has():
 
 def test_expected_leaves_are_those_of_cuts_at_medians():
     for leaves, rows in itertools.product((1, 2, 3, 8), (1000, 10_001)):
-        count, largest = expected_leaves(sk.Partition(leaves=leaves), rows)
+        count, largest = sk.Partition(leaves=leaves).expected(rows)
         assert count == leaves
         assert largest >= rows / leaves
-    assert expected_leaves(sk.Partition(rows=500, overlap=0.0), 1000) == (2, 500)
-    assert expected_leaves(sk.Partition(rows=500, overlap=0.1), 1000)[0] == 4
+    assert sk.Partition(rows=500, overlap=0.0).expected(1000) == (2, 500)
+    assert sk.Partition(rows=500, overlap=0.1).expected(1000)[0] == 4
+
+
+def test_borders_of_many_cuts_share_the_overlap_of_four():
+    """Leaves of many rows would else train a large part of them several times; small ones need rows at each border."""
+    for rows, leaf in ((1_000_000, 2_000), (60_000, 5_000), (100_000, 40_000)):
+        assert sk.Partition(rows=leaf).overlap_at_cut(rows) == 0.05  # few rows a leaf, or few cuts
+    large = sk.Partition(rows=250_000)
+    assert large.overlap_at_cut(100_000_000) == pytest.approx(0.05 * 4 / 9)
+    leaves, most = large.expected(100_000_000)
+    assert leaves == 512
+    assert leaves * most < 1.25 * 100_000_000
+    for leaves in (2, 16):
+        assert sk.Partition(leaves=leaves, overlap=0.2).overlap_at_cut(10**7) == 0.2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_leaves_are_those_of_numpy(dtype: Any):
+    rng = np.random.default_rng(0)
+    X, w = rng.normal(size=(2000, 6)).astype(dtype), rng.integers(0, 3, 2000).astype(np.float64)
+    tree = CutTree.of(6)
+    for number in range(40):  # a lopsided tree, with leaves that no row comes to
+        direction, border = rng.normal(size=6), rng.normal()
+        tree = tree.grown(
+            int(rng.integers(tree.leaves)), direction, (border - 0.8 * (number % 2), border, border + 0.5)
+        )
+    spans, rows = tree.assigned(X, w)
+    expected = NumpyBackend().assign(X, np.flatnonzero(w), tree.directions, tree.cuts, tree.children)
+    assert np.array_equal(spans, expected[0])
+    assert np.array_equal(rows, expected[1])
+    assert (spans[:, 0] == spans[:, 1]).any()
+    assert len(rows) > 1.5 * np.count_nonzero(w)  # many rows are in several leaves
+    assert set(rows) == set(np.flatnonzero(w))
+    assert CutTree.of(6).assigned(X[:0])[0].tolist() == [[0, 0]]
 
 
 def test_a_leaf_that_was_replaced_is_noticed(tmp_path: Path):

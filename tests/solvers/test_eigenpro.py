@@ -300,6 +300,7 @@ def test_batches():
     assert default_batch(10, 10**6, 4) == 1024  # enough for the processor
     assert default_batch(10, 1600, 4) == 100  # few rows: still sixteen steps
     assert default_batch(10, 3, 4) == 4
+    assert default_batch(10, 10**6, 1) == 1024  # few lanes: enough for what a step costs besides
 
 
 @pytest.mark.parametrize(

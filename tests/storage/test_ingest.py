@@ -373,7 +373,7 @@ def test_work_from_before_the_machine_was_started_is_not_trusted(tmp_path, small
     assert runs
     for run in runs:
         run.write_bytes(bytes(run.stat().st_size))  # as a file is whose pages never reached the disk
-    monkeypatch.setattr(writer, "_boot", lambda: "another")
+    monkeypatch.setattr(writer, "boot", lambda: "another")
     assert ingest(table(), tmp_path / "out", shuffle=True, memory=BUDGET).kept == 0
     assert sorted(rows_of(tmp_path / "out")) == sorted(rows_of_arrays(table()))
 
