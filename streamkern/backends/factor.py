@@ -94,11 +94,13 @@ def _factored(A: Any) -> Any:
         _pack_negative(A[k:stop, :k], left)
         for r in range(k, n, TILE):
             end = min(r + TILE, n)
-            if k:
+            if r > k > 0:
                 _add(A[r:end, :k], left, 0, A[r:end, k:stop], True)
             for s in range(k, stop, STEP):
                 t, step, depth = min(s + STEP, stop), (s - k) // STEP, s - k
                 first = s if r == k else r
+                if r == k > 0:  # no row above the diagonal
+                    _add(A[s:end, :k], left, step * _PANELS, A[s:end, s:t], True)
                 if depth:
                     if r == k:
                         _pack_negative(A[s:t, k:s], before[step, :, :depth])
