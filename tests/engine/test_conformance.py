@@ -43,7 +43,9 @@ def _rows_alone(K: Any) -> Any:
     """What ``kernel_rows`` gives of a symmetric matrix: nothing else is to be looked at."""
     found = np.full_like(K, np.nan)
     for start in range(0, len(K), KERNEL_TILE):
-        found[start : start + KERNEL_TILE, : start + KERNEL_TILE] = K[start : start + KERNEL_TILE, : start + KERNEL_TILE]
+        found[start : start + KERNEL_TILE, : start + KERNEL_TILE] = K[
+            start : start + KERNEL_TILE, : start + KERNEL_TILE
+        ]
     return found
 
 
